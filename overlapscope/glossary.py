@@ -23,6 +23,7 @@ from overlapscope.plugin import plugins
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.rules import RULES
+from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.lost import WORDS, rests
 
@@ -122,13 +123,14 @@ def _rule(rule: Rule) -> GlossaryEntry:
         for cause in of_subject.values()
         if rule.id == cause.rule or rule.id in cause.explained_by
     ]
+    words, (wrong, right) = explanation(rule.id), examples(rule.id)
     return GlossaryEntry(
         rule.id,
         f"rule, {rule.severity}",
-        rule.summary,
+        words.summary,
         (
-            Text(" ".join(rule.meaning.split())),
-            *titled("How it is computed", " ".join(rule.computation.split())),
+            Text(words.meaning),
+            *titled("How it is computed", words.computation),
             *titled("What the fix saves", rule.cost),
             *titled("What it needs", rests(rule.rests_on)),
             *titled(
@@ -138,9 +140,9 @@ def _rule(rule: Rule) -> GlossaryEntry:
                 f"`overlapscope check --forbid {rule.id}` fails if it fires.",
             ),
             Heading("Wrong", 3),
-            Code(rule.wrong.strip("\n")),
+            Code(wrong.strip()),
             Heading("Right", 3),
-            Code(rule.right.strip("\n")),
+            Code(right.strip()),
             *_elsewhere(rule.id),
         ),
     )

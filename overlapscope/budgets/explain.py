@@ -18,6 +18,7 @@ from overlapscope.budgets.verdicts import BudgetVerdict
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
+from overlapscope.rules.explained import explanation
 
 
 class Explanation(Struct, frozen=True):
@@ -69,9 +70,9 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
     if budget is not None:
         rulings = tuple((place_words(report, ruling.subject), ruling) for ruling in judged.rulings)
         return Explanation(verdict, budget.what.meaning, budget.origin, _way(budget), rulings)
-    rule = RULES.get(verdict.metric)
-    if rule is not None:
-        return Explanation(verdict, rule.summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default))
+    if verdict.metric in RULES:
+        summary = explanation(verdict.metric).summary.rstrip(".")
+        return Explanation(verdict, summary, *_of_rule(report, verdict, by_default=by_default))
     meaning = {
         "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
         "program": "the baseline and the traces have most kernels in common, or nearly all families of kernels, or "

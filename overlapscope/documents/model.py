@@ -186,11 +186,6 @@ class FindingBlock(Struct, frozen=True):
     """Position among all findings, from 1; 0 if they are not numbered."""
     where: str = ""
     """`on rank 0, also on rank 1`, in a document of several ranks."""
-    meaning: str = ""
-    """General meaning of the rule."""
-    wrong: str = ""
-    right: str = ""
-    """Example programs, before and after the change."""
     example: Example | None = None
 
     @property

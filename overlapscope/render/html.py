@@ -14,6 +14,8 @@ from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Document, Span, Words, pieces
 from overlapscope.documents.table import Column, Table
 from overlapscope.render.page import asset, variable, wrap
+from overlapscope.rules import RULES
+from overlapscope.rules.explained import examples, explanation
 from overlapscope.trace.model import Kind
 
 _KINDS = {
@@ -281,11 +283,11 @@ def _button(example: model.Example | None) -> str:
 
 
 def _programs(block: model.FindingBlock) -> Iterator[str]:
-    """Yield the code before and after, folded."""
-    if not block.right:
+    """Yield the code before and after, folded; nothing for a rule of another version."""
+    if block.rule not in RULES:
         return
     yield "<details><summary>Code before and after</summary>"
-    yield f'<p class="muted">{escape(block.meaning)}</p><div class="code">'
-    for word, program in (("before", block.wrong), ("after", block.right)):
+    yield f'<p class="muted">{escape(explanation(block.rule).meaning)}</p><div class="code">'
+    for word, program in zip(("before", "after"), examples(block.rule), strict=True):
         yield f"<figure><figcaption>{word}</figcaption><pre><code>{escape(program.strip())}</code></pre></figure>"
     yield "</div></details>"

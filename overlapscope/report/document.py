@@ -33,7 +33,6 @@ from overlapscope.report import host_view, lists, net_overlap, strip, tables
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.verdict import cost, judge
-from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
 
 _LEAST_STEPS = 2
@@ -180,7 +179,6 @@ def finding_block(
     example: model.Example | None = None,
 ) -> model.FindingBlock:
     """Return a finding as a block; `part` is the device that it is on."""
-    rule = RULES.get(finding.rule)
     return model.FindingBlock(
         severity=finding.severity,
         rule=clean(finding.rule),
@@ -193,9 +191,6 @@ def finding_block(
         proof=clean(proof(part, finding)),
         number=number,
         where=where,
-        meaning=rule.meaning if rule else "",
-        wrong=rule.wrong if rule else "",
-        right=rule.right if rule else "",
         example=example,
     )
 

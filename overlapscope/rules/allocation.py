@@ -28,29 +28,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="allocation",
     severity="warning",
-    summary="The GPU waits while the driver allocates or frees memory.",
-    meaning="PyTorch keeps freed GPU memory and reuses it without calling the driver. A call that does reach the "
-    "driver (cudaMalloc, cudaFree) takes up to milliseconds, and cudaFree waits for the device. After "
-    "warm-up there should be none.",
-    computation="Idle time of cause allocation, except where the call page-locks host memory (pin-in-loop). "
-    "An upper bound.",
-    wrong="""import torch
-
-weight = torch.randn(4096, 4096, device="cuda")
-for _ in range(10):
-    block = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
-    weight @ weight
-    del block
-    torch.cuda.empty_cache()
-""",
-    right="""import torch
-
-weight = torch.randn(4096, 4096, device="cuda")
-for _ in range(10):
-    block = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
-    weight @ weight
-    del block
-""",
     check=on_claimed("allocation", _draft),
     effort="option",
 )

@@ -25,32 +25,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="cpu-ops",
     severity="warning",
-    summary="The GPU waits while the launching thread runs ops on the CPU.",
-    meaning="Ops on tensors in host memory run on the launching thread, which launches nothing meanwhile. Once the "
-    "GPU's queue is empty, every millisecond of them is a millisecond of idle GPU.",
-    computation="Idle time of cause cpu-ops: the launching thread was inside an outermost CPU op without runtime "
-    "calls that makes no view and allocates nothing, or in any such op of 0.1 ms or more, unless it mostly makes "
-    "views. An upper bound: the GPU may then wait for something else.",
-    wrong="""import torch
-
-weight = torch.randn(4096, 4096, device="cuda")
-samples = torch.randn(1200, 1200)
-for _ in range(10):
-    weight @ weight
-    torch.cuda.synchronize()
-    for _ in range(20):
-        samples.square().sum()
-""",
-    right="""import torch
-
-weight = torch.randn(4096, 4096, device="cuda")
-samples = torch.randn(1200, 1200)
-for _ in range(10):
-    weight @ weight
-    for _ in range(20):
-        samples.square().sum()
-torch.cuda.synchronize()
-""",
     check=on_claimed("cpu-ops", _draft),
     fixes=(("less-host cpu-ops",),),
 )

@@ -30,31 +30,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="cpu-throttled",
     severity="warning",
-    summary="The GPU waits while the container's CPU quota is used up.",
-    meaning="A control group with a CPU quota stops all its threads once they have used it up, until the next "
-    "period, often for tens of milliseconds.",
-    computation="Time for which the quota stopped the program in steps without the profiler (`cpu.stat`), taken out "
-    "of the launching thread's Python, then its ops. An estimate: these are other steps than the recorded ones.",
-    wrong="""import torch
-
-# docker run --cpus 2
-torch.set_num_threads(16)
-weight = torch.randn(64, 64, device="cuda")
-samples = torch.randn(2000, 2000)
-for _ in range(100):
-    weight @ weight
-    samples @ samples
-""",
-    right="""import torch
-
-# docker run --cpus 2
-torch.set_num_threads(2)
-weight = torch.randn(64, 64, device="cuda")
-samples = torch.randn(2000, 2000)
-for _ in range(100):
-    weight @ weight
-    samples @ samples
-""",
     check=on_claimed("cpu-throttled", _draft),
     fixes=(("less-host cpu-throttled",),),
     effort="option",

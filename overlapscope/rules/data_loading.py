@@ -62,29 +62,6 @@ def _with_more_workers(claims: Claims, pieces: ClaimedPieces) -> tuple[str, str]
 RULE = Rule(
     id="data-loading",
     severity="warning",
-    summary="The GPU waits for the DataLoader.",
-    meaning="The launching thread is inside the DataLoader's next. Without workers it loads the samples itself; "
-    "with workers it waits because they are too few or too slow.",
-    computation="Idle time of cause data-loading: the corresponding host time lies inside "
-    "`enumerate(DataLoader)#...__next__`. An upper bound: with instant batches, the next limit shows.",
-    wrong="""import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-weight = torch.randn(64, 64, device="cuda")
-data = TensorDataset(torch.randn(10_000, 64))
-for (batch,) in DataLoader(data, batch_size=256):
-    batch.cuda() @ weight
-""",
-    right="""import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-if __name__ == "__main__":
-    weight = torch.randn(64, 64, device="cuda")
-    data = TensorDataset(torch.randn(10_000, 64))
-    loader = DataLoader(data, batch_size=256, num_workers=4, persistent_workers=True, pin_memory=True)
-    for (batch,) in loader:
-        batch.cuda(non_blocking=True) @ weight
-""",
     check=on_claimed("data-loading", _draft),
     effort="option",
     fixes=(("faster-loader",),),

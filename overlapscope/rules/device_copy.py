@@ -21,23 +21,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="device-copy",
     severity="warning",
-    summary="Copies within the GPU's memory run while nothing computes.",
-    meaning="The program copies tensors within one GPU: `clone()`, `contiguous()`, `cat()`, `copy_()` or a buffer "
-    "that is filled for each step. No kernel runs meanwhile.",
-    computation="The exposed time of copies within the GPU, outside all kernels and all other copies. An upper bound: "
-    "some of the copies may be needed.",
-    wrong="""import torch
-
-cache = torch.empty(0, 1 << 20, device="cuda")
-for row in torch.randn(64, 1, 1 << 20, device="cuda"):
-    cache = torch.cat([cache, row])
-""",
-    right="""import torch
-
-cache = torch.empty(64, 1 << 20, device="cuda")
-for number, row in enumerate(torch.randn(64, 1 << 20, device="cuda")):
-    cache[number] = row
-""",
     check=on_claimed("device-copy", _draft),
     rests_on=ENGINES | {"other"},
 )

@@ -116,29 +116,6 @@ def _advice(
 RULE = Rule(
     id="dispatch",
     severity="warning",
-    summary="The host cannot launch kernels as fast as the GPU finishes them.",
-    meaning="Every op costs the host some microseconds of dispatch and launch, besides Python. Where kernels are "
-    "shorter than that, the GPU finishes each before the next has been launched, and its speed is the host's.",
-    computation="Idle time of cause dispatch: the launching thread was inside a launch call, an op that launches, "
-    "makes a view or allocates, or in a pause of up to 200 us between two nodes of a backward pass. Where the "
-    "recording has no CPU ops, launches within 200 us of one another. Gaps that end with one of many tiny copies go to "
-    "tiny-copies. An upper bound: a graph's ops still have a microsecond between them.",
-    wrong="""import torch
-
-value = torch.ones(256, device="cuda")
-for _ in range(300):
-    value.add_(1.0)
-""",
-    right="""import torch
-
-value = torch.ones(256, device="cuda")
-value.add_(1.0)
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    for _ in range(300):
-        value.add_(1.0)
-graph.replay()
-""",
     check=on_claimed("dispatch", _draft),
     effort="line",
     fixes=(("graph",), ("fused",)),

@@ -191,38 +191,6 @@ def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:
 RULE = Rule(
     id="exposed-comm",
     severity="warning",
-    summary="Collectives run while nothing computes.",
-    meaning="Communication beside compute costs little. If it is exposed, the GPU waits for the network or for "
-    "another rank. The kernel of a collective runs from the arrival of this rank until all ranks have "
-    "arrived, so a late rank looks like slow communication on all the others.",
-    computation="The bucket `exposed_comm_ns`: communication kernels outside compute, without the lead-in. The finding "
-    "names the collective and group that cost most, and its main cause. An upper bound: the last collective of a step "
-    "has no compute of its step left to hide under.",
-    wrong="""import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
-gradients = [torch.randn(1 << 24, device="cuda") for _ in range(8)]
-weight = torch.randn(4096, 4096, device="cuda")
-for gradient in gradients:
-    weight @ weight
-    dist.all_reduce(gradient)
-""",
-    right="""import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
-gradients = [torch.randn(1 << 24, device="cuda") for _ in range(8)]
-weight = torch.randn(4096, 4096, device="cuda")
-pending = []
-for gradient in gradients:
-    pending.append(dist.all_reduce(gradient, async_op=True))
-    weight @ weight
-for work in pending:
-    work.wait()
-""",
     check=_check,
     effort="option",
     rests_on=ENGINES,

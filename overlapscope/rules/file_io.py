@@ -35,30 +35,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="file-io",
     severity="warning",
-    summary="The GPU waits while the launching thread reads or writes files.",
-    meaning="A call that reads, writes or flushes a file returns when the file system is done, and the launching "
-    "thread launches nothing meanwhile.",
-    computation="Share of samples in which the launching thread was in a call on a file, taken out of its Python. "
-    "An estimate: the samples are of other steps than the recorded ones.",
-    wrong="""import torch
-import os
-
-weight = torch.randn(64, 64, device="cuda")
-log = open("/tmp/log.txt", "w")
-for step in range(1000):
-    weight @ weight
-    log.write(f"{step}\\n")
-    log.flush()
-    os.fsync(log.fileno())
-""",
-    right="""import torch
-
-weight = torch.randn(64, 64, device="cuda")
-with open("/tmp/log.txt", "w") as log:
-    for step in range(1000):
-        weight @ weight
-        log.write(f"{step}\\n")
-""",
     check=on_claimed("file-io", _draft),
     fixes=(("less-host file-io",),),
     effort="line",

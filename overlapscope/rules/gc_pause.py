@@ -22,29 +22,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="gc-pause",
     severity="warning",
-    summary="The GPU waits for Python's garbage collector.",
-    meaning="A full collection looks at every object of the program. With millions of objects it takes longer than "
-    "the GPU's queue lasts.",
-    computation="Idle time of cause gc-pause: the launching thread was inside a collection, which the recorder "
-    "marks. An upper bound: the GPU may then wait for something else.",
-    wrong="""import torch
-
-weight = torch.randn(4096, 4096, device="cuda")
-vocabulary = [[number] for number in range(2_000_000)]
-for _ in range(100):
-    batch = [[number] for number in range(100_000)]
-    weight @ weight
-""",
-    right="""import torch
-import gc
-
-weight = torch.randn(4096, 4096, device="cuda")
-vocabulary = [[number] for number in range(2_000_000)]
-gc.freeze()
-for _ in range(100):
-    batch = [[number] for number in range(100_000)]
-    weight @ weight
-""",
     check=on_claimed("gc-pause", _draft),
     fixes=(("no-gc",),),
     effort="line",

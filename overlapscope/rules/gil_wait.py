@@ -26,40 +26,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="gil-wait",
     severity="warning",
-    summary="The GPU waits while another thread holds Python's lock.",
-    meaning="Only one thread runs Python at a time. A second thread that is busy in Python takes every other turn.",
-    computation="Share of samples in which the launching thread waited for the lock, taken out of its Python, "
-    "then its ops. An estimate: the samples are of other steps than the recorded ones.",
-    wrong="""import torch
-import threading
-
-weight = torch.randn(64, 64, device="cuda")
-
-
-def count() -> None:
-    while True:
-        sum(range(10_000))
-
-
-threading.Thread(target=count, daemon=True).start()
-for _ in range(1000):
-    weight @ weight
-""",
-    right="""import torch
-import multiprocessing
-
-
-def count() -> None:
-    while True:
-        sum(range(10_000))
-
-
-if __name__ == "__main__":
-    weight = torch.randn(64, 64, device="cuda")
-    multiprocessing.get_context("spawn").Process(target=count, daemon=True).start()
-    for _ in range(1000):
-        weight @ weight
-""",
     check=on_claimed("gil-wait", _draft),
     fixes=(("less-host gil-wait",),),
     effort="restructuring",

@@ -96,34 +96,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="host-sync",
     severity="warning",
-    summary="The host waits for the GPU, and the GPU then waits for the host.",
-    meaning="Launches are asynchronous: a host that runs ahead keeps the GPU's queues filled. A "
-    "synchronize, or an op that needs a value on the host, empties them; afterwards the GPU is idle until "
-    "the host has launched again, and copies in flight have no compute to hide under.",
-    computation="Idle time and exposed copy time of cause host-sync, without the time of blocking-copy and "
-    "pageable-memory. The time for which the host itself waited is not the cost and does not count. An "
-    "upper bound: without the wait, the GPU may wait for the host's launches.",
-    wrong="""import torch
-
-model = torch.nn.Linear(1024, 1024).cuda()
-batch = torch.randn(1024, 1024, device="cuda")
-losses = []
-for _ in range(100):
-    loss = model(batch).square().mean()
-    loss.backward()
-    losses.append(loss.item())
-""",
-    right="""import torch
-
-model = torch.nn.Linear(1024, 1024).cuda()
-batch = torch.randn(1024, 1024, device="cuda")
-losses = []
-for _ in range(100):
-    loss = model(batch).square().mean()
-    loss.backward()
-    losses.append(loss.detach())
-losses = torch.stack(losses).tolist()
-""",
     check=on_claimed("host-sync", _draft),
     effort="line",
     fixes=(("no-sync {call}",),),

@@ -79,45 +79,6 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="late-prefetch",
     severity="warning",
-    summary="Copies begin too late to be hidden: issued late, held by an event wait, or queued behind others.",
-    meaning="The copy is on a stream of its own and could run beside compute, but it begins when that "
-    "compute has ended. There are three ways to be late, each a finding of its own: the host issues the "
-    "copy late; it issues it in time but an event wait orders copy and compute one after the other; or the "
-    "copy engine is busy with less urgent copies of the same direction.",
-    computation="Exposed copy time of the causes late-issue, event-wait and engine-busy, one finding for "
-    "each that costs enough. An upper bound: an earlier copy needs a free buffer and data that is ready by "
-    "then. Only the fix of late-issue can be replayed.",
-    wrong="""import torch
-
-batch = torch.randn(1 << 25, pin_memory=True)
-target = torch.empty_like(batch, device="cuda")
-weight = torch.randn(4096, 4096, device="cuda")
-copies = torch.cuda.Stream()
-for _ in range(10):
-    weight @ weight
-    copies.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(copies):
-        target.copy_(batch, non_blocking=True)
-    torch.cuda.current_stream().wait_stream(copies)
-    target.mul_(2.0)
-""",
-    right="""import torch
-
-batch = torch.randn(1 << 25, pin_memory=True)
-targets = [torch.empty_like(batch, device="cuda") for _ in range(2)]
-used = [torch.cuda.Event() for _ in range(2)]
-weight = torch.randn(4096, 4096, device="cuda")
-copies = torch.cuda.Stream()
-for step in range(10):
-    slot = step % 2
-    copies.wait_event(used[slot])
-    with torch.cuda.stream(copies):
-        targets[slot].copy_(batch, non_blocking=True)
-    weight @ weight
-    torch.cuda.current_stream().wait_stream(copies)
-    targets[slot].mul_(2.0)
-    used[slot].record()
-""",
     check=_check,
     fixes=(("prefetch",),),
 )

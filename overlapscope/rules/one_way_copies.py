@@ -74,38 +74,6 @@ def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
 RULE = Rule(
     id="one-way-copies",
     severity="warning",
-    summary="H2D and D2H copies never run at once, though the link carries both.",
-    meaning="A GPU has a copy engine for each direction, and PCIe and NVLink are full duplex. Uploads and "
-    "downloads on one stream, or ordered by events, use one direction at a time, so that copies take up to "
-    "twice as long as they must.",
-    computation="Fires if both directions alternate and run beside each other for less than "
-    f"{AT_ONCE:.0%} of the shorter one. Per step, the cost is the shorter direction's time without the time in "
-    "which both ran, but at most the exposed copy time of cause no-compute. Copies that compute could hide are left "
-    "to other rules. An upper bound: both directions at once are each a little slower, and a download may have "
-    "to follow its upload.",
-    wrong="""import torch
-
-layers = [torch.randn(1 << 24, pin_memory=True) for _ in range(8)]
-copies = torch.cuda.Stream()
-with torch.cuda.stream(copies):
-    for layer in layers:
-        on_gpu = layer.to("cuda", non_blocking=True)
-        layer.copy_(on_gpu.mul_(2.0), non_blocking=True)
-torch.cuda.synchronize()
-""",
-    right="""import torch
-
-layers = [torch.randn(1 << 24, pin_memory=True) for _ in range(8)]
-uploads, downloads = torch.cuda.Stream(), torch.cuda.Stream()
-for layer in layers:
-    with torch.cuda.stream(uploads):
-        on_gpu = layer.to("cuda", non_blocking=True).mul_(2.0)
-    downloads.wait_stream(uploads)
-    with torch.cuda.stream(downloads):
-        layer.copy_(on_gpu, non_blocking=True)
-    on_gpu.record_stream(downloads)
-torch.cuda.synchronize()
-""",
     check=_check,
     fixes=(("two-way",), ("side-stream",)),
 )

@@ -61,31 +61,6 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="overlap-achieved",
     severity="info",
-    summary="Copies and compute overlap almost as far as they can.",
-    meaning="Compute, uploads and downloads can run side by side. In the best order, only the longest of the "
-    "three shows. This finding says that the program is close to that, and which of the three sets the "
-    "pace. If that is a copy direction, only copying less helps.",
-    computation=f"Fires at an overlap efficiency of {GOOD_PCT:.0f}% or more, (serial - busy) / (serial - "
-    "ideal) without the lead-in, where copies take at least 1% of the span. Costs nothing.",
-    wrong="""import torch
-
-batch = torch.randn(1 << 24, pin_memory=True)
-weight = torch.randn(8192, 8192, device="cuda")
-for _ in range(10):
-    batch.to("cuda", non_blocking=True)
-    weight @ weight
-""",
-    right="""import torch
-
-batch = torch.randn(1 << 24, pin_memory=True)
-weight = torch.randn(8192, 8192, device="cuda")
-copies = torch.cuda.Stream()
-for _ in range(10):
-    with torch.cuda.stream(copies):
-        batch.to("cuda", non_blocking=True)
-    weight @ weight
-torch.cuda.synchronize()
-""",
     check=_check,
     rests_on=ENGINES,
 )

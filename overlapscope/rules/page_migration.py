@@ -40,40 +40,6 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="page-migration",
     severity="warning",
-    summary="Kernels wait for pages of managed memory to move.",
-    meaning="Memory from `cudaMallocManaged` moves between host and GPU page by page, when one side touches what the "
-    "other side has. Each move follows a page fault, which stalls the kernel or the CPU thread.",
-    computation="The time in which page migrations ran, whether beside kernels or alone. An upper bound: pages that "
-    "are prefetched still have to move.",
-    wrong="""import torch
-import ctypes
-import cupy
-import numpy as np
-
-count = 1 << 26
-memory = cupy.cuda.malloc_managed(4 * count)
-on_host = np.ctypeslib.as_array((ctypes.c_float * count).from_address(memory.ptr))
-on_gpu = torch.as_tensor(cupy.ndarray(count, cupy.float32, memory), device="cuda")
-for number in range(8):
-    on_host[:] = number
-    on_gpu.mul_(2)
-    torch.cuda.synchronize()
-""",
-    right="""import torch
-import ctypes
-import cupy
-import numpy as np
-
-count = 1 << 26
-memory = cupy.cuda.malloc_managed(4 * count)
-on_host = np.ctypeslib.as_array((ctypes.c_float * count).from_address(memory.ptr))
-on_gpu = torch.as_tensor(cupy.ndarray(count, cupy.float32, memory), device="cuda")
-for number in range(8):
-    on_host[:] = number
-    cupy.cuda.runtime.memPrefetchAsync(memory.ptr, 4 * count, 0, torch.cuda.current_stream().cuda_stream)
-    on_gpu.mul_(2)
-    torch.cuda.synchronize()
-""",
     check=_check,
     effort="line",
     rests_on=ENGINES | {"other"},

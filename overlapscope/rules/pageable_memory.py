@@ -85,29 +85,6 @@ def _speeds(ops: GpuOps, copies: I64) -> str:
 RULE = Rule(
     id="pageable-memory",
     severity="warning",
-    summary="Copies from or to pageable host memory block the host and run slowly.",
-    meaning="The GPU's copy engine can only read and write page-locked (pinned) memory. A copy of ordinary, "
-    "pageable memory goes through a pinned buffer of the driver, piece by piece: the call returns only when "
-    "the host memory has been read, whatever non_blocking says, so that the host launches nothing "
-    "meanwhile, and bandwidth drops to a fraction of the link's.",
-    computation="Exposed copy time of cause pageable-memory, idle time of cause host-staging that is not "
-    "page-locking, and exposed and idle time of cause host-sync where the synchronize belongs to an upload "
-    "of pageable memory. Many tiny copies go to tiny-copies. The sum is an upper bound: pinned "
-    "copies may still be exposed for other reasons.",
-    wrong="""import torch
-
-batch = torch.randn(64, 3, 224, 224)
-for _ in range(10):
-    images = batch.to("cuda", non_blocking=True)
-    images.square().sum()
-""",
-    right="""import torch
-
-batch = torch.randn(64, 3, 224, 224, pin_memory=True)
-for _ in range(10):
-    images = batch.to("cuda", non_blocking=True)
-    images.square().sum()
-""",
     check=on_claimed("pageable-memory", _draft),
     effort="option",
     fixes=(("pin",), ("pin", "non-blocking")),

@@ -24,31 +24,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="peer-copy",
     severity="warning",
-    summary="Copies from one GPU to another run while nothing computes.",
-    meaning="A tensor moves from one GPU to another, as in a pipeline of GPUs or in DataParallel, and this GPU runs "
-    "no kernel meanwhile. A copy engine does the work, so kernels could run beside it.",
-    computation="The exposed time of copies between GPUs, outside all kernels and all copies between host and device. "
-    "An upper bound: the next kernel may need the result at once.",
-    wrong="""import torch
-
-first, second = torch.nn.Linear(8192, 8192).to("cuda:0"), torch.nn.Linear(8192, 8192).to("cuda:1")
-for batch in torch.randn(8, 8192, 8192, device="cuda:0"):
-    second(first(batch).to("cuda:1"))
-""",
-    right="""import torch
-
-first, second = torch.nn.Linear(8192, 8192).to("cuda:0"), torch.nn.Linear(8192, 8192).to("cuda:1")
-sending, receiving = torch.cuda.Stream("cuda:0"), torch.cuda.Stream("cuda:1")
-for batch in torch.randn(8, 8192, 8192, device="cuda:0"):
-    hidden = first(batch)
-    sending.wait_stream(torch.cuda.current_stream("cuda:0"))
-    with torch.cuda.stream(sending), torch.cuda.stream(receiving):
-        moved = hidden.to("cuda:1", non_blocking=True)
-    hidden.record_stream(sending)
-    torch.cuda.current_stream("cuda:1").wait_stream(receiving)
-    moved.record_stream(torch.cuda.current_stream("cuda:1"))
-    second(moved)
-""",
     check=on_claimed("peer-copy", _draft),
     rests_on=ENGINES | {"other"},
 )

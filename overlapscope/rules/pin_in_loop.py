@@ -33,31 +33,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="pin-in-loop",
     severity="warning",
-    summary="The host pins memory again and again while the GPU waits.",
-    meaning="`tensor.pin_memory()` allocates pinned memory and copies the tensor into it on the host. "
-    "Page-locking new memory is slower than the plain copy it is meant to speed up, and all of it happens "
-    "before the launch that follows. It pays only if the pinned memory is reused, or pinned by another "
-    "thread.",
-    computation="Idle time charged to calls that page-lock host memory (cudaHostAlloc, cudaHostRegister and "
-    "the like), and idle time in which the launching thread was inside aten::pin_memory. An upper bound: "
-    "filling a reused pinned buffer still takes one copy on the host.",
-    wrong="""import torch
-
-source = torch.randn(1 << 24)
-for _ in range(10):
-    source.pin_memory().to("cuda", non_blocking=True)
-""",
-    right="""import torch
-
-source = torch.randn(1 << 24)
-buffer = torch.empty_like(source, pin_memory=True)
-done = torch.cuda.Event()
-for _ in range(10):
-    done.synchronize()
-    buffer.copy_(source)
-    buffer.to("cuda", non_blocking=True)
-    done.record()
-""",
     check=on_claimed("pin-in-loop", _draft),
     effort="line",
     fixes=(("pin",),),

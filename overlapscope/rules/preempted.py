@@ -38,30 +38,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="preempted",
     severity="warning",
-    summary="The GPU waits while the launching thread has no CPU.",
-    meaning="When more threads want to run than there are CPUs, the system gives each a turn, and the launching "
-    "thread waits for its own.",
-    computation="Time on the run queue in steps without the profiler (`schedstat`), less throttling, taken out of "
-    "the launching thread's Python, then its ops. An estimate: these are other steps than the recorded ones.",
-    wrong="""import torch
-
-torch.set_num_threads(64)
-weight = torch.randn(64, 64, device="cuda")
-samples = torch.randn(2000, 2000)
-for _ in range(100):
-    weight @ weight
-    samples @ samples
-""",
-    right="""import torch
-import os
-
-torch.set_num_threads(len(os.sched_getaffinity(0)))
-weight = torch.randn(64, 64, device="cuda")
-samples = torch.randn(2000, 2000)
-for _ in range(100):
-    weight @ weight
-    samples @ samples
-""",
     check=on_claimed("preempted", _draft),
     fixes=(("less-host preempted",),),
     effort="option",

@@ -35,30 +35,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="python",
     severity="warning",
-    summary="The GPU waits while the launching thread runs Python.",
-    meaning="Python between launches delays the next launch. As long as the host is ahead of the GPU this costs "
-    "nothing; once the queue is empty, every millisecond of it is a millisecond of idle GPU.",
-    computation="Idle time of cause python: the launching thread was outside any CPU op and runtime call, or "
-    "directly in an op that runs a Python function. Where the recording has no CPU ops, pauses of over 200 us "
-    "between launches. An upper bound: the GPU may then wait for something else.",
-    wrong="""import torch
-
-weight = torch.randn(4096, 4096, device="cuda")
-words = ["some", "text"] * 100_000
-for _ in range(10):
-    weight @ weight
-    torch.cuda.synchronize()
-    ids = [hash(word) % 1000 for word in words]
-""",
-    right="""import torch
-
-weight = torch.randn(4096, 4096, device="cuda")
-words = ["some", "text"] * 100_000
-for _ in range(10):
-    weight @ weight
-    ids = [hash(word) % 1000 for word in words]
-torch.cuda.synchronize()
-""",
     check=on_claimed("python", _draft),
     fixes=(("less-host python",),),
 )

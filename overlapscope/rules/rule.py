@@ -54,20 +54,10 @@ Check = Callable[[Claims], Iterable[Draft]]
 
 
 class Rule(Struct, frozen=True):
-    """A rule and its explanation, printed by `overlapscope explain`."""
+    """A rule. `explained.toml` and `examples`, next to its module, explain it."""
 
     id: str
     severity: Severity
-    summary: str
-    """One line for `overlapscope explain`."""
-    meaning: str
-    """Meaning, and why it costs time."""
-    computation: str
-    """Computation, including the bound on the saving."""
-    wrong: str
-    """Minimal program with the problem."""
-    right: str
-    """The same program without the problem."""
     check: Check
     effort: Effort = "restructuring"
     rests_on: frozenset[Part] = FINDINGS

@@ -69,42 +69,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 RULE = Rule(
     id="same-stream",
     severity="warning",
-    summary="Copies sit on the stream of the compute that could hide them.",
-    meaning="Ops of one stream run one after another. A copy issued on the current stream, which is where "
-    "`tensor.to('cuda')` puts it, therefore runs before or after compute, never beside it, even with pinned "
-    "memory and non_blocking=True: that only frees the host.",
-    computation="Exposed copy time of cause same-stream. Per step it is at most the compute without a copy beside it;"
-    " any excess has cause no-compute and does not count. Many tiny copies go to tiny-copies. An upper "
-    "bound: a copy whose data the very next kernel needs can only be hidden by issuing it earlier.",
-    wrong="""import torch
-
-batches = [torch.randn(1 << 22, pin_memory=True) for _ in range(10)]
-weight = torch.randn(4096, 4096, device="cuda")
-for batch in batches:
-    data = batch.to("cuda", non_blocking=True)
-    weight @ weight + data.sum()
-""",
-    right="""import torch
-
-batches = [torch.randn(1 << 22, pin_memory=True) for _ in range(10)]
-weight = torch.randn(4096, 4096, device="cuda")
-copies = torch.cuda.Stream()
-
-
-def prefetch(batch):
-    with torch.cuda.stream(copies):
-        return batch.to("cuda", non_blocking=True)
-
-
-following = prefetch(batches[0])
-for number in range(len(batches)):
-    torch.cuda.current_stream().wait_stream(copies)
-    data = following
-    data.record_stream(torch.cuda.current_stream())
-    if number + 1 < len(batches):
-        following = prefetch(batches[number + 1])
-    weight @ weight + data.sum()
-""",
     check=on_claimed("same-stream", _draft),
     fixes=(
         ("side-stream",),

@@ -56,34 +56,6 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="stream-without-work",
     severity="info",
-    summary="A stream takes part in event waits but hardly runs anything.",
-    meaning="The program makes a stream wait, and usually waits for it in turn, but hardly any op runs there, "
-    "because the work meant for it went elsewhere. The usual case is `backward()` under "
-    "`torch.cuda.stream(s)`: autograd runs every backward op on the stream of its forward op.",
-    computation=f"Streams that wait for events at least {WAITS} times and work for less than {NOTHING:.1%} "
-    "of the span. Needs sync events in the recording (`enable_cuda_sync_events`). Costs nothing by itself.",
-    wrong="""import torch
-
-model = torch.nn.Linear(4096, 4096).cuda()
-batch = torch.randn(4096, 4096, device="cuda")
-side = torch.cuda.Stream()
-loss = model(batch).square().mean()
-side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):
-    loss.backward()
-torch.cuda.current_stream().wait_stream(side)
-""",
-    right="""import torch
-
-model = torch.nn.Linear(4096, 4096).cuda()
-batch = torch.randn(4096, 4096, device="cuda")
-side = torch.cuda.Stream()
-side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):
-    loss = model(batch).square().mean()
-    loss.backward()
-torch.cuda.current_stream().wait_stream(side)
-""",
     check=_check,
     effort="line",
 )

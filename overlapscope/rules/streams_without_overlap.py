@@ -141,37 +141,5 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
 RULE = Rule(
     id="streams-without-overlap",
     severity="warning",
-    summary="Several compute streams take turns: event waits order them, or each kernel fills the GPU.",
-    meaning="Streams allow kernels to run side by side, but do not force them to. Kernels large enough to fill "
-    "every multiprocessor run one after the other on any number of streams. Then nothing is lost, and "
-    "this finding only states it. If event waits order the streams, work that could run side by side may "
-    "not.",
-    computation="Fires if at least two streams have 10% of the compute each, and together they took as long as one "
-    "after the other (the shortest run of a kernel is its time alone). The next work on another stream "
-    "waited for an event of the first stream's op, was launched in time and queued, or was launched late."
-    " Only event waits are a warning. Their cost is all compute outside the longest stream: an upper "
-    "bound, reached if the work is independent and leaves room. It is compute time, which no other rule "
-    "counts.",
-    wrong="""import torch
-
-streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-parts = [torch.randn(256, 256, device="cuda") for _ in streams]
-torch.cuda.synchronize()
-for _ in range(100):
-    for number, stream in enumerate(streams):
-        stream.wait_stream(streams[number - 1])
-        with torch.cuda.stream(stream):
-            parts[number] @ parts[number]
-""",
-    right="""import torch
-
-streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-parts = [torch.randn(256, 256, device="cuda") for _ in streams]
-torch.cuda.synchronize()
-for stream, part in zip(streams, parts):
-    with torch.cuda.stream(stream):
-        for _ in range(100):
-            part @ part
-""",
     check=_check,
 )

@@ -105,6 +105,7 @@ def skill() -> str:
     from overlapscope.catalog.causes import CAUSES
     from overlapscope.prediction.interventions import INTERVENTIONS
     from overlapscope.rules import RULES
+    from overlapscope.rules.explained import explanation
 
     brought: list[Skill] = [load(plugin.skill)() for plugin in plugins() if plugin.skill]
     questions = (*_QUESTIONS, *(question for each in brought for question in each.questions))
@@ -124,7 +125,7 @@ def skill() -> str:
         lines += _list((entry.id, entry.meaning) for entry in causes.values())
     lines += [
         "\nRules:\n",
-        *_list((rule.id, rule.summary) for rule in RULES.values()),
+        *_list((rule, explanation(rule).summary) for rule in RULES),
         "\nChanges of `whatif`, as options:\n",
         *_list((f"--{entry.id}", entry.words.title) for entry in INTERVENTIONS.values()),
     ]
