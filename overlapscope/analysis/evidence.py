@@ -116,7 +116,7 @@ def _ranked(
         first = int(example[number])
         site = sites.site_at(trace, first)
         cause, more = str(causes[pieces.cause[first]]), facts(first)
-        what, reason = next(iter(more.values()), None), CAUSES[subject][cause].evidence
+        what, reason = next(iter(more.values()), None), CAUSES[subject][cause].words.evidence
         evidence.append(
             Evidence(
                 subject=subject,

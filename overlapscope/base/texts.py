@@ -19,6 +19,8 @@ def read_texts(path: Path, type: type[T]) -> T:
 def _joined(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _joined(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_joined(each) for each in value]
     if isinstance(value, str):
         return "\n".join(" ".join(paragraph.split()) for paragraph in value.strip().split("\n\n"))
     return value

@@ -71,7 +71,7 @@ def _lines(text: str) -> str:
 def _remedy(subject: Subject, cause: str, recorder: str) -> str:
     """Return a general remedy for a cause, for use if no finding has more specific advice."""
     entry = CAUSES[subject].get(cause)
-    return entry.helps(recorder)[0] or entry.meaning if entry else ""
+    return entry.words.helps(recorder)[0] or entry.words.meaning if entry else ""
 
 
 def _judged_steps(place: JudgedPlace, device: Device) -> tuple[int, ...] | None:

@@ -71,7 +71,7 @@ def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
     of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
     unrecorded_ns = section.host_parts.get(IdleCause.UNRECORDED, 0)
     if unrecorded_ns >= max(least_ns, *lost.values(), 0):
-        of_loss = IDLE[IdleCause.UNRECORDED].remedy
+        of_loss = IDLE[IdleCause.UNRECORDED].words.remedy
     advice = [of_loss, _start(section, use), _LOADER[use.loader] if loads else ""]
     return " ".join(dict.fromkeys(filter(None, advice)))
 
@@ -81,7 +81,7 @@ def _of_loss(name: str, use: HostUse) -> str:
         return "`overlapscope ranks` compares all ranks, and tells waiting for another rank from transfer."
     if name == IdleCause.DATA_LOADING:
         return _LOADER[use.loader]
-    return next((IDLE[cause].remedy for cause in IDLE if cause == name), "")
+    return next((IDLE[cause].words.remedy for cause in IDLE if cause == name), "")
 
 
 def _start(section: DeviceReport, use: HostUse) -> str:

@@ -89,7 +89,7 @@ OF_HOST: Final[Mapping[str, str]] = {
 
 
 def _bound_name(cause: Cause) -> str:
-    return _BOUND.get(cause.id, "Host-bound" if cause.by_host and cause.fixing else "")
+    return _BOUND.get(cause.id, "Host-bound" if cause.by_host and cause.words.fixing else "")
 
 
 def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:

@@ -246,9 +246,9 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
-    remedy = cause.helps(section.trace.environment.recorder)[0]
+    remedy = cause.words.helps(section.trace.environment.recorder)[0]
     a_step = " a step" if section.steps else ""
-    why = f"Why: {cause.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
+    why = f"Why: {cause.words.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
     return why, f"Next: {remedy}" if remedy else "", False
 
 

@@ -135,7 +135,7 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
         blames_call=True,
         gap=-1,
     ).places(claims.trace)
-    meaning, advice = EXPOSED_COMM[cause].evidence, _ADVICE.get(cause, _GENERAL)
+    meaning, advice = EXPOSED_COMM[cause].words.evidence, _ADVICE.get(cause, _GENERAL)
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
     if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
         advice = _ALLOCATES

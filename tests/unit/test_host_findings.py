@@ -332,7 +332,7 @@ def test_the_costliest_function_comes_before_a_shorter_wait_however_many_lines_i
     trace = make_trace(cpu_ops=[Host("aten::mm", MS, 2 * MS)], annotations=marks)
     verdict = judge_trace(replace(trace, host_activity=sampled))
     start = "Start with tokenize (mostly train.py:7): a step can become at most 7.38 ms shorter."
-    assert verdict.remedy == f"Next: {IDLE[IdleCause.GC_PAUSE].remedy} {start}"
+    assert verdict.remedy == f"Next: {IDLE[IdleCause.GC_PAUSE].words.remedy} {start}"
     assert verdict.level == "poor"
 
 
