@@ -14,10 +14,9 @@ from overlapscope.analysis.host_sampled import sampled_step
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
-from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.results import Check, TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
-from overlapscope.analysis.trust_results import Check
 from overlapscope.base.memory import check_room
 from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace

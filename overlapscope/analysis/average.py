@@ -18,9 +18,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import HostTime, Period, PerStep, PhaseFigures, ServedSteps
-from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, KernelGroup
-from overlapscope.analysis.results import Device
-from overlapscope.analysis.steps import begins_with_warm_up
+from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup
 from overlapscope.analysis.timeline import measured, percentage
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import (
@@ -51,6 +49,8 @@ _OTHERS = (
 )
 COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
 """Column of each length in `lengths_of`."""
+WARM_UP_FACTOR = 1.5
+_FEWEST_BESIDE_WARM_UP = 3
 
 
 # -- Which steps ------------------------------------------------------------------------------------
@@ -98,6 +98,15 @@ def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[in
     """Return the numbers without the first if that step is warm-up. `spans_ns` has the spans of all steps."""
     warm_up = begins_with_warm_up([spans_ns[number] for number in numbers])
     return tuple(numbers[1:] if warm_up else numbers)
+
+
+def begins_with_warm_up(spans_ns: Sequence[int]) -> bool:
+    """Return whether the first step took over 1.5 times as long as the longest of the others.
+
+    Then it allocated, compiled or chose kernels. With fewer than three steps, the result is False.
+    """
+    enough = len(spans_ns) >= _FEWEST_BESIDE_WARM_UP
+    return enough and spans_ns[0] > WARM_UP_FACTOR * max(spans_ns[1:])
 
 
 def judged_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> tuple[int, ...]:

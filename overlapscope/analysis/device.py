@@ -16,18 +16,24 @@ from overlapscope.analysis.average import average, comparable, describe_served, 
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
-from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence, other_evidence
 from overlapscope.analysis.figures import Period, Window
-from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
+from overlapscope.analysis.groups import (
+    comm_evidence,
+    copy_evidence,
+    find_stalls,
+    group_copies,
+    group_kernels,
+    idle_evidence,
+    other_evidence,
+)
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
-from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
-from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
+from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
-from overlapscope.analysis.request_waits import without_request_waits
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.grouping import distinct

@@ -32,12 +32,12 @@ from overlapscope.analysis.comm_order import (
     CommOps,
     ComputeStreams,
     awaited,
+    by_communicator,
     find_begins,
     find_comm,
     find_compute,
     followed,
 )
-from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import ExposedComm

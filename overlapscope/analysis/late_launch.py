@@ -34,9 +34,8 @@ from overlapscope.analysis.host import (
     staging,
 )
 from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
-from overlapscope.analysis.periods import is_step, phases_of
+from overlapscope.analysis.periods import is_step, phases_of, request_waits
 from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.request_waits import request_waits
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
 from overlapscope.base.grouping import among, distinct, rows_by

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import distinct
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.marks import GC_PAUSE, STEP, is_step_name, step_number
 from overlapscope.base.words import check_known, listed, number_runs
+from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
-from overlapscope.trace.servers import Phase, phase_in
+from overlapscope.trace.servers import WAITS, Phase, phase_in
 
 _RUNS = 8
 """Maximum number of runs of steps in a message."""
@@ -29,6 +33,11 @@ class Periods(Columns, frozen=True):
     end_ns: I64
     partial: Bool
     """True if it began in the lead-in, or the recording's end cut off ops, so that a part of it is missing."""
+
+    def at(self, instants: I64) -> I64:
+        """Return the period of each instant; -1 if there is none. The periods must be disjoint."""
+        number = np.searchsorted(self.start_ns, instants, side="right") - 1
+        return np.where((number >= 0) & (pick(self.end_ns, number, 0) > instants), number, -1)
 
     def inside(self, starts: I64, ends: I64) -> Periods:
         """Return the periods within one of the given disjoint windows, which are sorted by start."""
@@ -207,3 +216,50 @@ class _Launches:
         bounds = np.stack([low, high], axis=1).ravel()
         last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2] if len(bounds) else low
         return begins, last, launched_any
+
+
+# -- Requests of a server ----------------------------------------------------------------------------
+
+
+@kept()
+def request_waits(trace: Trace) -> HostEvents:
+    """Return the times in which threads of a server had no request, from the first wait after a mark to the last.
+
+    A server may wait in a call, or look for requests again and again. Empty for other programs.
+    """
+    frames = trace.python_frames
+    if not phases_of(trace):
+        return frames.take(np.zeros(0, np.int64))
+    found = []
+    marks = trace.annotations.start_ns[is_step(trace.annotations)]
+    for outer, inner in WAITS:
+        looks = _named(frames, outer)
+        waits = looks if inner is None else _named(frames, inner)
+        for thread, rows in rows_by(frames.thread[waits]):
+            rows = np.flatnonzero(waits)[rows]
+            around = looks & (frames.thread == thread)
+            rows = rows[contains(union(frames.start_ns[around], frames.end_ns[around]), frames.start_ns[rows])]
+            after = np.searchsorted(marks, frames.start_ns[rows], side="right")
+            first = np.flatnonzero(np.diff(after, prepend=-1))
+            if len(rows):
+                found.append(replace(frames.take(rows[first]), end_ns=np.maximum.reduceat(frames.end_ns[rows], first)))
+    return HostEvents.joined(found) if found else frames.take(np.zeros(0, np.int64))
+
+
+def _named(frames: HostEvents, pattern: re.Pattern[str]) -> Bool:
+    return frames.named(lambda name: pattern.search(name) is not None)
+
+
+def without_request_waits(steps: Periods, idle: IdleTime) -> Periods:
+    """Return the steps without the idle time in which the server waited for requests.
+
+    A step ends where such time begins, and the next one begins where it ends, before its first op.
+    """
+    waits = idle.take(idle.cause == IDLE_RANK[IdleCause.AWAITING_REQUESTS])
+    starts, ends = steps.start_ns.copy(), steps.end_ns.copy()
+    number = steps.at(waits.start_ns)
+    for step in distinct(number[number >= 0]).tolist():
+        of_step = number == step
+        ends[step] = waits.start_ns[of_step].min()
+        starts[step + 1 : step + 2] = waits.end_ns[of_step].max()
+    return replace(steps, start_ns=starts, end_ns=ends)

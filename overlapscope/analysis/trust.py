@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.calls import records_captures
 from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.trust_results import Check, Trust
+from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, duration, listed, plural

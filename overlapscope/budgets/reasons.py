@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from overlapscope.analysis.average import after_lead_in
-from overlapscope.analysis.group_results import Evidence
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.metrics import DIRECTIONS, Blame
 from overlapscope.budgets.places import JudgedPlace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from overlapscope.analysis.trust_results import Check, Trust
+from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt

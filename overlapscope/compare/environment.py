@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from overlapscope.analysis.trust_results import Environment
+from overlapscope.analysis.results import Environment
 from overlapscope.compare.difference import Aspect
 from overlapscope.report.model import PLAIN, Report
 

@@ -7,9 +7,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from overlapscope.analysis.group_results import CopyDirection, CopyGroup, HostStall
 from overlapscope.analysis.groups import TINY_BYTES
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import CopyDirection, CopyGroup, Device, HostStall
 from overlapscope.compare.difference import CopyChange, FigureChange, StallChange, Standing
 from overlapscope.compare.noise import F64, LINK_SHARE, floor_ns
 from overlapscope.compare.pair import Pair, PairRow

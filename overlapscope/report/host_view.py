@@ -9,8 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host_lines import FlamePart, HostLine, flame, host_lines, place
-from overlapscope.analysis.host_phases import phase_samples
+from overlapscope.analysis.host_lines import FlamePart, HostLine, flame, host_lines, phase_samples, place
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import Unit, clean, duration, listed, plural, share, unit_for
 from overlapscope.catalog.causes import IDLE, IdleCause

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from overlapscope.analysis.host_results import LineTime
-from overlapscope.analysis.results import HostUse
+from overlapscope.analysis.results import HostUse, LineTime
 from overlapscope.base.words import bare_shares, clean, duration, listed
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.catalog.ops import op_words

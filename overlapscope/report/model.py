@@ -14,13 +14,12 @@ import msgspec
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import Period, PerStep
-from overlapscope.analysis.host_program import with_plain
 from overlapscope.analysis.host_sampled import sampled_step
+from overlapscope.analysis.host_use import with_plain
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import from_user
-from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts
+from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, Trust, host_parts
 from overlapscope.analysis.trust import verdict
-from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import CAUSES, Subject

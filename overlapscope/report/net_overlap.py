@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.group_results import NetOverlap
+from overlapscope.analysis.results import NetOverlap
 from overlapscope.base.words import Unit, capital, duration, share
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Table, table_of

@@ -14,8 +14,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Period, PerStep, efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.host_results import ThreadUse
-from overlapscope.analysis.results import Device, TraceResult, missing_ns, partition
+from overlapscope.analysis.results import Device, ThreadUse, TraceResult, missing_ns, partition
 from overlapscope.analysis.results import host_parts as parts_of
 from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (

@@ -7,9 +7,9 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import spread
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
+from overlapscope.analysis.steps import device_spread, host_spread
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog import devices
 from overlapscope.catalog.causes import IdleCause
@@ -119,7 +119,7 @@ def _judge(section: DeviceReport) -> Verdict:
         name = "The marks don't tell prefill from decode steps, so an average may mix both, and is not judged"
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
-    steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
+    steps = steps_sentence(device_spread(device), section.trace, device) if section.page.scope == "window" else ""
     cost = net_overlap.sentence(section)
     why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
     return Verdict(level, section.title, lead, why, remedy, of_finding, plain_sentence(section), doubt, steps, cost)
@@ -403,5 +403,5 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
         plain=plain,
         doubt=reasons.strip(),
-        steps=steps_sentence(spread.of_host(use) if use.by_steps else None, section.trace),
+        steps=steps_sentence(host_spread(use) if use.by_steps else None, section.trace),
     )

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Buckets, Engines, Overlap
-from overlapscope.analysis.trust_results import Trust
+from overlapscope.analysis.results import Trust
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank, StepFigures

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.host_results import SampledStep
+from overlapscope.analysis.results import SampledStep
 from overlapscope.base.saved import MOST, decode, encode
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.report.findings import find_all

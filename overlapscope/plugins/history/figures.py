@@ -10,8 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.group_results import CopiesByStep, EvidenceByStep, StallsByStep
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.places import JudgedFigure
