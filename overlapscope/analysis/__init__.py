@@ -82,9 +82,9 @@ def _analyze(
             check_step(trace.source, step, trace.annotations)
         if range is not None:
             check_known(trace.source, "range", range, names_of(trace.annotations)[1])
-        for what, asked in (("step", step), ("range", range)):
-            if asked is not None:
-                raise NotInTrace(f"{trace.source}: {what} {asked} launched nothing on the GPU; choose another.")
+        for what, name in (("step", step), ("range", range)):
+            if name is not None:
+                raise NotInTrace(f"{trace.source}: {what} {name} launched nothing on the GPU; choose another.")
     host = describe_host(trace) if described else None
     result = TraceResult(
         source=trace.source,

@@ -16,7 +16,7 @@ from overlapscope.analysis.average import average, comparable, describe_served, 
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
-from overlapscope.analysis.figures import Period, Window
+from overlapscope.analysis.figures import FIGURES, Period, Window, by_cause
 from overlapscope.analysis.groups import (
     comm_evidence,
     copy_evidence,
@@ -39,13 +39,9 @@ from overlapscope.analysis.timeline import Timeline, build, lengths, measured, s
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
-    COMM_CAUSES,
     COMM_RANK,
-    COPY_CAUSES,
     COPY_RANK,
-    IDLE_CAUSES,
     IDLE_RANK,
-    OTHER_CAUSES,
     OTHER_RANK,
 )
 from overlapscope.trace.model import Kind, PlainSteps, Trace
@@ -219,13 +215,9 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
-        span_ns=total(windows),
         lead_in_ns=0 if narrowed else lead_in,
         window=figures.window,
         main_stream=timeline.main_stream,
-        buckets=figures.buckets,
-        engines=figures.engines,
-        overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         per_step=None if narrowed else average(each_step, judged_numbers),
         outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
@@ -233,16 +225,13 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         host_after_ns=host_after_ns,
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
-        exposed_copy_by_cause=figures.exposed_copy_by_cause,
-        exposed_comm_by_cause=figures.exposed_comm_by_cause,
-        exposed_other_by_cause=figures.exposed_other_by_cause,
-        idle_by_cause=figures.idle_by_cause,
         evidence=tuple(copy_evidence(trace, timeline, causes.exposed, steps, windows)),
         host_stalls=(),
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=(),
         served=(None if narrowed else describe_served(each_step, figures)) or UNSET,
+        **{name: getattr(figures, name) for name in FIGURES},
     )
 
 
@@ -327,9 +316,6 @@ def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: b
         buckets=buckets,
         engines=engines,
         overlap=overlap,
-        exposed_copy_by_cause={str(cause): ns[f"exposed-copy:{cause}"] for cause in COPY_CAUSES},
-        exposed_comm_by_cause={str(cause): ns[f"exposed-comm:{cause}"] for cause in COMM_CAUSES},
-        exposed_other_by_cause={str(cause): ns[f"exposed-other:{cause}"] for cause in OTHER_CAUSES},
-        idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
+        **by_cause(ns),
         partial=partial,
     )

@@ -40,7 +40,7 @@ from overlapscope.analysis.comm_order import (
 )
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
-from overlapscope.analysis.pieces import ExposedComm
+from overlapscope.analysis.pieces import ExposedComm, first_part
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, Bool, covered
@@ -133,7 +133,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     free = np.full(len(op), -1, np.int64)
     sure, held = np.ones(len(op), np.bool_), np.zeros(len(op), np.bool_)
     blocks = _blocks(op, start[piece], queued.source, able_ns)
-    asked = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
+    of_program = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
     for stream, pairs in rows_by(followed(recording, work, op)):
         if stream == UNFOLLOWED:
@@ -141,7 +141,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
             sure[pairs] = blocks[pairs] = False
             continue
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), op[pairs])
-        by_any, by_stated, by_program = (awaited(which, stream) for which in (recording, stated, asked))
+        by_any, by_stated, by_program = (awaited(which, stream) for which in (recording, stated, of_program))
         for rows in following:
             row = rows[stretch[pairs]]
             waits = pick(by_any, row, 0) > place
@@ -179,14 +179,3 @@ def _late_until(recording: DeviceRecording, compute: I64) -> I64:
     """
     start, issued = pick(recording.timeline.ops.start_ns, compute, 0), pick(recording.issued, compute, 0)
     return np.where(issued == NEVER, 0, np.where(start - issued <= PROMPT_NS, start, issued))
-
-
-def first_part(granted: I64, op: I64, length: I64) -> I64:
-    """Return the part of each piece that lies in the first `granted` time of its collective's pieces."""
-    order = np.argsort(op, kind="stable")
-    sorted_length = length[order]
-    passed = np.cumsum(sorted_length) - sorted_length
-    first = np.searchsorted(op[order], op[order], side="left")
-    part = np.empty(len(op), np.int64)
-    part[order] = np.clip(granted[order] - (passed - passed[first]), 0, sorted_length)
-    return part

@@ -179,7 +179,7 @@ def find_holds(trace: Trace, reading: Reading) -> Holds:
     if strictest and not len(trace.syncs):
         # The waiting stream is a guess, too.
         waits = replace(waits, stream=np.where(waits.stated, waits.stream, -1))
-    return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, possible=strictest))
+    return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, strictest=strictest))
 
 
 def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:
@@ -225,7 +225,7 @@ class _Walk:
         records = {(source.record, source.lane) for source in sources if source.record >= 0}
         of_blocks = {call: [self._lane_of[key] for key in block.streams] for call, block in blocks.items()}
         records |= {(block.record, of_blocks[call][0]) for call, block in blocks.items() if block.record >= 0}
-        own = {call for call, block in blocks.items() if block.own}
+        own = {call for call, block in blocks.items() if block.own_ops}
         launched = self._launched_by(own)
         events = [(record, 0, lane) for record, lane in records]
         events += [(call, 1, row) for row, call in enumerate(self._waits.call.tolist())]

@@ -233,8 +233,8 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     for taker, of_thread in enumerate(calls_of):
         giving = _last_ended(calls, of_thread, free_ns, [calls_of[giver] for giver in tied[taker]])
         for call, other in zip(of_thread[giving >= 0].tolist(), giving[giving >= 0].tolist(), strict=True):
-            made_ns, ended_ns = calls.start_ns[calls_of[int(calls.thread[other])]], int(calls.end_ns[other])
-            if engine[taker] or _silent(ops_ns[taker], made_ns, int(free_ns[call]), ended_ns):
+            calls_ns, ended_ns = calls.start_ns[calls_of[int(calls.thread[other])]], int(calls.end_ns[other])
+            if engine[taker] or _silent(ops_ns[taker], calls_ns, int(free_ns[call]), ended_ns):
                 handed[call] = other
                 before[call] = calls.start_ns[call] - ended_ns
                 release[call] = EARLIEST_NS
@@ -256,9 +256,9 @@ def _last_ended(calls: Calls, of_thread: I64, ended: I64, others: list[I64]) -> 
     return last
 
 
-def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
-    """Return whether a thread began no op (`ops_ns`) while another made its calls (`made_ns`) in a period."""
-    begun = int(np.append(made_ns, until)[np.searchsorted(made_ns, since)])
+def _silent(ops_ns: I64, calls_ns: I64, since: int, until: int) -> bool:
+    """Return whether a thread began no op (`ops_ns`) while another made its calls (`calls_ns`) in a period."""
+    begun = int(np.append(calls_ns, until)[np.searchsorted(calls_ns, since)])
     low, high = np.searchsorted(ops_ns, [max(since, begun), until])
     return bool(low == high)
 
@@ -284,12 +284,12 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     autograds = engine.copy()
     autograds[main] = True
     tied: list[list[int]] = [[] for _ in range(len(threads))]
-    speaks = bool((trace.cpu_ops.thread == threads[main]).any())
+    has_ops = bool((trace.cpu_ops.thread == threads[main]).any())
     for (first, second), relation in relations(trace, threads.tolist()).items():
-        possible = relation == Relation.UNKNOWN or (xlas and bool(engine[first] or engine[second]))
-        both = possible and bool(autograds[first] and autograds[second])
+        may_depend = relation == Relation.UNKNOWN or (xlas and bool(engine[first] or engine[second]))
+        both = may_depend and bool(autograds[first] and autograds[second])
         for taker, giver in ((first, second), (second, first)):
-            if relation == Relation.TURNS or both or (possible and taker == main and speaks):
+            if relation == Relation.TURNS or both or (may_depend and taker == main and has_ops):
                 tied[taker].append(giver)
     return tied, engine, main
 

@@ -18,11 +18,11 @@ from overlapscope.analysis.event_waits import LOW
 from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
 from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
-from overlapscope.analysis.pieces import IdleTime
+from overlapscope.analysis.pieces import IdleTime, first_part
 from overlapscope.analysis.plain_step import PlainStep, measured
 from overlapscope.analysis.results import HostUse, LineTime, SampledStep, host_parts
 from overlapscope.analysis.timeline import build
-from overlapscope.base.columns import F64, pick
+from overlapscope.base.columns import F64
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
 from overlapscope.base.kept import kept
@@ -248,9 +248,7 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
     order = np.lexsort((pieces.start_ns[rows], -length, step[rows]))
     rows, length = rows[order], length[order]
     number = step[rows]
-    before = np.cumsum(length) - length
-    first = np.searchsorted(number, number, side="left")
-    given = np.clip(wanted[number] - (before - pick(before, first, 0)), 0, length)
+    given = first_part(wanted[number], number, length)
     granted = np.zeros(len(pieces), np.int64)
     granted[rows] = given
     changed = np.flatnonzero(granted)

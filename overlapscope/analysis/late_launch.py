@@ -35,7 +35,7 @@ from overlapscope.analysis.host import (
 )
 from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
 from overlapscope.analysis.periods import is_step, phases_of, request_waits
-from overlapscope.analysis.pieces import IdleTime
+from overlapscope.analysis.pieces import IdleTime, first_part
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
 from overlapscope.base.grouping import among, distinct, rows_by
@@ -254,7 +254,8 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     """
     step = _step_at(trace, trace.runtime_calls.start_ns[late.launch])
     granted = _granted(np.append(False, step[1:] != step[:-1])[: len(late)], pieces, waits)
-    charged = _shared(pieces, granted)
+    # The first pieces of each late launch are charged, up to the granted time.
+    charged = first_part(granted[pieces.late], pieces.late, pieces.chargeable_ns)
     # Charged pieces and the waits that they are charged to, laid end to end, are cut where either changes.
     call, amount = _debtors(waits, granted)
     to_call, to_piece = np.cumsum(amount), np.cumsum(charged)
@@ -305,15 +306,6 @@ def _granted(anew: Bool, pieces: _Labelled, waits: _Waits) -> I64:
     lead = balance - np.minimum(np.minimum.accumulate(balance), 0)
     charged = waited + np.append(0, lead[:-1]) - lead
     return np.delete(charged, first + np.arange(len(first)))
-
-
-def _shared(pieces: _Labelled, granted: I64) -> I64:
-    """Return the charged time of each piece: the first pieces of each late launch, up to the granted time."""
-    length = pieces.chargeable_ns
-    first = np.searchsorted(pieces.late, np.arange(len(granted)), side="left")
-    passed = np.cumsum(length) - length
-    passed -= pick(passed, first, 0)[pieces.late]
-    return np.clip(granted[pieces.late] - passed, 0, length)
 
 
 def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:

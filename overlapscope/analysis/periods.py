@@ -79,26 +79,26 @@ def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
     return steps, [name for name in names if name not in steps and not name.startswith(GC_PAUSE)]
 
 
-def step_called(annotations: HostEvents, asked: str) -> str:
+def step_called(annotations: HostEvents, name_or_number: str) -> str:
     """Return the name of a step that the user names by its name or its number."""
-    name = f"{STEP}{asked}"
+    name = f"{STEP}{name_or_number}"
     if not is_step_name(name):
-        return asked
+        return name_or_number
     return next((step for step in names_of(annotations)[0] if step_number(step) == step_number(name)), name)
 
 
-def check_step(source: str, asked: str, annotations: HostEvents) -> None:
+def check_step(source: str, name: str, annotations: HostEvents) -> None:
     """Check that there is a step of that name.
 
     Raises:
         NotInTrace: If there is none. The text has the numbers of the steps.
     """
     steps = names_of(annotations)[0]
-    if not steps or not is_step_name(asked):
-        check_known(source, "step", asked, steps)
-    elif asked not in steps:
+    if not steps or not is_step_name(name):
+        check_known(source, "step", name, steps)
+    elif name not in steps:
         numbers = listed(number_runs(map(step_number, steps)), _RUNS)
-        raise NotInTrace(f"{source}: there is no step {step_number(asked)}; steps: {numbers}.")
+        raise NotInTrace(f"{source}: there is no step {step_number(name)}; steps: {numbers}.")
 
 
 def judged_steps(trace: Trace) -> I64:

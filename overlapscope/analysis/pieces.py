@@ -82,6 +82,17 @@ class IdleTime(Pieces, frozen=True):
     thread: I64
 
 
+def first_part(granted: I64, of: I64, length: I64) -> I64:
+    """Return the part of each piece that lies in the first `granted` time of all pieces of the same number in `of`."""
+    order = np.argsort(of, kind="stable")
+    sorted_length = length[order]
+    passed = np.cumsum(sorted_length) - sorted_length
+    first = np.searchsorted(of[order], of[order], side="left")
+    part = np.empty(len(of), np.int64)
+    part[order] = np.clip(granted[order] - (passed - passed[first]), 0, sorted_length)
+    return part
+
+
 def main_cause(op: I64, cause: I8, length: I64, count: int) -> I8:
     """Return the cause with the most time for each op; among equals, the first in the order of causes.
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.figures import Period
+from overlapscope.analysis.figures import FIGURES, Period
 from overlapscope.analysis.results import Device, HostUse, host_parts
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Bool
@@ -28,9 +28,7 @@ _SCALE = 1.4826
 
 def whole(device: Device) -> Period:
     """Return the figures of the whole window in the form of a step's."""
-    by_cause = ("exposed_copy_by_cause", "exposed_comm_by_cause", "exposed_other_by_cause", "idle_by_cause")
-    same = ("window", "span_ns", "buckets", "engines", "overlap", *by_cause)
-    return Period(name="", partial=False, **{name: getattr(device, name) for name in same})
+    return Period(name="", partial=False, **{name: getattr(device, name) for name in ("window", *FIGURES)})
 
 
 def median_step(periods: Sequence[Period]) -> Period | None:

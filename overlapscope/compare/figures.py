@@ -63,12 +63,12 @@ _FIGURES: tuple[_Figure, ...] = (
     _Figure("buckets", "exposed copy", COPY_LENGTHS),
     _Figure("buckets", "exposed other", OTHER_LENGTHS),
     _Figure("buckets", "idle", IDLE_LENGTHS),
-    *(_Figure("exposed_copy_by_cause", cause, [f"copy:{cause}"], noisy=COPY_LENGTHS) for cause in _COPY),
+    *(_Figure("exposed_copy_by_cause", cause, [f"exposed-copy:{cause}"], noisy=COPY_LENGTHS) for cause in _COPY),
     *(
-        _Figure("exposed_comm_by_cause", cause, [f"comm:{cause}"], noisy=COMM_LENGTHS)
+        _Figure("exposed_comm_by_cause", cause, [f"exposed-comm:{cause}"], noisy=COMM_LENGTHS)
         for cause in map(str, COMM_CAUSES)
     ),
-    *(_Figure("exposed_other_by_cause", cause, [f"other:{cause}"]) for cause in map(str, OTHER_CAUSES)),
+    *(_Figure("exposed_other_by_cause", cause, [f"exposed-other:{cause}"]) for cause in map(str, OTHER_CAUSES)),
     *(_Figure("idle_by_cause", cause, [f"idle:{cause}"]) for cause in _IDLE),
     _Figure("engines", "SM", ["sm"]),
     _Figure("engines", "H2D", ["h2d"]),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.blockers import cut_up, running_in
-from overlapscope.analysis.exposed_comm import first_part
+from overlapscope.analysis.pieces import first_part
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
