@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +12,8 @@ T = TypeVar("T")
 
 def read_texts(path: Path, type: type[T]) -> T:
     """Return the texts of a file. Lines of a paragraph are joined, and empty lines separate paragraphs."""
+    import tomllib
+
     return msgspec.convert(_joined(tomllib.loads(path.read_text(encoding="utf-8"))), type, str_keys=True)
 
 

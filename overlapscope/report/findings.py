@@ -9,7 +9,7 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.catalog import advice, devices
 from overlapscope.prediction.unasked import replayed_unasked
-from overlapscope.rules import Said, apply_all
+from overlapscope.rules import RuleDraft, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
@@ -120,7 +120,7 @@ def _place(draft: Draft, recorded: Draft | None) -> Where | None:
     return recorded.where if draft.where is None or recorded.where.op == draft.where.op else draft.where
 
 
-def counterparts(spoken: Sequence[Said], recorded: Sequence[Said]) -> list[Draft | None]:
+def counterparts(spoken: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> list[Draft | None]:
     """Return, for each draft on the program that findings are about, the same finding on the recording.
 
     Drafts match by rule and call, and the rest by rule, in order. No draft matches twice.

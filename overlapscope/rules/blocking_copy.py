@@ -31,7 +31,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 RULE = Rule(
     id="blocking-copy",
-    severity="warning",
     check=on_claimed("blocking-copy", _draft),
     effort="option",
     fixes=(("non-blocking",),),

@@ -115,7 +115,6 @@ def _advice(
 
 RULE = Rule(
     id="dispatch",
-    severity="warning",
     check=on_claimed("dispatch", _draft),
     effort="line",
     fixes=(("graph",), ("fused",)),

@@ -189,7 +189,6 @@ def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:
 
 RULE = Rule(
     id="exposed-comm",
-    severity="warning",
     check=_check,
     effort="option",
     rests_on=ENGINES,

@@ -95,7 +95,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 RULE = Rule(
     id="host-sync",
-    severity="warning",
     check=on_claimed("host-sync", _draft),
     effort="line",
     fixes=(("no-sync {call}",),),

@@ -78,7 +78,6 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 RULE = Rule(
     id="late-prefetch",
-    severity="warning",
     check=_check,
     fixes=(("prefetch",),),
 )

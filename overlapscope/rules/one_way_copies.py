@@ -73,7 +73,6 @@ def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
 
 RULE = Rule(
     id="one-way-copies",
-    severity="warning",
     check=_check,
     fixes=(("two-way",), ("side-stream",)),
 )

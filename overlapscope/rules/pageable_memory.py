@@ -84,7 +84,6 @@ def _speeds(ops: GpuOps, copies: I64) -> str:
 
 RULE = Rule(
     id="pageable-memory",
-    severity="warning",
     check=on_claimed("pageable-memory", _draft),
     effort="option",
     fixes=(("pin",), ("pin", "non-blocking")),

@@ -57,8 +57,8 @@ class Rule(Struct, frozen=True):
     """A rule. `explained.toml` and `examples`, next to its module, explain it."""
 
     id: str
-    severity: Severity
     check: Check
+    severity: Severity = "warning"
     effort: Effort = "restructuring"
     rests_on: frozenset[Part] = FINDINGS
     """Parts of the recording that it is computed from; by default, all parts that causes need.

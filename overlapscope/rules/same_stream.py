@@ -68,7 +68,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 RULE = Rule(
     id="same-stream",
-    severity="warning",
     check=on_claimed("same-stream", _draft),
     fixes=(
         ("side-stream",),

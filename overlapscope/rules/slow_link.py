@@ -115,7 +115,6 @@ def _shares_link(timeline: Timeline, rows: I64) -> Bool:
 
 RULE = Rule(
     id="slow-link",
-    severity="warning",
     check=_check,
     rests_on=ENGINES,
 )

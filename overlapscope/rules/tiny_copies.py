@@ -49,7 +49,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 RULE = Rule(
     id="tiny-copies",
-    severity="warning",
     check=on_claimed("tiny-copies", _draft),
     fixes=(("batch-copies",),),
 )

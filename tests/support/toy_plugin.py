@@ -59,7 +59,7 @@ def check(claims):
     yield Draft(title=f"This recording takes {claims.time(claims.judged_ns)}", detail="", advice="Make it short.")
 
 
-RULE = Rule("long-recording", "info", check)
+RULE = Rule("long-recording", check, "info")
 """
 EXPLAINED = """
 [long-recording]

@@ -1,17 +1,87 @@
-"""Rule: the GPU waits for the next batch."""
+"""Rules: the GPU waits while the launching thread works or loads data."""
 
 from __future__ import annotations
 
 from overlapscope.analysis.host import loading
+from overlapscope.analysis.host_lines import is_python
 from overlapscope.analysis.host_sampled import whole_cpus
 from overlapscope.base.intervals import covered, union
+from overlapscope.base.words import listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._lines import is_loading, kinds_of_loading, most_in, top_line, with_lines
+from overlapscope.rules._features import DATA_PARALLEL, features_of
+from overlapscope.rules._launches import owners
+from overlapscope.rules._lines import (
+    fewer_threads,
+    is_loading,
+    is_not_torch,
+    kinds_of_loading,
+    most_in,
+    top_line,
+    with_lines,
+)
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import Kind, Memory
 
+# -- python ------------------------------------------------------------------------------------------
 
-def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
+
+def _draft_python(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    features = features_of(claims.trace)
+    plain = [owner.optimizer for owner in owners(claims) if owner.optimizer and not owner.how]
+    layers = "" if features.compiled else " Python of the model's own layers disappears with torch.compile(model)."
+    fuse = f" {listed(plain)} runs less Python with foreach=True or fused=True." if plain else ""
+    return Draft(
+        where=top_line(claims, is_python),
+        afterword=with_lines(claims, pieces, is_python),
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host runs Python between launches"
+        f"{most_in(claims, is_python)}",
+        detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was in Python, "
+        "between ops and runtime calls, and the GPU had nothing left to do.",
+        fixes=() if features.data_parallel else None,
+        advice=DATA_PARALLEL
+        if features.data_parallel
+        else "Run less Python between launches, or do it while the GPU is busy.\n"
+        "Work of its own (metrics, tokenization, logging, checkpoints) fits a DataLoader worker, another thread or "
+        f"process, or the time right after launching a long stretch of GPU work.{layers}{fuse}",
+    )
+
+
+PYTHON = Rule(
+    id="python",
+    check=on_claimed("python", _draft_python),
+    fixes=(("less-host python",),),
+)
+
+
+# -- cpu-ops -----------------------------------------------------------------------------------------
+
+
+def _draft_cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    return Draft(
+        where=top_line(claims, is_not_torch),
+        afterword=with_lines(claims, pieces, is_not_torch),
+        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host runs ops on the CPU"
+        f"{most_in(claims, is_not_torch)}",
+        detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside ops that "
+        "launch nothing.",
+        advice=f"{fewer_threads(claims)}"
+        'Run these ops on the GPU: make their tensors with device="cuda".\n'
+        "Or run them on another thread (a DataLoader worker), less often, or right after launching a long stretch of "
+        "GPU work, so that both run at the same time.",
+    )
+
+
+CPU_OPS = Rule(
+    id="cpu-ops",
+    check=on_claimed("cpu-ops", _draft_cpu_ops),
+    fixes=(("less-host cpu-ops",),),
+)
+
+
+# -- data-loading ------------------------------------------------------------------------------------
+
+
+def _draft_data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
     names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
     seen, advice = _with_workers(claims) if alone else _with_more_workers(claims, pieces)
@@ -59,10 +129,9 @@ def _with_more_workers(claims: Claims, pieces: ClaimedPieces) -> tuple[str, str]
     )
 
 
-RULE = Rule(
+DATA_LOADING = Rule(
     id="data-loading",
-    severity="warning",
-    check=on_claimed("data-loading", _draft),
+    check=on_claimed("data-loading", _draft_data_loading),
     effort="option",
     fixes=(("faster-loader",),),
 )

@@ -1,4 +1,4 @@
-"""Rule: several compute streams that run one after the other."""
+"""Rules: compute streams that run one after the other, and streams without work."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from overlapscope.analysis.event_waits import HANDOVER_NS
 from overlapscope.analysis.figures import Window
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64, cut, total
+from overlapscope.base.intervals import I64, covered, cut, total
 from overlapscope.base.words import listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules.rule import Draft, Rule
-from overlapscope.trace.model import Kind
+from overlapscope.trace.model import Kind, Sync
+
+# -- streams-without-overlap -------------------------------------------------------------------------
 
 SUBSTANTIAL = 0.1
 """Minimum share of all compute for a stream to count."""
@@ -44,7 +46,7 @@ _LAUNCHED_LATE = (
 """Title, evidence and advice where no event orders the streams, so that nothing could be gained from events."""
 
 
-def _check(claims: Claims) -> Iterator[Draft]:
+def _check_streams_without_overlap(claims: Claims) -> Iterator[Draft]:
     use = streams_of(claims.device.timeline, Kind.COMPUTE, claims.windows)
     lengths = {stream: total(ran) for stream, ran in use.items()}
     busy = {s: n for s, n in lengths.items() if n >= SUBSTANTIAL * claims.buckets.compute_ns and claims.matters(n)}
@@ -138,8 +140,59 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
     return weights, window
 
 
-RULE = Rule(
+STREAMS_WITHOUT_OVERLAP = Rule(
     id="streams-without-overlap",
-    severity="warning",
-    check=_check,
+    check=_check_streams_without_overlap,
+)
+
+
+# -- stream-without-work -----------------------------------------------------------------------------
+
+NOTHING = 0.001
+"""Share of the span below which a stream hardly runs anything."""
+
+WAITS = 2
+"""Minimum number of waits. A stream that waits only once may just have been set up."""
+
+
+def _check_stream_without_work(claims: Claims) -> Iterator[Draft]:
+    ops, syncs, edges = claims.device.timeline.ops, claims.trace.syncs, claims.device.edges
+    start, end = claims.device.result.window.start_ns, claims.device.result.window.end_ns
+    waits = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.stream >= 0)
+    waits &= (syncs.device < 0) | (syncs.device == claims.device.result.device)
+    waits &= syncs.stream != claims.device.result.main_stream
+    for stream in distinct(syncs.stream[waits]).tolist():
+        on_stream = ops.stream == stream
+        work = int(covered(claims.windows, ops.start_ns[on_stream], ops.end_ns[on_stream]).sum())
+        times = int((waits & (syncs.stream == stream)).sum())
+        if times < WAITS or work >= NOTHING * claims.judged_ns:
+            continue
+        waited_for = int((ops.stream[edges.source] == stream).sum())
+        ran = int((on_stream & (ops.end_ns > start) & (ops.start_ns < end)).sum())
+        backward = any("autograd::engine::evaluate_function" in op for op in claims.trace.names)
+        hint = (
+            " The recording has a backward pass: autograd runs each backward op on the stream its forward op "
+            "ran on, so backward() under another stream moves nothing there but the first gradient."
+            if backward
+            else ""
+        )
+        yield Draft(
+            title=f"Stream {stream} takes part in {plural(times + waited_for, 'event wait')} but ran only "
+            f"{claims.time(work)} of work{claims.a_step}",
+            detail=f"It waited for others {plural(times, 'time')}"
+            + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
+            + f", and ran {plural(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
+            f"work.{hint}",
+            advice="Check that the work meant for this stream runs there, or drop the stream.\n"
+            "Ops go to the stream that is current when they are launched, and backward ops to the stream of their "
+            "forward op, so put the forward pass under torch.cuda.stream() as well. Without work, the stream's waits "
+            "only order work that was in order anyway.",
+        )
+
+
+STREAM_WITHOUT_WORK = Rule(
+    id="stream-without-work",
+    severity="info",
+    check=_check_stream_without_work,
+    effort="line",
 )
