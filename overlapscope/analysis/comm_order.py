@@ -22,13 +22,14 @@ from overlapscope.analysis.blockers import (
 from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
 from overlapscope.analysis.host import around
-from overlapscope.base.columns import Columns, locate, pick
+from overlapscope.analysis.pieces import CommOps
+from overlapscope.base.columns import locate, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
-from overlapscope.trace.model import I8, GpuOps, HostEvents, Kind, RuntimeCalls, Trace
+from overlapscope.trace.model import GpuOps, HostEvents, Kind, RuntimeCalls, Trace
 
 # -- Order that a communicator keeps -----------------------------------------------------------------
 
@@ -100,25 +101,6 @@ class ComputeStreams(Struct, frozen=True, eq=False):
 
 
 NO_LEAD = -1
-
-
-class CommOps(Columns, frozen=True):
-    """Communication of a device with a duration, one row each by start: what let it begin, and what awaits it."""
-
-    op: I64
-    """Row of `Timeline.ops`."""
-    cause: I8
-    """Index into `COMM_CAUSES` of the cause of exposed time that an earlier begin would have hidden: `late-issue` or
-    `host-sync` if its launch let it begin, `blocked-behind` for the one before it on its stream or communicator,
-    `waiting-for-input` for an event or other op; `unknown` if nothing explains when it began."""
-    gain_ns: I64
-    """Additional time beside compute if the others of these had decided when it began."""
-    held_by: I64
-    """Row of `Timeline.ops` of the op that it waited for; -1 if it waited for none or for one of another device."""
-    call: I64
-    """Row of `Trace.runtime_calls`: its launch, or that of the op that fed it; -1 where unknown."""
-    consumer: I64
-    """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does, or its stream is `UNFOLLOWED`."""
 
 
 @kept(most=_MOST_STREAMS)

@@ -9,12 +9,11 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
-from overlapscope.analysis import exposed, exposed_comm
+from overlapscope.analysis import exposed
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
-from overlapscope.analysis.comm_order import CommOps
 from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.figures import FIGURES, Period, Window, by_cause
 from overlapscope.analysis.groups import (
@@ -32,7 +31,7 @@ from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
-from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
+from overlapscope.analysis.pieces import CommOps, ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
@@ -170,7 +169,11 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
     )
     edges = find_edges(comparable, for_causes)
     recording = recorded(comparable, for_causes, edges, blocking, steps.start_ns)
-    exposed_communication, comm = exposed_comm.attribute(recording)
+    exposed_communication, comm = ExposedComm.empty(), CommOps.empty()
+    if len(timeline.comm.starts):
+        from overlapscope.analysis import exposed_comm
+
+        exposed_communication, comm = exposed_comm.attribute(recording)
     idle = with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device)
     steps = without_request_waits(steps, idle)
     return Causes(

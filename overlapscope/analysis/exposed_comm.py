@@ -29,7 +29,6 @@ from overlapscope.analysis.blockers import (
 )
 from overlapscope.analysis.comm_order import (
     UNFOLLOWED,
-    CommOps,
     ComputeStreams,
     awaited,
     by_communicator,
@@ -40,7 +39,7 @@ from overlapscope.analysis.comm_order import (
 )
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
-from overlapscope.analysis.pieces import ExposedComm, first_part
+from overlapscope.analysis.pieces import CommOps, ExposedComm, first_part
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, Bool, covered

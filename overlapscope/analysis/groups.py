@@ -7,7 +7,6 @@ from enum import StrEnum
 
 import numpy as np
 
-from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.host import (
@@ -320,6 +319,10 @@ def comm_evidence(
 ) -> list[Evidence]:
     """Return the evidence for exposed communication inside the windows, by cause, collective and group."""
     pieces, ops = exposed.inside(windows), timeline.ops
+    if not len(pieces):
+        return []
+    from overlapscope.analysis.comm_kinds import comm_kinds
+
     collectives = distinct(pieces.op)
     described = comm_kinds(trace, ops.take(collectives))
     kind = described.kind[np.searchsorted(collectives, pieces.op)]

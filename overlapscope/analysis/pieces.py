@@ -65,6 +65,25 @@ class ExposedComm(Pieces, frozen=True):
     """Row in `Trace.runtime_calls` of the call to look at; -1 where unknown."""
 
 
+class CommOps(Columns, frozen=True):
+    """Communication of a device with a duration, one row each by start: what let it begin, and what awaits it."""
+
+    op: I64
+    """Row of `Timeline.ops`."""
+    cause: I8
+    """Index into `COMM_CAUSES` of the cause of exposed time that an earlier begin would have hidden: `late-issue` or
+    `host-sync` if its launch let it begin, `blocked-behind` for the one before it on its stream or communicator,
+    `waiting-for-input` for an event or other op; `unknown` if nothing explains when it began."""
+    gain_ns: I64
+    """Additional time beside compute if the others of these had decided when it began."""
+    held_by: I64
+    """Row of `Timeline.ops` of the op that it waited for; -1 if it waited for none or for one of another device."""
+    call: I64
+    """Row of `Trace.runtime_calls`: its launch, or that of the op that fed it; -1 where unknown."""
+    consumer: I64
+    """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does, or its stream is `UNFOLLOWED`."""
+
+
 class ExposedOther(Pieces, frozen=True):
     """Exposed memory work in and between GPUs."""
 

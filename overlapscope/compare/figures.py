@@ -33,7 +33,9 @@ from overlapscope.compare.pair import Pair, PairRow
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _LOADING = f"idle:{IdleCause.DATA_LOADING}"
-_HOST = frozenset(f"{what}:{cause}" for what in ("exposed-copy", "exposed-comm", "idle") for cause in HOST_CAUSES) - {_LOADING}
+_HOST = frozenset(f"{what}:{cause}" for what in ("exposed-copy", "exposed-comm", "idle") for cause in HOST_CAUSES) - {
+    _LOADING
+}
 _LINK = (
     frozenset({*COPY_LENGTHS, *COMM_LENGTHS, "h2d", "d2h", "comm", "copy", "both", "exposed_h2d", "exposed_d2h"})
     - _HOST

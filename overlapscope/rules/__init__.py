@@ -61,12 +61,12 @@ RuleDraft = tuple[Rule, Draft]
 
 
 def apply_all(claims: Claims) -> tuple[RuleDraft, ...]:
-    """Apply all rules to one device."""
+    """Apply all rules to one device. Those that can't find anything aren't even imported."""
     floor = max(1, round(FLOOR * claims.judged_ns))
     # The pieces of a rule may add up to more than the judged time, but nothing costs more than that.
     return tuple(
         (rule, replace(draft, bound_ns=min(draft.bound_ns, claims.judged_ns)))
-        for rule in RULES.values()
+        for rule in (RULES[id] for id in RULES if claims.concern(id))
         for draft in rule.check(claims)
         if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor
     )

@@ -275,6 +275,13 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
         """Return the pieces of a rule."""
         return self.pieces.take(self.pieces.rule == _NUMBER[rule])
 
+    def concern(self, rule: str) -> bool:
+        """Return whether a rule may have findings: not if it is only about time of which it was assigned none."""
+        if rule == "exposed-comm":
+            return self.buckets.exposed_comm_ns > 0
+        # Migrations cost time beside kernels, too.
+        return rule not in _NUMBER or rule == "page-migration" or bool((self.pieces.rule == _NUMBER[rule]).any())
+
     def unhideable(self) -> ClaimedPieces:
         """Exposed copies with cause no-compute that belong to no rule."""
         exposed = self.pieces.with_copy_cause(CopyCause.NO_COMPUTE)

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
-from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, CommOps, lead_ns, prefetch_depths
+from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.pieces import ExposedComm
+from overlapscope.analysis.pieces import CommOps, ExposedComm
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
