@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device, describe
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_sampled import sampled_step
-from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
 from overlapscope.analysis.results import Check, TraceResult
@@ -85,7 +84,11 @@ def _analyze(
         for what, name in (("step", step), ("range", range)):
             if name is not None:
                 raise NotInTrace(f"{trace.source}: {what} {name} launched nothing on the GPU; choose another.")
-    host = describe_host(trace) if described else None
+    host = None
+    if described and not len(trace.gpu_ops):
+        from overlapscope.analysis.host_use import describe_host
+
+        host = describe_host(trace)
     result = TraceResult(
         source=trace.source,
         rank=trace.rank,

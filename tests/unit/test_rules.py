@@ -153,6 +153,13 @@ def test_costs_count_no_time_twice(recording: Path) -> None:
 
 
 @EACH
+def test_a_rule_that_is_not_concerned_finds_nothing(recording: Path) -> None:
+    analysis = analysis_of(recording)
+    for claims in (share_out(analysis, device) for device in analysis.devices):
+        assert [id for id in RULES if not claims.concern(id) and [*RULES[id].check(claims)]] == []
+
+
+@EACH
 def test_pieces_add_up_to_the_causes(recording: Path) -> None:
     analysis = analysis_of(recording)
     for device in analysis.devices:
@@ -484,7 +491,7 @@ def test_no_finding_costs_more_than_all_the_time_there_is(
 def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 1))]))
     claim = Draft(title="t", detail="d", advice="a", bound_ns=10**6)
-    rule = replace(RULES["host-sync"], check=lambda *_: iter([claim]), fixes=())
+    rule = replace(RULES["slow-link"], check=lambda *_: iter([claim]), fixes=())
     monkeypatch.setattr("overlapscope.rules.RULES", {rule.id: rule})
     [finding] = find_all([analysis])
     assert finding.cost_ns == 100
