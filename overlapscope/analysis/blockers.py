@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.edges import Edges
+from overlapscope.analysis.holds import Edges
 from overlapscope.analysis.host import Blocking, inside_with, launching_threads
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick

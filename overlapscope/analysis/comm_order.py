@@ -1,6 +1,6 @@
 """Order of communication and compute on a device: what each collective waited for, and which compute waits for it.
 
-It follows from streams and event waits, as far as they are known or rebuilt (`edges.py`). `order.py` also follows the
+It follows from streams and event waits, as far as they are known or rebuilt (`holds.py`). `order.py` also follows the
 host, but leaves out event waits that the trace doesn't state, which are most of them in traces of CUDA 13.
 """
 

@@ -14,7 +14,6 @@ from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
-from overlapscope.analysis.edges import Edges, find_edges
 from overlapscope.analysis.figures import FIGURES, Period, Window, by_cause
 from overlapscope.analysis.groups import (
     comm_evidence,
@@ -25,6 +24,7 @@ from overlapscope.analysis.groups import (
     idle_evidence,
     other_evidence,
 )
+from overlapscope.analysis.holds import Edges, find_edges
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
 from overlapscope.analysis.host_work import host_times

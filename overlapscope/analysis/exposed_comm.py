@@ -9,7 +9,7 @@ compute waits for several or for none, it belongs to the last to end. Then two q
   let it begin earlier, and more compute would have run beside it. The cause gets as much of the exposed time. The rest
   outlasted the compute beside it, or there was none.
 
-Waits follow from streams and event waits, as far as these are known or rebuilt (`edges.py`).
+Waits follow from streams and event waits, as far as these are known or rebuilt (`holds.py`).
 `docs/how-it-works/causes.md` has the causes.
 """
 

@@ -114,7 +114,7 @@ def behind_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
     if not trace.warm_up_steps or timeline.lead_in_end_ns is None:
         return timeline
     rows = judged_steps(trace)
-    begins, launched_any = _Launches(trace, timeline, timeline.main_stream).first_from(
+    begins, _, launched_any = _Launches(trace, timeline, timeline.main_stream).span_of(
         trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
     )
     if not launched_any.any():
@@ -131,13 +131,13 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
     """
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)
-    begins, launched_any = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
+    begins, _, launched_any = launches.span_of(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
     if phases_of(trace):
         # The phases of a server may run on different streams.
-        elsewhere, launched = _Launches(trace, timeline, None).first_from(
+        on_any, _, launched = _Launches(trace, timeline, None).span_of(
             trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
         )
-        begins, launched_any = np.where(launched_any, begins, elsewhere), launched_any | launched
+        begins, launched_any = np.where(launched_any, begins, on_any), launched_any | launched
     order = np.argsort(begins[launched_any], kind="stable")
     begins = begins[launched_any][order]
     rows, end = rows[launched_any][order], timeline.end_ns
@@ -156,13 +156,13 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     notes = trace.annotations
     rows = np.flatnonzero(~is_step(notes) & ~is_gc_pause(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
-    begins, launched_any = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
+    begins, _, launched_any = main.span_of(notes.start_ns[rows], notes.end_ns[rows])
     # Other threads may launch for a range (as autograd does) or for themselves, so the first op of its own thread
     # decides.
     for thread in distinct(notes.thread[rows]):
         of_thread = np.flatnonzero(notes.thread[rows] == thread)
         launches = _Launches(trace, timeline, timeline.main_stream, int(thread))
-        first, launched = launches.first_from(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
+        first, _, launched = launches.span_of(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
         begins[of_thread] = np.where(launched, first, begins[of_thread])
     ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
     other = np.flatnonzero(~launched_any)
@@ -194,15 +194,6 @@ class _Launches:
         self.start_ns: I64 = ops.start_ns[launched][order]
         self.end_ns: I64 = ops.end_ns[launched][order]
 
-    def first_from(self, starts: I64, ends: I64) -> tuple[I64, Bool]:
-        """Return the start of the first op launched in each host interval, and whether there is one."""
-        low = np.searchsorted(self.launched_ns, starts, side="left")
-        high = np.searchsorted(self.launched_ns, ends, side="left")
-        # `reduceat` takes pairs of bounds. Its values between pairs, and for empty intervals, are not used.
-        bounds = np.stack([low, high], axis=1).ravel()
-        first = np.minimum.reduceat(np.append(self.start_ns, 0), bounds)[::2] if len(bounds) else low
-        return first, low < high
-
     def first_after(self, at: I64, otherwise: int) -> I64:
         """Return the start of the first op launched at or after each host time."""
         following = np.minimum.accumulate(np.append(self.start_ns, otherwise)[::-1])[::-1]
@@ -210,12 +201,15 @@ class _Launches:
 
     def span_of(self, starts: I64, ends: I64) -> tuple[I64, I64, Bool]:
         """Return the first start and the last end of ops launched in each host interval, and whether there are any."""
-        begins, launched_any = self.first_from(starts, ends)
         low = np.searchsorted(self.launched_ns, starts, side="left")
         high = np.searchsorted(self.launched_ns, ends, side="left")
+        if not len(low):
+            return low, low, low < high
+        # `reduceat` takes pairs of bounds. Its values between pairs, and for empty intervals, are not used.
         bounds = np.stack([low, high], axis=1).ravel()
-        last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2] if len(bounds) else low
-        return begins, last, launched_any
+        first = np.minimum.reduceat(np.append(self.start_ns, 0), bounds)[::2]
+        last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2]
+        return first, last, low < high
 
 
 # -- Requests of a server ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ class Pieces(Columns, frozen=True):
     cause: I8
     """Index into `COPY_CAUSES`, `COMM_CAUSES`, `OTHER_CAUSES` or `IDLE_CAUSES`."""
     confidence: I8
-    """`edges.EXACT`, unless it is based on a rebuilt edge."""
+    """`event_waits.EXACT`, unless it is based on a rebuilt edge."""
 
     @property
     def length_ns(self) -> I64:

@@ -23,8 +23,7 @@ from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
-from overlapscope.catalog.devices import as_recorded
-from overlapscope.catalog.recorders import recorder_by_id
+from overlapscope.catalog.names import as_recorded, recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import HostEvents, OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from overlapscope.base.texts import read_texts
-from overlapscope.catalog.devices import are_no_gpus
+from overlapscope.catalog.names import are_no_gpus
 from overlapscope.trace.model import Framework, Trace
 
 NAMES: Final[Mapping[str, str]] = {"jax": "JAX", "cuda": "CUDA C++"}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.catalog import advice, devices
+from overlapscope.catalog import advice
+from overlapscope.catalog.names import in_words_of
 from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.rules import RuleDraft, apply_all
 from overlapscope.rules._claims import Claims, share_out
@@ -62,7 +63,7 @@ def _on_device(
             spoken, savings = apply_all(claims), SavingsOf(claims, program.base)
 
     def said(text: str) -> str:
-        return devices.in_words_of(analysis.trace.device_names.values(), text)
+        return in_words_of(analysis.trace.device_names.values(), text)
 
     findings = []
     for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):

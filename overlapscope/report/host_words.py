@@ -7,8 +7,7 @@ from typing import Final
 from overlapscope.analysis.results import HostUse, LineTime
 from overlapscope.base.words import bare_shares, clean, duration, listed
 from overlapscope.catalog.causes import IDLE, IdleCause
-from overlapscope.catalog.ops import op_words
-from overlapscope.catalog.recorders import recorder_by_id
+from overlapscope.catalog.names import op_words, recorder_by_id
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
 

@@ -22,7 +22,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport

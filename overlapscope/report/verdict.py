@@ -11,8 +11,8 @@ from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
 from overlapscope.analysis.steps import device_spread, host_spread
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
-from overlapscope.catalog import devices
 from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.names import as_recorded, in_words_of
 from overlapscope.report import host_words, losses, net_overlap
 from overlapscope.report.losses import WORTH_SAYING
 from overlapscope.report.page import DeviceReport
@@ -78,14 +78,14 @@ def judge(section: DeviceReport) -> Verdict:
     """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
     verdict, names = _judge(section), section.trace.environment.gpus
     fields = ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
-    return replace(verdict, **{field: devices.in_words_of(names, getattr(verdict, field)) for field in fields})
+    return replace(verdict, **{field: in_words_of(names, getattr(verdict, field)) for field in fields})
 
 
 def _judge(section: DeviceReport) -> Verdict:
     """Return the verdict in the words for GPUs."""
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
-        reasons = [devices.as_recorded(check.detail) for check in trust.checks if check.status == "fail"]
+        reasons = [as_recorded(check.detail) for check in trust.checks if check.status == "fail"]
         if section.trace.host is not None:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
@@ -204,7 +204,7 @@ def _frame(section: DeviceReport, device: Device) -> str:
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":
-        return f"in the {length} of {devices.as_recorded(clean(section.page.scope, 60))},"
+        return f"in the {length} of {as_recorded(clean(section.page.scope, 60))},"
     lead_in_ns, *around_ns = losses.unjudged_ns(device)
     if lead_in_ns:
         return f"in the {length} after the lead-in,"
@@ -308,7 +308,7 @@ def _unclear(device: Device) -> str:
     time_ns = _unclear_ns(device)
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
-    names = listed((devices.as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
+    names = listed((as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
     return (
         f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
         f"{names}. If they do, name them in `communication` in the configuration."

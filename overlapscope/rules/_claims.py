@@ -54,7 +54,7 @@ from overlapscope.catalog.causes import (
     CopyCause,
     IdleCause,
 )
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
 

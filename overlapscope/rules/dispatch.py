@@ -10,7 +10,7 @@ from overlapscope.analysis.host_work import backward_threads
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, cut
 from overlapscope.base.words import duration, each, listed
-from overlapscope.catalog.devices import are_no_gpus
+from overlapscope.catalog.names import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules._launches import Owner, launches, outside_graphs, owners, who_launches

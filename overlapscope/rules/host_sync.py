@@ -6,7 +6,7 @@ import numpy as np
 
 from overlapscope.analysis.host import around, outermost_around
 from overlapscope.base.columns import pick
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed

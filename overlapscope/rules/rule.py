@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
 from overlapscope.base.words import listed, share
-from overlapscope.catalog.devices import as_recorded
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import as_recorded, op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
 from overlapscope.trace.lost import FINDINGS, Part

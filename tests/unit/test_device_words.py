@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
-from overlapscope.catalog.devices import as_recorded, in_words_of
+from overlapscope.catalog.names import as_recorded, in_words_of
 from overlapscope.commands import main
 from overlapscope.report.model import to_json
 from tests.support.kineto_files import host, kernel, write

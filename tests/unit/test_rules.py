@@ -18,7 +18,7 @@ from overlapscope.analysis.device import judged_windows
 from overlapscope.analysis.groups import LARGE_BYTES, TINY_BYTES
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
-from overlapscope.catalog.devices import in_words_of
+from overlapscope.catalog.names import in_words_of
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, compute_streams, one_way_copies, overlap_achieved, slow_link
 from overlapscope.rules._claims import MANY, share_out

@@ -1,4 +1,7 @@
-"""Words for devices that are not GPUs, by their names in traces. Sentences are written for GPUs, and put into these."""
+"""Words for what a recording names: its devices, ops and recorder.
+
+Sentences are written for GPUs, and put into the words for devices that are not GPUs, by their names.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
+
+from overlapscope.plugin import Recorder, plugins
 
 
 class _DeviceWords(Struct, frozen=True):
@@ -63,3 +68,55 @@ def _words_for(devices: Iterable[str | None]) -> _DeviceWords | None:
 
 def _of(name: str | None) -> _DeviceWords | None:
     return next((words for words in _WORDS if name is not None and words.named.fullmatch(name)), None)
+
+
+# -- Ops ---------------------------------------------------------------------------------------------
+
+_CALLS: Final = {
+    "aten::_local_scalar_dense": ".item()",
+    "aten::item": ".item()",
+    "aten::is_nonzero": "if tensor:",
+    "cudaDeviceSynchronize": "torch.cuda.synchronize()",
+}
+"""What a program writes for ops and calls that it does not name itself."""
+_BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: (.+)", re.DOTALL)
+
+
+def op_words(name: str | None) -> str:
+    """Return an op as people know it: `.item()` for `aten::_local_scalar_dense`, `ViewBackward0` for its wrapper.
+
+    Empty for None.
+    """
+    if name is None:
+        return ""
+    if match := _BACKWARD.fullmatch(name):
+        return match[1]
+    return _CALLS.get(name, name)
+
+
+# -- Recorders ---------------------------------------------------------------------------------------
+
+_OF_CORE: Final = {
+    recorder.id: recorder
+    for recorder in (
+        Recorder(
+            "kineto",
+            "torch.profiler",
+            gpu_activity="ProfilerActivity.CUDA",
+            launches="Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+            sync_events="Record with enable_cuda_sync_events=True.",
+        ),
+    )
+}
+
+
+def recorder_by_id(id: str) -> Recorder:
+    """Return the record of a recorder; generic words for an unknown one."""
+    of_plugins = (source.recorder for each in plugins() for source in each.sources)
+    return next((recorder for recorder in (*_OF_CORE.values(), *of_plugins) if recorder.id == id), None) or Recorder(
+        id,
+        id,
+        gpu_activity="GPU activity",
+        launches="Record the calls of the CUDA runtime too.",
+        sync_events="Record synchronization events, if the profiler can.",
+    )
