@@ -1,7 +1,8 @@
-"""Explanations of the rules: `explained.toml` and the programs in `examples`, next to the module of each rule."""
+"""Texts of the rules: a file in `explained` and two programs in `examples`, next to the module of each rule."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from overlapscope.rules import RULES
 
 
 class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
-    """Words of a rule."""
+    """Texts of a rule."""
 
     summary: str
     """One line."""
@@ -21,11 +22,19 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
     """Meaning, and why it costs time."""
     computation: str
     """Computation, including the bound on the saving."""
+    advice: dict[str, str] = {}
+    """Advice of its findings by case, as far as it is the same in every finding; `fix` if there is a single case."""
 
 
+@cache
 def explanation(rule: str) -> Explanation:
-    """Return the words of a rule."""
-    return _explanations(_folder(rule))[rule]
+    """Return the texts of a rule."""
+    return read_texts(_folder(rule) / "explained" / f"{rule}.toml", Explanation)
+
+
+def advice_by_case(rule: str) -> Mapping[str, str]:
+    """Return the advice of a rule by case."""
+    return explanation(rule).advice
 
 
 def examples(rule: str) -> tuple[str, str]:
@@ -33,11 +42,6 @@ def examples(rule: str) -> tuple[str, str]:
     paths = (_folder(rule) / "examples" / f"{rule.replace('-', '_')}_{word}.py" for word in ("wrong", "right"))
     wrong, right = (path.read_text(encoding="utf-8") for path in paths)
     return wrong, right
-
-
-@cache
-def _explanations(folder: Path) -> dict[str, Explanation]:
-    return read_texts(folder / "explained.toml", dict[str, Explanation])
 
 
 def _folder(rule: str) -> Path:

@@ -17,6 +17,7 @@ from overlapscope.rules._lines import (
     top_line,
     with_lines,
 )
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
 # -- gc-pause ----------------------------------------------------------------------------------------
@@ -27,9 +28,7 @@ def _draft_gc_pause(claims: Claims, pieces: ClaimedPieces) -> Draft:
         afterword=f"{host_time(claims, pieces, IdleCause.GC_PAUSE)}{sampled_lines(claims)}",
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for Python's garbage collector",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} a collection held the launching thread.",
-        advice="Call gc.collect() and gc.freeze() once after start-up.\n"
-        "Objects that live until the end are then skipped. Or call gc.disable(), and gc.collect() between steps every "
-        "few hundred steps.",
+        advice=advice_by_case("gc-pause")["fix"],
     )
 
 
@@ -86,9 +85,7 @@ def _draft_file_io(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"{most_in(claims, is_not_torch)}",
         detail="Samples of the program without the profiler show the launching thread in calls on "
         f"files{_files(claims)}.",
-        advice="Read and write files on another thread, or less often.\n"
-        "Buffer logs and flush them every few hundred lines (logging.handlers.QueueHandler), load data in DataLoader "
-        "workers, and write checkpoints on a thread from a copy in host memory.",
+        advice=advice_by_case("file-io")["fix"],
     )
 
 
@@ -152,9 +149,7 @@ def _draft_cpu_throttled(claims: Claims, pieces: ClaimedPieces) -> Draft:
         afterword=host_time(claims, pieces, IdleCause.CPU_THROTTLED),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the CPU quota is used up",
         detail=f"The control group stopped the program{_quota(claims)}.",
-        advice="Raise the container's CPU limit, or run fewer threads.\n"
-        "Set limits.cpu (Kubernetes) or --cpus (Docker) higher, or leave it out. torch.set_num_threads() and fewer "
-        "DataLoader workers use the quota more slowly.",
+        advice=advice_by_case("cpu-throttled")["fix"],
     )
 
 

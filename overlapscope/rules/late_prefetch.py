@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.rules._claims import Claims
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, claimed
 from overlapscope.trace.model import Kind
 
@@ -14,42 +15,23 @@ _REASONS = {
     CopyCause.LATE_ISSUE: (
         "Copies issued too late run alone for",
         "began as soon as it was issued, but the compute that could have hidden it had already ended",
-        "Issue the next step's copy before this step's compute is launched.\n"
-        "Issue it at least before anything that makes the host wait (.item(), synchronize()). Prefetch one batch ahead "
-        "into a second buffer, on a copy stream.",
     ),
     CopyCause.EVENT_WAIT: (
         "Copies held by an event wait run alone for",
         "was issued in time, but an event wait kept copy and compute apart: either the copy waited for "
         "compute to end, or the next compute waited for the copy",
-        "Wait only for what is needed: record the event right after the last use.\n"
-        "Do not call wait_stream() on the whole compute stream: record an event right after the last kernel that uses "
-        "the buffer, and wait for that event. With two buffers that take turns, the copy waits for the step before "
-        "last and runs beside this one. Let compute wait for the copy just before its first use.",
     ),
     CopyCause.ENGINE_BUSY: (
         "Copies queued behind other copies run alone for",
         "was queued behind other copies of the same direction, or held such a copy up, until compute had run out",
-        "Issue copies in the order in which compute needs them.\n"
-        "Cut bulk copies into chunks, so that an urgent copy can run in between: each direction has one queue, "
-        "whatever the stream.",
     ),
 }
-"""Title, evidence and advice by cause."""
-_DOWNLOADS = {
-    CopyCause.LATE_ISSUE: "Issue the copy right after the op that computes its data.\n"
-    "Let the copy stream wait for an event after that op, and copy with non_blocking=True into pinned memory before "
-    "the next ops are launched and before anything that makes the host wait (.item(), synchronize()).",
-    CopyCause.EVENT_WAIT: "Wait only for what is needed: record the event right after the op that computes the data.\n"
-    "Do not call wait_stream() on the whole compute stream. Let the next compute overwrite another buffer, so that it "
-    "doesn't wait for the copy.",
-}
-"""Advice for downloads by cause."""
+"""Title and evidence by cause."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
-    late = claims.of("late-prefetch")
-    for cause, (title, seen, advice) in _REASONS.items():
+    late, cases = claims.of("late-prefetch"), advice_by_case("late-prefetch")
+    for cause, (title, seen) in _REASONS.items():
         pieces = late.with_copy_cause(cause)
         if not claims.matters(pieces.time_ns):
             continue
@@ -59,8 +41,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
         )
         kinds = claims.device.timeline.ops.kind[pieces.copy]
         download = 2 * int(pieces.length_ns[kinds == Kind.D2H].sum()) > pieces.time_ns
+        advice = cases[cause]
         if download and cause != CopyCause.ENGINE_BUSY:
-            advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOADS[cause])
+            advice = in_words_of(claims.trace.framework, "two-way", cases[f"{cause}-of-downloads"])
         doubt = " The recording does not say which event was waited for; it was rebuilt from the timeline." * rebuilt
         yield claimed(
             claims,

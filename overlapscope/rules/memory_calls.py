@@ -8,6 +8,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
 # -- allocation --------------------------------------------------------------------------------------
@@ -21,10 +22,7 @@ def _draft_allocation(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the driver allocates or frees memory",
         detail="The host was inside a memory call of the driver and could not launch: "
         f"{counts or 'the calls are not recorded'}.",
-        advice="Keep memory in PyTorch's caching allocator.\n"
-        "Do not call torch.cuda.empty_cache() in the loop. Avoid sizes that change every step: pad them, or set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Stay clear of the memory limit, where the allocator frees "
-        "memory and calls the driver again. The first steps of a run always allocate, so record after warm-up.",
+        advice=advice_by_case("allocation")["fix"],
     )
 
 
@@ -53,10 +51,7 @@ def _draft_pin_in_loop(claims: Claims, pieces: ClaimedPieces) -> Draft:
         detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
         "it also asks the driver to page-lock new memory, which takes about as long as many "
         f"copies.{locked}",
-        advice="Pin once, outside the loop, and reuse that buffer.\n"
-        "Allocate it with torch.empty(..., pin_memory=True), fill it in place (buffer.copy_(source)) and copy from "
-        "it; or let DataLoader(pin_memory=True) pin in its own thread. If the memory is used only once, a plain "
-        "pageable copy is faster than pinning it first.",
+        advice=advice_by_case("pin-in-loop")["fix"],
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from overlapscope.base.intervals import covered, union
 from overlapscope.base.words import share
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.lost import ENGINES
 from overlapscope.trace.op_names import is_migration
@@ -21,9 +22,7 @@ def _draft_device_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"Copies within the GPU's memory run alone for {claims.time_a_step(pieces.time_ns)}",
         detail="No kernel ran beside them. They read and write the GPU's memory, as kernels do, so running them beside "
         "kernels gains less than leaving them out.",
-        advice="Copy less: leave out clone(), contiguous() and cat() where a view or writing in place does.\n"
-        "Write results into a slice of a tensor that was allocated once, instead of joining them afterwards. "
-        "torch.compile fuses a copy into the kernel before or after it.",
+        advice=advice_by_case("device-copy")["fix"],
     )
 
 
@@ -43,11 +42,7 @@ def _draft_peer_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"Copies between GPUs run alone for {claims.time_a_step(pieces.time_ns)}",
         detail=f"They take {claims.time_a_step(total * max(1, claims.steps))} in all. For "
         f"{claims.time(pieces.time_ns)}, no kernel and no copy between host and device ran beside them.",
-        advice="Copy between GPUs on a stream of its own, and let the consumer wait for an event.\n"
-        "PyTorch orders such a copy after the current streams of both GPUs, so start it on a side stream as soon as "
-        "its input is ready, and wait just before the result is used. Without peer access (`nvidia-smi topo -p2p r` "
-        "shows it), the copy goes through the host; over NVLink it is several times faster than over PCIe. What "
-        "stays on one GPU needs no copy.",
+        advice=advice_by_case("peer-copy")["fix"],
     )
 
 
@@ -75,10 +70,7 @@ def _check_page_migration(claims: Claims) -> Iterator[Draft]:
         detail=f"{claims.times(count, 'migration')}{claims.a_step}: {claims.time(beside)} while kernels or copies ran, "
         f"and {claims.time(pieces.time_ns)} while nothing else did. A kernel that touches a page on the host stops "
         "until the page has arrived, so the kernels' own time includes such stalls.",
-        advice="Move the pages ahead with cudaMemPrefetchAsync, on a stream of its own.\n"
-        "Prefetch to the GPU before the kernel, and to the host before the CPU reads. cudaMemAdvise with "
-        "SetPreferredLocation or SetReadMostly keeps pages where they are used, or copies them. Pinned memory and "
-        "more streams change nothing here.",
+        advice=advice_by_case("page-migration")["fix"],
         bound_ns=moved,
         example=pieces.example,
     )

@@ -10,6 +10,7 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import Claims, copies_in, streams_of
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, streams
 from overlapscope.trace.model import Kind
 
@@ -56,8 +57,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         "little "
         "more slowly. Only copy time that no compute can hide (cause no-compute) is counted, so no other finding "
         "except slow-link counts it.",
-        advice="Use one stream for uploads and another for downloads.\n"
-        "Join them with compute by events: while layer n is computed, upload layer n + 1 and download layer n - 1.",
+        advice=advice_by_case("one-way-copies")["fix"],
         bound_ns=cost,
         where=places[0].where if places else None,
         example=rest.example,

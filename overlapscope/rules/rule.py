@@ -53,7 +53,7 @@ Check = Callable[[Claims], Iterable[Draft]]
 
 
 class Rule(Struct, frozen=True):
-    """A rule. `explained.toml` and `examples`, next to its module, explain it."""
+    """A rule. Files in `explained` and `examples`, next to its module, explain it."""
 
     id: str
     check: Check

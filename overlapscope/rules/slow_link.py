@@ -13,6 +13,7 @@ from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64, Bool, covered, cut
 from overlapscope.base.words import share
 from overlapscope.rules._claims import Claims, copies_in
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import ENGINES
 from overlapscope.trace.model import Kind, Memory
@@ -58,10 +59,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             "Others of "
             f"about the same size, direction and memory kind reached {best:.1f} GB/s. No other copy ran beside them. "
             f"{guess}Other findings may count the same exposed time by its cause.",
-            advice="Find other users of the link or of the host's memory while these copies run.\n"
-            "It may be another process or GPU on the same PCIe switch, a host buffer on the other NUMA node (bind the "
-            "process with numactl, or pin after binding), data loading that saturates host memory, or a strided "
-            "source. nvidia-smi topo -m shows the topology.",
+            advice=advice_by_case("slow-link")["fix"],
             bound_ns=cost,
             example=Window(start_ns=int(ops.start_ns[worst]), end_ns=int(ops.end_ns[worst])),
         )

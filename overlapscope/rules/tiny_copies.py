@@ -8,23 +8,12 @@ from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import duration, size
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._lines import is_not_torch, sampled_lines
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import Kind, Memory
 
 _FIXES = ("batch-copies", "pin", "non-blocking"), ("batch-copies", "pin")
 """Changes to uploads from ordinary memory, besides those to all copies."""
-
-_UPLOADS = (
-    "Join them in one pinned buffer, and copy that once.\n"
-    "Fill the buffer with torch.cat or through views, copy it with non_blocking=True, and take views on the device "
-    "with split() or narrow(). Values that do not change can stay on the device. Values that can be computed there "
-    "(torch.arange, masks) need no copy."
-)
-_DOWNLOADS = (
-    "Join them on the device, and download the result once.\n"
-    "Concatenate them there, copy the result into a pinned buffer without blocking the host, and take views of the "
-    "buffer."
-)
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -42,7 +31,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"Each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
         f"launch on the host. Because of them, {lost(claims, pieces)}.",
         fixes=(*_FIXES, *RULE.fixes) if pageable else None,
-        advice=_UPLOADS if len(uploads) else _DOWNLOADS,
+        advice=advice_by_case("tiny-copies")["uploads" if len(uploads) else "downloads"],
         for_all=not len(uploads),
     )
 

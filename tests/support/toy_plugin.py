@@ -62,7 +62,6 @@ def check(claims):
 RULE = Rule("long-recording", check, "info")
 """
 EXPLAINED = """
-[long-recording]
 summary = "The recording is long."
 meaning = "It takes time."
 computation = "Its length."
@@ -83,8 +82,9 @@ def install(folder: Path) -> dict[str, str]:
     parts = {"__init__": MANIFEST, "command": COMMAND, "page": PAGE, "rule": RULE, "source": SOURCE}
     for name, text in parts.items():
         (package / f"{name}.py").write_text(text)
-    (package / "explained.toml").write_text(EXPLAINED)
-    (package / "examples").mkdir()
+    for name in ("explained", "examples"):
+        (package / name).mkdir()
+    (package / "explained" / "long-recording.toml").write_text(EXPLAINED)
     for word, program in (("wrong", "long()"), ("right", "short()")):
         (package / "examples" / f"long_recording_{word}.py").write_text(program)
     _register(folder, toy="toy:PLUGIN")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -402,6 +401,9 @@ def test_every_rule_explains_itself(rule: str) -> None:
     words, programs = explanation(rule), examples(rule)
     for text in (words.summary, words.meaning, words.computation):
         assert text and "\n" not in text
+    for advice in words.advice.values():
+        first, _, how = advice.partition("\n")
+        assert first.endswith((".", ":")) and "\n" not in how
     assert programs[0] != programs[1]
     for program in programs:
         compile(program, rule, "exec")
@@ -425,7 +427,7 @@ def test_explanations_state_the_limits_of_their_rules() -> None:
 
 def test_nothing_is_explained_but_rules() -> None:
     folder = Path(rules.__file__).parent
-    assert sorted(tomllib.loads((folder / "explained.toml").read_text())) == list(RULES)
+    assert sorted(path.stem for path in (folder / "explained").glob("*.toml")) == list(RULES)
     names = {f"{rule.replace('-', '_')}_{word}.py" for rule in RULES for word in ("wrong", "right")}
     assert {path.name for path in (folder / "examples").glob("*.py")} == names
 
