@@ -13,6 +13,7 @@ from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, covered, cut, total
 from overlapscope.base.words import listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind, Sync
 
@@ -71,9 +72,7 @@ def _check_streams_without_overlap(claims: Claims) -> Iterator[Draft]:
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
             "cost is the saving if everything ran beside the longest stream. That needs work that does not "
             "depend on the other stream's results, and kernels that leave room on the GPU.",
-            advice="Let a stream wait only for the results that it needs.\n"
-            "Record the event right after the op that computes them, not at the end of the stream, and fork both "
-            "streams before either begins. If each piece really needs the one before, use a single stream.",
+            advice=advice_by_case("streams-without-overlap")["event-waits"],
             bound_ns=possible,
             example=example,
         )
@@ -183,10 +182,7 @@ def _check_stream_without_work(claims: Claims) -> Iterator[Draft]:
             + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
             + f", and ran {plural(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
             f"work.{hint}",
-            advice="Check that the work meant for this stream runs there, or drop the stream.\n"
-            "Ops go to the stream that is current when they are launched, and backward ops to the stream of their "
-            "forward op, so put the forward pass under torch.cuda.stream() as well. Without work, the stream's waits "
-            "only order work that was in order anyway.",
+            advice=advice_by_case("stream-without-work")["fix"],
         )
 
 

@@ -49,11 +49,7 @@ def _draft_gil_wait(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while another thread holds Python's lock",
         detail="Samples of the program without the profiler show the launching thread waiting for the global "
         "interpreter lock.",
-        advice=DATA_PARALLEL
-        if features_of(claims.trace).data_parallel
-        else "Move the other thread's work to a process.\n"
-        "A thread that runs Python stops the launching thread for up to 5 ms at a time (sys.setswitchinterval). Use "
-        "multiprocessing, DataLoader workers, or code that releases the lock.",
+        advice=DATA_PARALLEL if features_of(claims.trace).data_parallel else advice_by_case("gil-wait")["fix"],
     )
 
 
@@ -118,10 +114,7 @@ def _draft_preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
         afterword=host_time(claims, pieces, IdleCause.PREEMPTED),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the launching thread has no CPU",
         detail=f"The system kept the launching thread waiting for a CPU{_cpus(claims)}.{by}",
-        advice=f"{'' if others else fewer_threads(claims)}"
-        "Leave the launching thread a CPU of its own.\n"
-        "Run fewer DataLoader workers and other processes than there are CPUs, set torch.set_num_threads() to the "
-        "number of CPUs or less, and give the job more CPUs (taskset, --cpus, the scheduler's request).",
+        advice=("" if others else fewer_threads(claims)) + advice_by_case("preempted")["fix"],
     )
 
 

@@ -19,6 +19,7 @@ from overlapscope.rules._lines import (
     top_line,
     with_lines,
 )
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import Kind, Memory
 
@@ -64,10 +65,7 @@ def _draft_cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"{most_in(claims, is_not_torch)}",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside ops that "
         "launch nothing.",
-        advice=f"{fewer_threads(claims)}"
-        'Run these ops on the GPU: make their tensors with device="cuda".\n'
-        "Or run them on another thread (a DataLoader worker), less often, or right after launching a long stretch of "
-        "GPU work, so that both run at the same time.",
+        advice=fewer_threads(claims) + advice_by_case("cpu-ops")["fix"],
     )
 
 

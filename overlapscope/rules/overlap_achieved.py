@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from overlapscope.base.words import capital, duration, part_of, percent, share
 from overlapscope.rules._claims import Claims
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import ENGINES
 
@@ -43,11 +44,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             f"{claims.time(claims.buckets.exposed_copy_ns)}{a_step} still run alone (overlap efficiency "
             f"{percent(efficiency)})"
         )
-        advice = (
-            "Copy less: no other order of the same work is much faster.\n"
-            "Copy in lower precision, keep reused data on the GPU, compute more for each copied byte, or compute data "
-            "on the GPU instead of copying it."
-        )
+        advice = advice_by_case("overlap-achieved")["copies-longest"]
     yield Draft(
         title=title,
         detail=f"Kernels and copies together took {duration(overlap.busy_ns)}{a_step}. The longest of them alone, "
