@@ -41,7 +41,7 @@ from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import CommOps, ExposedComm, first_part
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import among, rows_by
+from overlapscope.base.grouping import among, first_of_each, rows_by
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
@@ -151,8 +151,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
             sooner = pick(ops.start_ns, row, NEVER) < pick(ops.start_ns, free[pairs], NEVER)
             free[pairs] = np.where(able & sooner, row, free[pairs])
     # The collective that the next compute waits for decides, and among several the last to end.
-    order = np.lexsort((-ops.end_ns[op], free >= 0, piece))
-    chosen = order[np.flatnonzero(np.diff(piece[order], prepend=-1))]
+    chosen = first_of_each(piece, free >= 0, -ops.end_ns[op])
     return _Pieces(
         start_ns=start,
         end_ns=end,

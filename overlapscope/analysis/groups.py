@@ -33,7 +33,7 @@ from overlapscope.analysis.results import (
 )
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Integers, pick
-from overlapscope.base.grouping import among, distinct, groups_of, rows_by
+from overlapscope.base.grouping import among, distinct, first_of_each, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, cut, intersect, total, union
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import (
@@ -376,8 +376,7 @@ def _ranked(
     time = np.bincount(group, weights=length).astype(np.int64)
     count = np.bincount(group)
     # Within a group, the longest piece comes first and is its example.
-    order = np.lexsort((pieces.start_ns, -length, group))
-    example = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
+    example = first_of_each(group, -length, pieces.start_ns)
     sure = np.full(len(time), EXACT, np.int64)
     np.minimum.at(sure, group, pieces.confidence)
     begun = steps.at(pieces.start_ns)

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import I8, I64, Columns
+from overlapscope.base.grouping import first_of_each
 from overlapscope.base.intervals import Intervals, cut, union
 
 NO_CAUSE = -1
@@ -128,9 +129,7 @@ def main_cause(op: I64, cause: I8, length: I64, count: int) -> I8:
     key, place = np.unique(op * causes + cause, return_inverse=True)
     time = np.zeros(len(key), np.int64)
     np.add.at(time, place, length)
-    order = np.lexsort((key, -time, key // causes))
-    of = key[order] // causes
-    first = order[np.flatnonzero(np.diff(of, prepend=-1))]
+    most = key[first_of_each(key // causes, -time, key)]
     result = np.full(count, NO_CAUSE, np.int8)
-    result[key[first] // causes] = key[first] % causes
+    result[most // causes] = most % causes
     return result

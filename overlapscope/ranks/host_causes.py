@@ -15,7 +15,7 @@ import numpy as np
 
 from overlapscope.analysis.blockers import cut_up, running_in
 from overlapscope.analysis.pieces import first_part
-from overlapscope.base.grouping import rows_by
+from overlapscope.base.grouping import first_of_each, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.catalog.causes import COMM_RANK as RANK
@@ -52,8 +52,7 @@ def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) ->
     op = order[which]
     awaited = _inside(bounds, wait_of[op], start[piece])
     # The collective that the thread waits for decides, and among several the last to end.
-    chosen = np.lexsort((-ranges.end_ns[op], ~awaited, piece))
-    chosen = chosen[np.flatnonzero(np.diff(piece[chosen], prepend=-1))]
+    chosen = first_of_each(piece, ~awaited, -ranges.end_ns[op])
     op, awaited = op[chosen], awaited[chosen]
 
     beside = covered(compute, ranges.start_ns[op], start) > 0
