@@ -13,7 +13,7 @@ from overlapscope.base.texts import read_texts
 from overlapscope.rules import RULES
 
 
-class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
+class RuleTexts(Struct, frozen=True, forbid_unknown_fields=True):
     """Texts of a rule."""
 
     summary: str
@@ -27,9 +27,9 @@ class Explanation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def explanation(rule: str) -> Explanation:
+def explanation(rule: str) -> RuleTexts:
     """Return the texts of a rule."""
-    return read_texts(_folder(rule) / "explained" / f"{rule}.toml", Explanation)
+    return read_texts(_folder(rule) / "explained" / f"{rule}.toml", RuleTexts)
 
 
 def advice_by_case(rule: str) -> Mapping[str, str]:
