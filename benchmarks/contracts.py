@@ -35,8 +35,7 @@ from overlapscope.budgets import baseline as baselines
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.contracts.compare import Promise, compare
-from overlapscope.contracts.file import from_toml, to_toml
-from overlapscope.contracts.model import Contract
+from overlapscope.contracts.model import Contract, from_toml, to_toml
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
 from overlapscope.inputs import read_report

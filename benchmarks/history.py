@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from benchmarks.processes import OURS, run
 from overlapscope.base.words import size
 from overlapscope.inputs import read_report
-from overlapscope.plugins.history.entry import Entry, digest, pack
-from overlapscope.plugins.history.figures import entry
+from overlapscope.plugins.history.entry import Entry, digest, entry, pack
 from overlapscope.plugins.history.store import Query, Store
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.report.origin import of_report

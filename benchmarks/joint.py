@@ -30,8 +30,8 @@ import overlapscope
 from benchmarks.data_files import csv_text
 from benchmarks.noise import table, wrapped
 from benchmarks.ranks_job import SyntheticJob
+from overlapscope.plugins.jobs.joint.join import RankSummary
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-from overlapscope.plugins.jobs.joint.rank import RankSummary
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean

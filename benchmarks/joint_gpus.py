@@ -12,8 +12,8 @@ from msgspec import Struct
 from benchmarks.several_gpus_plan import ProgramResult
 from overlapscope import load
 from overlapscope.catalog.interventions import INTERVENTIONS
+from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-from overlapscope.plugins.jobs.joint.rank import RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.result import Estimate
 

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 import overlapscope as ov
-from overlapscope.report.model import to_json
+from overlapscope.base.saved import encode
 
 LAUNCHES = (1_250, 2_500, 5_000)
 MANY = {"one of each": {}, "256 devices": {"devices": 256}} | {
@@ -67,7 +67,7 @@ def main() -> None:
                 path = Path(folder) / "trace.json"
                 path.write_bytes(msgspec.json.encode(made_up(launches, **many)))
                 begun = time.process_time()
-                to_json(ov.analyze(ov.load(path, cache=False)))
+                encode(ov.analyze(ov.load(path, cache=False)))
                 row.append(f"{time.process_time() - begun:.2f}")
             print(f"| {' | '.join((what, *row))} |", flush=True)
 

@@ -24,8 +24,7 @@ from benchmarks.noise_measured import KINDS, PROGRAMS, RepeatedRecording, clean,
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.compare.noise import CONFIDENCE, F64
 from overlapscope.plugins.history.course import DEFAULT
-from overlapscope.plugins.history.entry import HistoryFigure
-from overlapscope.plugins.history.figures import figures
+from overlapscope.plugins.history.entry import HistoryFigure, figures
 from overlapscope.plugins.history.levels import FEWEST, LEAST, Group, LevelChange, levels, newest
 
 ORDERS, ALARM_ORDERS = 10, 50

@@ -32,7 +32,7 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, FigureChange
-from overlapscope.compare.pair import Pair, PairRow, PairSide, side
+from overlapscope.compare.noise import Pair, PairRow, PairSide, side
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
 

@@ -31,8 +31,8 @@ from overlapscope.analysis.results import Device, HostUse, host_parts
 from overlapscope.commands import main as overlapscope_main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.comm_result import GroupCollective
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.join import report_on
+from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import RankRow, RanksReport
 
 SOURCES: Final = Path(__file__).with_suffix(".toml")
@@ -65,16 +65,15 @@ class JobComparison:
         self.different: list[str] = []
         self._ops = {str(path): ops_of(path) for path in files}
         self._devices: dict[tuple[str, int], Device] = {}
-        joined = Joined()
+        joined: list[ReducedRank] = []
         for trace in overlapscope.analyze(files).traces:
             if trace.host is not None and not trace.source.endswith(".sqlite"):
                 self._compare_host(_file(trace.source), trace.host)
             for device in trace.devices:
                 self._devices[_file(trace.source), device.device] = device
                 self._compare_windows(_file(trace.source), device)
-            for rank in reduce(overlapscope.load(trace.source)) if trace.devices else ():
-                joined.add(rank)
-        report = joined.report()
+            joined += reduce(overlapscope.load(trace.source)) if trace.devices else ()
+        report = report_on(joined)
         self.ranks = sum(row.joined for row in report.ranks)
         if self.ranks > 1:
             self._compare_groups(report)

@@ -35,13 +35,13 @@ import sys
 from overlapscope.ranks.engine import reduce_by
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.files import expand_urls
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.result import to_json
-joined = Joined()
+from overlapscope.ranks.join import report_on
+from overlapscope.base.saved import encode
+joined = []
 for location in expand_urls(sys.argv[1]):
     for rank in reduce_by(reduce_any, location, 1 << 40):
-        joined.add(rank)
-sys.stdout.buffer.write(to_json(joined.report()))
+        joined.append(rank)
+sys.stdout.buffer.write(encode(report_on(joined)))
 """
 
 ONE_LARGE = """
@@ -65,16 +65,16 @@ print(seconds)
 JOIN = """
 import pickle, sys, time
 from msgspec.structs import replace
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.result import to_json
+from overlapscope.ranks.join import report_on
+from overlapscope.base.saved import encode
 count, data = int(sys.argv[1]), [open(path, "rb").read() for path in sys.argv[2:]]
-joined = Joined()
+joined = []
 for number in range(count):
     for rank in pickle.loads(data[number % len(data)]):
-        joined.add(replace(rank, rank=number, world_size=count))
+        joined.append(replace(rank, rank=number, world_size=count))
 begin = time.perf_counter()
-report = joined.report()
-size = len(to_json(report))
+report = report_on(joined)
+size = len(encode(report))
 print(time.perf_counter() - begin, size)
 """
 

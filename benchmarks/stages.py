@@ -24,12 +24,13 @@ from typing import Any
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
+from overlapscope.base.saved import encode
 from overlapscope.reading import kineto
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._cuts import boundaries
 from overlapscope.reading._events import typed_events
 from overlapscope.reading.files import BLOCK_BYTES
-from overlapscope.report.model import build, to_json
+from overlapscope.report.model import build
 
 _ALONE = Crew(threads=1)
 _MOST = 16
@@ -87,7 +88,7 @@ def stages(path: Path, repeats: int) -> dict[str, Any]:
             trace = timed("reading, all cores", lambda: kineto.read(path, progress=False))
             analysis = timed("analysis", partial(analyze_trace, trace))
             report = timed("rules", partial(build, [analysis]))
-            timed("writing JSON", partial(to_json, report))
+            timed("writing JSON", partial(encode, report))
         return {
             "bytes": path.stat().st_size,
             "packed_bytes": packed.stat().st_size,

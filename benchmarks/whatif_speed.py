@@ -7,10 +7,9 @@ import sys
 import time
 
 from benchmarks.synthetic_trace import make
-from overlapscope.prediction.gains import best
 from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import find_hardware
-from overlapscope.prediction.predict import predict
+from overlapscope.prediction.predict import best, predict
 from overlapscope.prediction.predicted_trace import predicted_trace
 from overlapscope.prediction.replay import replay
 from overlapscope.trace.model import Trace

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
-from overlapscope.ranks.result import to_json
+from overlapscope.base.saved import encode
 from tests.browser import chromium
 from tests.browser.helpers import settle, visit
 from tests.support.dashboard_process import Served, serve
@@ -62,7 +62,7 @@ def ranks(page: Page) -> None:
     """Draw a thousand ranks, made of two recorded ones."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "ranks.json"
-        report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
+        report.write_bytes(encode(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
         with serve(report) as served:
             page.goto(served.address)
             settle(page)

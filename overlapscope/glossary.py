@@ -23,8 +23,7 @@ from overlapscope.documents.model import Block, Code, Document, Heading, Items, 
 from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
 from overlapscope.plugin import plugins
-from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.interventions.intervention import Intervention
+from overlapscope.prediction.interventions import INTERVENTIONS, Intervention
 from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule

@@ -217,23 +217,22 @@ def read_calibration(path: Path | None, trace: Trace, *, device: int | None = No
 def read_ranks_report(path: Path) -> RanksReport:
     """Read a report of `overlapscope ranks --format json`. Raises UnreadableTrace unless it is of this version."""
     from overlapscope.ranks.parts import from_json
-    from overlapscope.ranks.result import SCHEMA_VERSION
 
     again = "write it again with `overlapscope ranks --format json`"
-    return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["ranks"], again)
+    return _of_this_version(path, from_json, "ranks", again)
 
 
 def read_check(path: Path) -> CheckResult:
     """Read a result of `overlapscope check --format json`. Raises UnreadableTrace unless it is of this version."""
     from overlapscope.base.saved import decode
-    from overlapscope.budgets.verdicts import SCHEMA_VERSION, CheckResult
+    from overlapscope.budgets.verdicts import CheckResult
 
     again = "write it again with `overlapscope check --format json`"
-    return _of_this_version(path, lambda data: decode(data, CheckResult), SCHEMA_VERSION, _WRITTEN["check"], again)
+    return _of_this_version(path, lambda data: decode(data, CheckResult), "check", again)
 
 
 def _read_written(path: Path, kind: str) -> Report:
-    from overlapscope.report.model import SCHEMA_VERSION, from_json
+    from overlapscope.report.model import from_json
 
     if kind != "report":
         written = _WRITTEN.get(kind) or next(plugin.kinds[kind] for plugin in plugins() if kind in plugin.kinds)
@@ -242,22 +241,19 @@ def _read_written(path: Path, kind: str) -> Report:
             f"{path}: is {written}, which cannot be compared or judged; name the traces{alternative}."
         )
     again = "analyze its traces again with `overlapscope analyze --format json`"
-    return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["report"], again)
+    return _of_this_version(path, from_json, "report", again)
 
 
-def _of_this_version(path: Path, from_json: Callable[[bytes], _Report], version: int, what: str, again: str) -> _Report:
+def _of_this_version(path: Path, from_json: Callable[[bytes], _Report], kind: str, again: str) -> _Report:
     """Read a file. Raises UnreadableTrace, with advice, if it can't be read or another version wrote it."""
     import msgspec
 
     try:
-        report = from_json(_bytes(path))
+        return from_json(_bytes(path))
     except msgspec.DecodeError as error:
-        raise UnreadableTrace(f"{path}: looks like {what}, but not of this version ({error}); {again}.") from None
-    if report.schema_version != version:
         raise UnreadableTrace(
-            f"{path}: is {what} of schema version {report.schema_version}, and this version reads {version}; {again}."
-        )
-    return report
+            f"{path}: looks like {_WRITTEN[kind]}, but not of this version ({error}); {again}."
+        ) from None
 
 
 def _bytes(path: Path) -> bytes:

@@ -149,6 +149,10 @@ class Observer(Protocol):
         """End, on the thread that began, unless it has ended. With `early`, the program goes on unwatched."""
 
     @property
+    def count(self) -> int | None:
+        """Number of things found; None if it could not look for any."""
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on parts of the program that it left out."""
 

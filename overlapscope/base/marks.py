@@ -49,6 +49,9 @@ STEP_SOURCE = "step_source"
 THREADS = "threads"
 """Key in the metadata: `{"1234": "MainThread", ...}`, Python's names of threads by the numbers that events have."""
 
+FOUND = "found"
+"""Key in the metadata: `{"hazards": 2}`, the number of things that each observer of the recording found."""
+
 MAIN_THREAD = "MainThread"
 """Python's name of the main thread."""
 

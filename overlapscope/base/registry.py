@@ -17,11 +17,10 @@ def load(place: str) -> Any:
 
 
 class Registry(Mapping[str, T]):
-    """Things of a kind by id, in order. Each is defined in its own module, under a name common to all.
+    """Things of a kind by id, in order. A thing's module is imported at its first lookup, and never for its id.
 
-    `host-sync` is in the module `host_sync`, unless `elsewhere` has another module, or place in a module. Others, of
-    plugins, come last, and have the places of their manifests. A thing's module is imported at its first lookup, and
-    never for its id.
+    `host-sync` is in the module `host_sync`, under a name common to all, unless `elsewhere` has another `module:name`.
+    Others, of plugins, come last, and have the places of their manifests.
     """
 
     def __init__(
@@ -33,11 +32,8 @@ class Registry(Mapping[str, T]):
         *,
         others: Mapping[str, str] | None = None,
     ) -> None:
-        modules = {id: id.replace("-", "_") for id in ids} | dict(elsewhere or {})
-        own = {
-            id: f"{package}.{module}" if ":" in module else f"{package}.{module}:{name}"
-            for id, module in modules.items()
-        }
+        places = {id: f"{id.replace('-', '_')}:{name}" for id in ids} | dict(elsewhere or {})
+        own = {id: f"{package}.{place}" for id, place in places.items()}
         self._places = own | {id: place for id, place in (others or {}).items() if id not in own}
         self._loaded: dict[str, T] = {}
 

@@ -16,6 +16,8 @@ Instant = Annotated[int, Meta(ge=0, le=2**62)]
 Quantity = Annotated[float, Meta(ge=-1e18, le=1e18)]
 """Number of any unit, up to thirty years in nanoseconds; neither infinite nor NaN."""
 
+SCHEMA_VERSION: Final = 1
+"""Version of every file's schema. Files of other versions are refused."""
 MOST: Final = 10**15
 """Maximum of nanoseconds, bytes and counts: more than any recording has, and small enough to add up."""
 _WIDEST: Final = 2**63
@@ -67,16 +69,16 @@ def decode(data: bytes, kind: type[_Kind]) -> _Kind:
     """Return decoded JSON, whose numbers lie in the range that their names allow.
 
     Raises:
-        msgspec.DecodeError: The JSON is invalid, does not fit the type, or has an impossible number.
+        msgspec.DecodeError: The JSON is invalid, of another schema version, does not fit the type, or has an impossible
+            number.
     """
     try:
-        decoded = msgspec.json.decode(data, type=kind)
         _check(msgspec.json.decode(data), "$", "")
+        return msgspec.json.decode(data, type=kind)
     except RecursionError:
         raise msgspec.DecodeError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
-    return decoded
 
 
 def _check(value: Any, where: str, name: str) -> None:
@@ -90,6 +92,8 @@ def _check(value: Any, where: str, name: str) -> None:
     elif isinstance(value, str):
         if name in _NAMES and not value.isprintable():
             raise msgspec.ValidationError(f"Expected a name - at `{where}`")
+    elif name == "schema_version" and value != SCHEMA_VERSION:
+        raise msgspec.ValidationError(f"Expected schema version {SCHEMA_VERSION}, got schema version {value}")
     elif isinstance(value, int | float):
         least, most = _bounds(name)
         if not least <= value <= most:

@@ -16,21 +16,20 @@ import msgspec
 from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.jobs import mixture
-from overlapscope.analysis.results import Device, Environment, TraceResult
-from overlapscope.base.saved import MOST, Tool, decode
+from overlapscope.analysis.results import Environment, TraceResult
+from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.metrics import CAUSES_OF, DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Series, series, step_sample
-from overlapscope.compare.environment import fingerprint
+from overlapscope.compare.doubts import fingerprint
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.servers import Phase
 
-SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
 _DIGITS = 4
 """Number of decimals of percentages and bandwidths."""
@@ -181,8 +180,15 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
             samples = [step_sample(device, number) for number in whole]
             judged = [number - kept.first for number in judged_steps(device)]
             lines += _series(kept, STEPS, samples, None, judged)
-            for name, periods in _ranges(device, patterns).items():
-                begun = [_step_of(device, period) - kept.first for period in periods]
+            by_name: dict[str, list[Period]] = {}
+            for period in device.ranges:
+                if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
+                    by_name.setdefault(period.name, []).append(period)
+            for name, periods in by_name.items():
+                begun = [
+                    sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1 - kept.first
+                    for period in periods
+                ]
                 after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
                 lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun, after)
     program = program_of(report.traces)
@@ -219,18 +225,6 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
 def place(rank: int | None, device: int) -> str:
     """Return `rank 3, device 1`."""
     return f"device {device}" if rank is None else f"rank {rank}, device {device}"
-
-
-def _ranges(device: Device, patterns: tuple[str, ...]) -> dict[str, list[Period]]:
-    by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
-        if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
-            by_name.setdefault(period.name, []).append(period)
-    return by_name
-
-
-def _step_of(device: Device, period: Period) -> int:
-    return sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1
 
 
 def _series(
@@ -347,11 +341,6 @@ def from_json(data: bytes, source: str) -> Baseline:
             f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope check "
             "--write-baseline`."
         ) from None
-    if file.schema_version != SCHEMA_VERSION:
-        raise UnreadableTrace(
-            f"{source}: is a baseline of version {file.schema_version}, and overlapscope needs version "
-            f"{SCHEMA_VERSION}; {_ANEW}."
-        )
     if file.digest != _digest(msgspec.json.decode(data)):
         raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
     baseline = Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})

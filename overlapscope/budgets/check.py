@@ -1,17 +1,18 @@
-"""Check of a report: verdicts on all budgets and forbidden rules."""
+"""Check of a report: verdicts on all budgets and forbidden rules, and what explains each."""
 
 from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.plain_step import takes
-from overlapscope.base.words import clean, duration, listed, plural
+from overlapscope.base.words import clean, did_you_mean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.gate import (
     Obstacle,
@@ -26,17 +27,19 @@ from overlapscope.budgets.gate import (
     refuse_predicted,
 )
 from overlapscope.budgets.judge import combine, judge
-from overlapscope.budgets.places import JudgedPlace, find_places
+from overlapscope.budgets.places import JudgedPlace, find_places, place_words
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
-from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, RELATIVE, Budget, Settings
+from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, DEFAULT_ORIGIN, LIMITS, RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
-from overlapscope.compare import environment
+from overlapscope.compare.doubts import differences, fingerprint, is_plain, is_predicted
+from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import Verdict
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
+from overlapscope.rules.explained import explanation
 from overlapscope.trace.lost import FIGURES, HOST
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
@@ -73,7 +76,13 @@ def check(
     """
     job = Job(report, settings, baseline, today)
     budgets = [judgement.verdict for judgement in job.judge()]
-    ordered = _ordered([*promises, *budgets])
+    # The worst first.
+    ordered = tuple(
+        sorted(
+            [*promises, *budgets],
+            key=lambda verdict: (verdict.status == "pass", not verdict.counts, WORST_FIRST[verdict.status]),
+        )
+    )
     passed = [f"{plural(len(promises), 'promise')} ({promised})"] if promises else []
     passed += [f"{plural(len(budgets), 'budget')} ({job.words(budgets)})"] if budgets else []
     return CheckResult(
@@ -85,15 +94,6 @@ def check(
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
         warnings=tuple(job.warnings()),
-    )
-
-
-def _ordered(verdicts: Iterable[BudgetVerdict]) -> tuple[BudgetVerdict, ...]:
-    """Return verdicts, the worst first."""
-    return tuple(
-        sorted(
-            verdicts, key=lambda verdict: (verdict.status == "pass", not verdict.counts, WORST_FIRST[verdict.status])
-        )
     )
 
 
@@ -115,7 +115,7 @@ class Job:
         if settings is None or not settings.allow_predicted:
             refuse_predicted(report)
         program = of_program(report)
-        recorded = baseline is not None and not environment.is_plain(baseline.environment)
+        recorded = baseline is not None and not is_plain(baseline.environment)
         self._recorded_alone = recorded and program is not report
         # A baseline made from a recording must be compared with the recording, not with the plain program.
         self.report = report if recorded else program
@@ -124,10 +124,10 @@ class Job:
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
-        here = environment.fingerprint(self.report)
-        differences = environment.differences(baseline.environment, here) if baseline else ()
+        here = fingerprint(self.report)
+        unlike = differences(baseline.environment, here) if baseline else ()
         # Drivers are updated often, and budgets find what an update changes.
-        self._unlike = [difference for difference in differences if difference.what != "driver"]
+        self._unlike = [difference for difference in unlike if difference.what != "driver"]
         self._elsewhere = ", ".join(
             f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
             for difference in self._unlike
@@ -135,8 +135,8 @@ class Job:
         """Differences from the baseline's environment, in words; empty if there are none."""
         self._obstacles = tuple(self._unlike_baseline(baseline)) if baseline is not None else ()
         self._other_program = any(obstacle.metric == "program" for obstacle in self._obstacles)
-        plain_before = baseline is not None and environment.is_plain(baseline.environment)
-        self._plain_unknown = plain_before and not environment.is_plain(here)
+        plain_before = baseline is not None and is_plain(baseline.environment)
+        self._plain_unknown = plain_before and not is_plain(here)
         self._absent = absent_ranks(self.report, baseline.ranks if baseline else (), "the baseline")
 
     def warnings(self) -> Iterator[str]:
@@ -146,7 +146,7 @@ class Job:
                 "There is no baseline, so budgets on a change are not compared. `overlapscope check TRACE "
                 "--write-baseline` writes one."
             )
-        if self._baseline is not None and environment.is_predicted(self._baseline.environment):
+        if self._baseline is not None and is_predicted(self._baseline.environment):
             yield "The baseline is a predicted timeline, not a recording."
         if self._other_program:
             yield "Nothing is compared with a baseline of another program: write one of this, or pass --other-program."
@@ -197,9 +197,7 @@ class Job:
         for obstacle in (*mixed(self.report), *self._obstacles):
             yield Judgement(of_obstacle(obstacle, allowed=self._settings.allow_missing))
         for budget, rulings in self._judged():
-            verdict = combine(
-                self.report, budget, rulings, fail_level=self._settings.fail_level, baseline=self._baseline
-            )
+            verdict = combine(self.report, budget, rulings, fail_level=self._settings.fail_level)
             yield Judgement(verdict, budget, tuple(rulings))
         if self._settings.verdict:
             yield Judgement(_of_verdict(self.report))
@@ -328,7 +326,7 @@ def _program_words(report: Report) -> str | None:
     if predicted:
         return f"The check judges a prediction of `overlapscope whatif`, not a recording: {', '.join(predicted)}."
     plain = next((device.plain for device in report.devices if device.plain is not None), None)
-    if plain is None or not environment.is_plain(environment.fingerprint(report)):
+    if plain is None or not is_plain(fingerprint(report)):
         return None
     return (
         "Figures are of the program without the profiler, where a step takes "
@@ -387,3 +385,102 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, passed: Sequenc
 def _named(verdicts: list[BudgetVerdict]) -> str:
     """Return the names of the first few budgets, each once."""
     return listed(dict.fromkeys(clean(verdict.budget, 80) for verdict in verdicts), _NAMED)
+
+
+# -- Explanations ------------------------------------------------------------------------------------
+
+
+class Explanation(Struct, frozen=True):
+    """A verdict and how it came about."""
+
+    verdict: BudgetVerdict
+    meaning: str
+    limit: str
+    """Origin of the limit: a place in a file, or a default."""
+    way: str
+    """Description of how values are aggregated."""
+    rulings: tuple[tuple[str, Ruling], ...] = ()
+    """Rulings with the names of their places: `rank 3, device 1`, or an empty name if there is a single place."""
+
+
+def explain(
+    report: Report,
+    settings: Settings | None,
+    budget: str,
+    *,
+    baseline: Baseline | None = None,
+    today: datetime.date | None = None,
+) -> tuple[Explanation, ...]:
+    """Explain all verdicts whose budget, metric or rule matches a name or pattern.
+
+    Returns:
+        One explanation for each verdict.
+
+    Raises:
+        UsageError: Nothing matches, or `check` would raise it.
+    """
+    job = Job(report, settings, baseline, today)
+    judged = list(job.judge())
+    names = dict.fromkeys(name for ruled in judged for name in (ruled.verdict.budget, ruled.verdict.metric))
+    wanted = [
+        ruled
+        for ruled in judged
+        if any(name == budget or fnmatchcase(name, budget) for name in (ruled.verdict.budget, ruled.verdict.metric))
+    ]
+    if not wanted:
+        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(ruled.verdict.budget for ruled in judged))
+        raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}.")
+    by_default = not (settings or Settings()).forbid
+    return tuple(_explained(job.report, ruled, by_default=by_default) for ruled in wanted)
+
+
+def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explanation:
+    verdict, budget = judged.verdict, judged.budget
+    if budget is not None:
+        rulings = tuple((place_words(report, ruling.subject), ruling) for ruling in judged.rulings)
+        return Explanation(verdict, budget.what.meaning, budget.origin, _way(budget), rulings)
+    rule = RULES.get(verdict.metric)
+    if rule is not None:
+        return Explanation(
+            verdict, explanation(rule.id).summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default)
+        )
+    meaning = {
+        "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
+        "program": "the baseline and the traces have most kernels in common, or nearly all families of kernels, or "
+        "many kernels if their script has the same name",
+        "verdict": "the verdict of the report on each device is not poor",
+        "devices": "as many devices worked as in the baseline",
+        "job": "the traces state the same number of ranks, each is of another rank, and they were recorded within ten "
+        "minutes of each other",
+    }
+    return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
+
+
+def _of_rule(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tuple[str, str]:
+    """Return the limit of a forbidden rule and how it is judged."""
+    allowed = "no finding is allowed"
+    if by_default:
+        least = show(DEFAULT_FLOOR_PCT, "pct")
+        allowed = f"the default: findings that cost less than {least} of the time pass; --forbid allows none"
+    way = "over all ranks and devices at once"
+    count = sum(finding.rule == verdict.metric for finding in report.findings)
+    passed = count - len(verdict.reasons)
+    if passed > 0 and verdict.value is not None:
+        way += f"; {passed} of {plural(count, 'finding')} {'passes' if passed == 1 else 'pass'}"
+    return allowed, way
+
+
+def _way(budget: Budget) -> str:
+    """Return `the median of the steps, of the worst rank and device`."""
+    if budget.sample == "window":
+        parts = ["the whole window after the lead-in"]
+    else:
+        samples = "occurrences of the range" if budget.sample == "occurrence" else "steps"
+        parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {samples}"]
+    ranks = {"worst": "of the worst rank and device", "median": "the median of the ranks and devices"}
+    parts.append(ranks.get(budget.ranks, "each rank and device separately"))
+    if budget.skip_steps:
+        parts.append(f"without the first {plural(budget.skip_steps, 'step')}")
+    if budget.relative:
+        parts.append("it fails only if the change exceeds the limit and the noise floor, and is unlikely to be chance")
+    return ", ".join(parts)

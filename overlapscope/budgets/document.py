@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
-from overlapscope.budgets.baseline import STEPS, Baseline, BaselineSeries, doubts, place
-from overlapscope.budgets.explain import Explanation
+from overlapscope.budgets.baseline import STEPS, Baseline, doubts, place
+from overlapscope.budgets.check import Explanation
 from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling
@@ -60,7 +60,10 @@ _LIMIT = 100
 
 def log(result: CheckResult) -> Document:
     """Return the check for a terminal: the outcome, failures with reasons, and what passed."""
-    return Document(_title(result), (*_outcome(result), *_sections(result), *_kept(result)))
+    short = _table(verdict for verdict in result.verdicts if verdict.status in _SHORT)
+    # The name of a budget already states its place and its limit.
+    kept = [replace(short.without(("on", "limit")), few=_FEW_KEPT)] if short.rows else []
+    return Document(_title(result), (*_outcome(result), *_sections(result), *kept))
 
 
 def page(result: CheckResult, room: Room, *, folded: bool = False) -> Document:
@@ -100,17 +103,6 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
     )
     if len(result.sources) > 1:
         yield Text(words.judged(result), tone="muted")
-
-
-def _kept(result: CheckResult) -> Iterator[Block]:
-    short = [verdict for verdict in result.verdicts if verdict.status in _SHORT]
-    if short:
-        # The name of a budget already states its place and its limit.
-        yield replace(_table(short).without(("on", "limit")), few=_FEW_KEPT)
-
-
-def _has_reasons(verdict: BudgetVerdict) -> bool:
-    return verdict.status in ("fail", "accepted") and bool(verdict.reasons)
 
 
 def _table(verdicts: Iterable[BudgetVerdict]) -> Table:
@@ -193,7 +185,7 @@ def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
     yield Text(message)
     if exception and exception not in message:
         yield Text(exception, tone="muted")
-    if _has_reasons(verdict):
+    if verdict.status in ("fail", "accepted"):
         reasons = verdict.reasons[: words.REASONS]
         yield Items(tuple(_reason(reason, explained) for reason in reasons), few=_FEW_REASONS)
         more = len(verdict.reasons) - len(reasons)
@@ -305,7 +297,8 @@ def _metrics(baseline: Baseline, rank: int | None, device: int) -> Table:
     title = place(rank, device)
     lines = (
         (
-            _series_name(series),
+            " ".join(filter(None, (series.direction, series.metric)))
+            + (f", {clean(series.cause, _LIMIT)}" if series.cause else ""),
             STEPS if series.scope == STEPS else clean(series.scope, _LIMIT),
             f"{len(series.values):,}",
             clean(series.typical, _LIMIT),
@@ -315,8 +308,3 @@ def _metrics(baseline: Baseline, rank: int | None, device: int) -> Table:
     )
     columns = (table.words(title, heads=True), table.words("of", flexible=True), Column("count"), Column("mean"))
     return Table(title, columns, table.rows(lines))
-
-
-def _series_name(series: BaselineSeries) -> str:
-    way = f"{series.direction} " if series.direction else ""
-    return f"{way}{series.metric}{f', {clean(series.cause, _LIMIT)}' if series.cause else ''}"

@@ -17,7 +17,7 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import capital, clean, listed, percent, plural
 from overlapscope.catalog.checks import check_by_id
-from overlapscope.compare.environment import fingerprint
+from overlapscope.compare.doubts import fingerprint
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
 from overlapscope.trace.lost import FIGURES, Part, part_words

@@ -14,8 +14,7 @@ from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import difference, distinct, show
-from overlapscope.budgets.reasons import reasons_of
-from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts
+from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts, reasons_of
 from overlapscope.budgets.samples import Measurements, Series, Spent, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason, Level, Status, Subject
@@ -84,11 +83,6 @@ def _absolute(place: JudgedPlace, values: Series) -> Ruling:
 # -- Comparison with the baseline -------------------------------------------------------------------
 
 
-def _device_before(place: JudgedPlace, baseline: Baseline, *, only: bool) -> BaselineDevice | None:
-    number = place.subject.device
-    return None if number is None else baseline.device_for(place.subject.rank, number, only=only)
-
-
 def _measured_before(
     place: JudgedPlace, device: BaselineDevice, baseline: Baseline, scope: str | None = None
 ) -> Measurements | None:
@@ -105,7 +99,8 @@ def _against_baseline(
     """Find the baseline's samples and judge the change, unless either side has too few samples."""
     budget = place.budget
     sample = "occurrence" if budget.range is not None else "step"
-    device = _device_before(place, baseline, only=only)
+    number = place.subject.device
+    device = None if number is None else baseline.device_for(place.subject.rank, number, only=only)
     if device is None:
         return _unknown(place, "the baseline has no such device")
     measured = _measured_before(place, device, baseline)
@@ -122,7 +117,8 @@ def _against_baseline(
             count = plural(len(side.numbers), sample)
             return _unknown(place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
     steps = _measured_before(place, device, baseline, STEPS)
-    return _relative(place, now, before, _noise_floor(place, measured, steps, budget.combine(before)))
+    ruling = _relative(place, now, before, _noise_floor(place, measured, steps, budget.combine(before)))
+    return replace(ruling, measured=measured)
 
 
 def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> Ruling:
@@ -217,9 +213,7 @@ def _drawn(budget: Budget, values: Series) -> F64:
 # -- All places together ----------------------------------------------------------------------------
 
 
-def combine(
-    report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_level: Level, baseline: Baseline | None
-) -> BudgetVerdict:
+def combine(report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_level: Level) -> BudgetVerdict:
     """Return one verdict for several places: that of the worst, or of the median if the budget asks for it."""
     worst_first = sorted(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
     of_median = budget.ranks == "median" and len(rulings) > 1
@@ -243,23 +237,18 @@ def combine(
         samples=decisive.samples,
         message=_message(report, budget, decisive, rulings, of_median=of_median),
         parts=tuple(ruling.part for ruling in rulings),
-        reasons=_reasons(report, budget, decisive, baseline),
+        reasons=_reasons(report, decisive),
         exception=decisive.exception or None,
         note=decisive.note or None,
         counts=counts(decisive.status, budget.level, fail_level, allow_missing=budget.allow_missing),
     )
 
 
-def _reasons(report: Report, budget: Budget, ruling: Ruling, baseline: Baseline | None) -> tuple[FailureReason, ...]:
+def _reasons(report: Report, ruling: Ruling) -> tuple[FailureReason, ...]:
     place = ruling.place
     if ruling.status not in ("fail", "accepted") or place is None or place.device is None:
         return ()
-    before = None
-    if budget.relative and baseline is not None:
-        device = _device_before(place, baseline, only=len(report.devices) == 1)
-        if device is not None:
-            measured = _measured_before(place, device, baseline)
-            before = None if measured is None else spent(measured, place.budget.direction)
+    before = None if ruling.measured is None else spent(ruling.measured, place.budget.direction)
     return reasons_of(report, place, _spent_now(place), before)
 
 
@@ -271,12 +260,9 @@ def _excess(ruling: Ruling, budget: Budget) -> float:
 
 
 def _median(budget: Budget, worst_first: list[Ruling]) -> Ruling:
-    """Judge the median of the places' values by the median of their limits.
+    """Return the judgement of the median of the places' values by the median of their limits.
 
     If one place is unknown, so is the median. The reasons are those of the worst place.
-
-    Returns:
-        The judgement of the median.
     """
     unknown = next((ruling for ruling in worst_first if ruling.value is None), None)
     if unknown is not None:
@@ -290,6 +276,7 @@ def _median(budget: Budget, worst_first: list[Ruling]) -> Ruling:
     return Ruling(
         subject=worst.subject,
         place=worst.place,
+        measured=worst.measured,
         status=status,
         value=value,
         limit=bound,
@@ -312,18 +299,14 @@ def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence
     """Return the sentence with its place and the way in which its value was computed."""
     where = place_words(report, decisive.subject, rank=not of_median)
     prefix = f"{where}: " if where else ""
-    ways = [] if decisive.value is None else [_samples_words(budget, decisive.samples)]
+    way = f"{budget.aggregate} of {plural(decisive.samples, budget.sample)}"
+    if decisive.samples <= 1:
+        way = f"one {budget.sample}"
+    ways = [] if decisive.value is None else ["whole window" if budget.sample == "window" else way]
     if ways and len(rulings) > 1:
         ways.append(f"{'median' if of_median else 'worst'} of {_places_words(rulings)}")
     way = f"; {', '.join(ways)}" if ways else ""
     return f"{prefix}{decisive.sentence}{way}. {decisive.exception}".rstrip()
-
-
-def _samples_words(budget: Budget, count: int) -> str:
-    """Return `median of 8 steps`."""
-    if budget.sample == "window":
-        return "whole window"
-    return f"{budget.aggregate} of {plural(count, budget.sample)}" if count > 1 else f"one {budget.sample}"
 
 
 def _places_words(rulings: Sequence[Ruling]) -> str:

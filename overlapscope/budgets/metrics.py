@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -85,18 +84,6 @@ def _span_ns(sample: Sample, _: Direction | None) -> int:
     return sample.figures.span_ns
 
 
-def _idle_ns(sample: Sample, _: Direction | None) -> int:
-    return sample.figures.buckets.idle_ns - missing_ns(sample.figures)
-
-
-def _comm_ns(sample: Sample, _: Direction | None) -> int:
-    return sample.figures.engines.comm_ns
-
-
-def _exposed_comm_ns(sample: Sample, _: Direction | None) -> int:
-    return sample.figures.buckets.exposed_comm_ns
-
-
 def copy_ns(sample: Sample, direction: Direction | None) -> int:
     """Return the time in which copies ran, in nanoseconds. Copies that run at once count once."""
     engines = sample.figures.engines
@@ -114,21 +101,19 @@ def _moved(sample: Sample, direction: Direction | None) -> list[Moved]:
     return [moved for way, moved in sample.moved.items() if direction in (None, way)]
 
 
-def _shows_host(sample: Sample) -> bool:
-    return sample.figures.host is not None
-
-
-def _host(field: str, sample: Sample, _: Direction | None) -> int:
-    return getattr(sample.figures.host, field, 0)
-
-
-def _of_step(id: str, meaning: str, field: str, unit: Unit = "ns", known: Known = _shows_host) -> Metric:
+def _of_step(
+    id: str,
+    meaning: str,
+    field: str,
+    unit: Unit = "ns",
+    known: Known = lambda sample: sample.figures.host is not None,
+) -> Metric:
     """Return a metric of the launching thread in a step, which doesn't depend on the GPU's speed."""
     return Metric(
         id=id,
         meaning=meaning,
         unit=unit,
-        part=partial(_host, field),
+        part=lambda sample, _: getattr(sample.figures.host, field, 0),
         known=known,
         needs="host",
         by_range=False,
@@ -178,8 +163,8 @@ _ALL: Final = (
         "exposed_comm",
         "time in which collectives ran and no other kernel did",
         "the time in which they ran",
-        part=_exposed_comm_ns,
-        whole=_comm_ns,
+        part=lambda sample, _: sample.figures.buckets.exposed_comm_ns,
+        whole=lambda sample, _: sample.figures.engines.comm_ns,
         blames=("exposed-comm",),
         needs="comm",
     ),
@@ -187,7 +172,7 @@ _ALL: Final = (
         "idle",
         "time in which nothing ran on the GPU and no op is missing",
         "the step",
-        part=_idle_ns,
+        part=lambda sample, _: sample.figures.buckets.idle_ns - missing_ns(sample.figures),
         whole=_span_ns,
         blames=("idle",),
         rests_on=FIGURES,

@@ -20,19 +20,7 @@ _MOST_DECIMALS = 30
 _WRITTEN = 3
 """Maximum number of decimals in a figure that a person wrote."""
 _WIDE = Context(prec=400)
-_EXAMPLE: Final[dict[Unit, str]] = {
-    "ns": '"3 ms"',
-    "pct": '"80%"',
-    "gb_per_s": '"40 GB/s"',
-    "launches": '"1500"',
-    "findings": '"0"',
-    "differences": '"0"',
-    "devices": '"0"',
-    "kernels": '"0"',
-    "copies": '"0"',
-    "calls": '"0"',
-    "bytes": '"0"',
-}
+_EXAMPLE: Final = {"ns": '"3 ms"', "pct": '"80%"', "gb_per_s": '"40 GB/s"', "launches": '"1500"'}
 
 
 def parse(text: str | float, unit: Unit, *, or_share: bool = False) -> float:
@@ -112,7 +100,9 @@ def distinct(values: Iterable[float], unit: Unit, *, pct: str = "%") -> tuple[st
     suffix, power = (pct, 0) if unit == "pct" else _scale(listed, unit)
     # The shortest text of a float, 79.96, instead of the binary fraction that is stored for it.
     exact = {value: Decimal(repr(value)).scaleb(-power) for value in distinguished}
-    start = max(_decimals(max(abs(exact[value]) for value in listed)), *(_short(exact[value]) for value in listed))
+    largest = max(abs(exact[value]) for value in listed)
+    # About three digits.
+    start = max(0 if largest >= 1000 else 1 if largest >= 10 else 2, *(_short(exact[value]) for value in listed))
     for decimals in range(start, _MOST_DECIMALS):
         step = Decimal(1).scaleb(-decimals)
         rounded = {value: number.quantize(step, context=_WIDE) for value, number in exact.items()}
@@ -126,11 +116,6 @@ def _text(rounded: Decimal, exact: Decimal) -> str:
     text = f"{rounded:,f}"
     # Trailing zeros show the precision of a rounded figure. An exact figure, such as a limit, needs none.
     return text.rstrip("0").rstrip(".") if rounded == exact and "." in text else text
-
-
-def _decimals(largest: Decimal) -> int:
-    """Return the number of decimals that shows about three digits."""
-    return 0 if largest >= 1000 else 1 if largest >= 10 else 2
 
 
 def _short(number: Decimal) -> int:

@@ -7,11 +7,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from overlapscope.base.saved import Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
 from overlapscope.trace.servers import Phase
-
-SCHEMA_VERSION = 1
 
 Level = Literal["error", "warn"]
 Unit = Literal[

@@ -380,8 +380,8 @@ def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:
+    from overlapscope.budgets.check import explain
     from overlapscope.budgets.document import explanation
-    from overlapscope.budgets.explain import explain
     from overlapscope.render import terminal
 
     return terminal.to_stream(explanation(explain(report, settings, budget, baseline=baseline)), sys.stdout)

@@ -83,7 +83,7 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
 
 def _write(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=(args.trace,))
-    from overlapscope.contracts.file import to_toml
+    from overlapscope.contracts.model import to_toml
 
     contract = _promised(args.trace, args)
     write(to_toml(contract).encode(), args.output, force=args.force)
@@ -94,20 +94,20 @@ def _update(args: argparse.Namespace) -> int:
     check_output(args.output, force=True, inputs=(args.trace,))
     from msgspec.structs import replace
 
-    from overlapscope.contracts import document, file
+    from overlapscope.contracts import document, model
     from overlapscope.contracts.compare import compare
     from overlapscope.render import terminal
 
-    before = file.read(args.output)
+    before = model.read(args.output)
     after = replace(_promised(args.trace, args), margin_pct=before.margin_pct, replaces=before.replaces)
-    write(file.to_toml(after).encode(), args.output, force=True)
+    write(model.to_toml(after).encode(), args.output, force=True)
     write(terminal.to_stream(document.changes(compare(before, after)), sys.stdout), None)
     return DONE
 
 
 def _read(path: str, args: argparse.Namespace) -> Contract:
     """Return the contract in a file, or that of a recording."""
-    from overlapscope.contracts.file import read
+    from overlapscope.contracts.model import read
 
     return read(Path(path)) if path.endswith(".toml") else _promised(path, args)
 

@@ -56,25 +56,25 @@ def _join(args: argparse.Namespace) -> RanksReport:
 
     from overlapscope.ranks.engine import reduce_all
     from overlapscope.ranks.files import expand_urls
-    from overlapscope.ranks.join import Joined
+    from overlapscope.ranks.join import report_on
+    from overlapscope.ranks.reduced import ReducedRank
     from overlapscope.ranks.result import Unreadable
     from overlapscope.reading import look
 
     locations = expand_urls(args.sources)
     limit = size_limit(args)
-    joined = Joined(expected=args.expect)
+    ranks: list[ReducedRank | Unreadable] = []
     outcomes = reduce_all(locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
     unreadable = 0
     with closing(outcomes), reading_progress(len(locations)) as advance:
         for outcome in outcomes:
             if isinstance(outcome, Unreadable):
-                joined.add(outcome)
+                ranks.append(outcome)
                 unreadable += 1
             else:
-                for rank in outcome:
-                    joined.add(rank)
+                ranks += outcome
             advance(unreadable)
-    report = joined.report()
+    report = report_on(ranks, expected=args.expect)
     return replace(report, notes=(*look(source for source in args.sources if "://" not in source).notes, *report.notes))
 
 

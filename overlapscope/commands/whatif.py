@@ -177,9 +177,8 @@ def _add(parser: argparse._ArgumentGroup, intervention: InterventionWords) -> No
 
 def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
     from overlapscope.inputs import read_calibration, read_trace
-    from overlapscope.prediction.gains import best
     from overlapscope.prediction.interventions import check_names
-    from overlapscope.prediction.predict import predict
+    from overlapscope.prediction.predict import best, predict
 
     trace = read_trace(args.traces[0], limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by)
     check_names(trace, asked)

@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.steps import whole
-from overlapscope.base.saved import encode
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
-from overlapscope.compare.doubts import find_doubts, lost_in
-from overlapscope.compare.environment import fingerprint, is_plain
+from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
 from overlapscope.compare.figures import compare, occurrences
-from overlapscope.compare.groups import compare_copies, compare_stalls
-from overlapscope.compare.kernels import compare_kernels, compare_ops
-from overlapscope.compare.noise import floor_ns
-from overlapscope.compare.pair import Pair, side
-from overlapscope.compare.sentences import of_all, of_device, of_lost
+from overlapscope.compare.groups import compare_copies, compare_kernels, compare_ops, compare_stalls, pairs
+from overlapscope.compare.noise import Pair, floor_ns, side
+from overlapscope.compare.words import of_all, of_device, of_lost
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import FLOOR, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES
@@ -41,15 +37,10 @@ def diff(before: Report, after: Report) -> Diff:
         before=_side(before),
         after=_side(after),
         of="plain" if is_plain(fingerprint(before)) else "recorded",
-        doubts=find_doubts(before, after, devices, unmatched, recorded=recorded),
+        doubts=tuple(find_doubts(before, after, devices, unmatched, recorded=recorded)),
         devices=devices,
         unmatched=unmatched,
     )
-
-
-def to_json(comparison: Diff) -> bytes:
-    """Return the diff as indented JSON that ends in a newline."""
-    return encode(comparison)
 
 
 class _Subject(Struct, frozen=True):
@@ -209,7 +200,7 @@ def compare_findings(
     spans_ns: tuple[float, float],
     reliable: bool,
 ) -> tuple[FindingChange, ...]:
-    """Match the findings of both sides by rule and place, the largest cost of either side first.
+    """Return a change for each finding of either side, matched by rule and place, the largest cost first.
 
     Args:
         before: Findings of one side.
@@ -217,51 +208,31 @@ def compare_findings(
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
         spans_ns: Lengths of a step on both sides.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
-
-    Returns:
-        One change for each finding of either side.
     """
+    # Findings are compared without results of a replay, which only some reports have.
+    sides = [
+        sorted((replace(each, saving=None, doubt="") for each in side), key=lambda each: -each.cost_ns)
+        for side in (before, after)
+    ]
+    matched, gone, new = pairs(sides[0], sides[1], (_place, lambda finding: finding.rule))
+    everything: list[tuple[str, Finding | None, Finding | None]] = [
+        *((first.rule, first, second) for first, second in matched),
+        *((finding.rule, finding, None) for finding in gone),
+        *((finding.rule, None, finding) for finding in new),
+    ]
     changes = []
-    for rule, finding_before, finding_after in _matched_findings(before, after):
-        cost = _cost(rule, finding_before, finding_after, floors_ns, spans_ns)
+    for rule, first, second in everything:
+        cost = _cost(rule, first, second, floors_ns, spans_ns)
         if not reliable:
-            cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
-        standing = _standing(finding_before, finding_after, cost)
-        changes.append(
-            FindingChange(rule=rule, standing=standing, before=finding_before, after=finding_after, cost=cost)
-        )
+            cost = replace(cost, low=None, high=None, beyond_noise=None)
+        standing = _standing(first, second, cost)
+        changes.append(FindingChange(rule=rule, standing=standing, before=first, after=second, cost=cost))
     return tuple(sorted(changes, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
-
-
-def _matched_findings(
-    before: Sequence[Finding], after: Sequence[Finding]
-) -> list[tuple[str, Finding | None, Finding | None]]:
-    """Pair findings of the same rule: first those with the same op and call, then the rest in the order of costs."""
-    pairs: list[tuple[str, Finding | None, Finding | None]] = []
-    rest = [sorted(map(_as_measured, side), key=lambda each: -each.cost_ns) for side in (before, after)]
-    for place in (_place, _rule_of):
-        for finding in tuple(rest[0]):
-            match = next((candidate for candidate in rest[1] if place(candidate) == place(finding)), None)
-            if match is not None:
-                pairs.append((finding.rule, finding, match))
-                rest[0].remove(finding)
-                rest[1].remove(match)
-    alone = [(finding.rule, finding, None) for finding in rest[0]]
-    return [*pairs, *alone, *((finding.rule, None, finding) for finding in rest[1])]
-
-
-def _as_measured(finding: Finding) -> Finding:
-    """Return the finding without results of a replay, which only some reports have."""
-    return msgspec.structs.replace(finding, saving=None, doubt="")
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
     where = finding.where
     return (finding.rule, where.op, where.call) if where else (finding.rule, None, None)
-
-
-def _rule_of(finding: Finding) -> str:
-    return finding.rule
 
 
 def _cost(

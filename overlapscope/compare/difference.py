@@ -12,11 +12,9 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import CopyDirection, Environment, Trust
-from overlapscope.base.saved import Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
 from overlapscope.rules.finding import Finding
-
-SCHEMA_VERSION = 1
 
 Unit = Literal["ns", "pct", "gb_per_s", "bytes", "count"]
 Basis = Literal["step", "window"]

@@ -1,18 +1,92 @@
-"""Reasons why some figures of two reports can't be compared, and what can still be compared."""
+"""Differences between the machines, software and recordings of two reports, and what can still be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from overlapscope.analysis.results import Check, Trust
+from msgspec import Struct
+
+from overlapscope.analysis.results import Check, Environment, Trust
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
-from overlapscope.compare.environment import differences, fingerprint, is_plain, is_predicted
 from overlapscope.compare.noise import FEWEST
-from overlapscope.report.model import Report, of_program
+from overlapscope.report.model import PLAIN, Report, of_program
 from overlapscope.report.step_words import phase_words
 from overlapscope.trace.lost import FIGURES, Part, part_words
+
+# -- Environments ------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+_PREDICTED = "predicted"
+
+
+class Difference(Struct, frozen=True):
+    """An attribute that differs. An attribute that one side doesn't state is not a difference."""
+
+    what: Aspect
+    before: str
+    after: str
+
+
+def fingerprint(report: Report) -> Environment:
+    """Return the common environment of a report's traces. Attributes that are missing or differ are None."""
+    each = [trace.environment for trace in report.traces]
+    flags = {name: any(trace.flags.get(name, False) for trace in each) for trace in each for name in trace.flags}
+    if any(trace.predicted_by is not None for trace in report.traces):
+        flags[_PREDICTED] = True
+    return Environment(
+        gpus=tuple(sorted({name for trace in each for name in trace.gpus})),
+        world_size=_common(trace.world_size for trace in each),
+        torch=_common(trace.torch for trace in each),
+        cuda=_common(trace.cuda for trace in each),
+        driver=_common(trace.driver for trace in each),
+        flags={name: flags[name] for name in sorted(flags)},
+    )
+
+
+def differences(before: Environment, after: Environment) -> tuple[Difference, ...]:
+    """Return the attributes that both environments state and that differ."""
+    pairs: list[tuple[Aspect, str | int | None, str | int | None]] = [
+        ("gpu", ", ".join(before.gpus) or None, ", ".join(after.gpus) or None),
+        ("torch", before.torch, after.torch),
+        ("cuda", before.cuda, after.cuda),
+        ("driver", before.driver, after.driver),
+        ("world-size", before.world_size, after.world_size),
+    ]
+    differing = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
+    if is_plain(before) != is_plain(after):
+        return (
+            *differing,
+            Difference("profiler", *("plain" if is_plain(side) else "recorded" for side in (before, after))),
+        )
+    unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
+    if unlike:
+        sides = [
+            ", ".join(f"{'with' if side.flags[name] else 'without'} {name.replace('_', ' ')}" for name in unlike)
+            for side in (before, after)
+        ]
+        differing.append(Difference("profiler", *sides))
+    return tuple(differing)
+
+
+def is_plain(environment: Environment) -> bool:
+    """Return whether figures are of the plain program, not of a recording (`report.of_program`)."""
+    return environment.flags.get(PLAIN, False)
+
+
+def is_predicted(environment: Environment) -> bool:
+    """Return whether some traces were predicted, not recorded."""
+    return environment.flags.get(_PREDICTED, False)
+
+
+def _common(values: Iterable[T | None]) -> T | None:
+    """Return the value if all that are stated agree; otherwise None."""
+    stated = {value for value in values if value is not None}
+    return stated.pop() if len(stated) == 1 else None
+
 
 _OTHER_VERSION = "All figures: they show the effect of the other version. Kernel names may differ."
 _ASPECTS: dict[Aspect, tuple[str, str]] = {
@@ -48,18 +122,40 @@ def find_doubts(
     unmatched: Sequence[str],
     *,
     recorded: tuple[Report, Report],
-) -> tuple[Doubt, ...]:
-    """Return the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
-    return (
-        *_trust(before, after),
-        *_predicted(before, after),
-        *_notes(before, after),
-        *_environment(before, after),
-        *_plain(before, recorded),
-        *_ranks(devices, unmatched),
-        *_steps(devices),
-        *_phases(before, after),
+) -> Iterator[Doubt]:
+    """Yield the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
+    yield from _trust(before, after)
+    for name, report in (("Before", before), ("After", after)):
+        if is_predicted(fingerprint(report)):
+            yield Doubt(
+                id="predicted",
+                detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
+                holds="The predicted effect of the changes. Only a recording can confirm it.",
+            )
+    for name, report in (("before", before), ("after", after)):
+        for note in report.notes:
+            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
+    for difference in differences(fingerprint(before), fingerprint(after)):
+        name, holds = _ASPECTS[difference.what]
+        detail = f"Different {name}: {clean(difference.before, 80)} before, {clean(difference.after, 80)} after."
+        yield Doubt(id=difference.what, detail=detail, holds=holds)
+    yield from _plain(before, recorded)
+    if unmatched:
+        some = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
+        holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
+        yield Doubt(id="ranks", detail=f"Not in both: {some}.", holds=holds)
+    yield from _steps(devices)
+    # An average step of other phases, or of other numbers of requests, differs for that reason.
+    mine, theirs = (
+        listed(sorted({phase_words(device) or "steps without phase" for device in report.devices}))
+        for report in (before, after)
     )
+    if mine and theirs and mine != theirs:
+        yield Doubt(
+            id="phases",
+            detail=f"Most time goes to {mine} before, to {theirs} after.",
+            holds="Figures by phase in the two reports. An average step differs because it is of other work.",
+        )
 
 
 def _trust(before: Report, after: Report) -> Iterator[Doubt]:
@@ -88,29 +184,6 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                     )
 
 
-def _predicted(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, report in (("Before", before), ("After", after)):
-        if is_predicted(fingerprint(report)):
-            yield Doubt(
-                id="predicted",
-                detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
-                holds="The predicted effect of the changes. Only a recording can confirm it.",
-            )
-
-
-def _notes(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, report in (("before", before), ("after", after)):
-        for note in report.notes:
-            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
-
-
-def _environment(before: Report, after: Report) -> Iterator[Doubt]:
-    for difference in differences(fingerprint(before), fingerprint(after)):
-        name, holds = _ASPECTS[difference.what]
-        detail = f"Different {name}: {clean(difference.before, 80)} before, {clean(difference.after, 80)} after."
-        yield Doubt(id=difference.what, detail=detail, holds=holds)
-
-
 def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
     """Yield doubts about plain programs: a correction for the way of recording, or a missing plain step."""
     if is_plain(fingerprint(before)):
@@ -133,27 +206,6 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
                 "Copies and kernels. Recording slows the host, so idle time and stalls may differ for that "
                 "reason alone."
             ),
-        )
-
-
-def _ranks(devices: Sequence[DeviceDiff], unmatched: Sequence[str]) -> Iterator[Doubt]:
-    if unmatched:
-        listed = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
-        holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
-        yield Doubt(id="ranks", detail=f"Not in both: {listed}.", holds=holds)
-
-
-def _phases(before: Report, after: Report) -> Iterator[Doubt]:
-    """Yield a doubt if an average step is of other phases, or of other numbers of requests."""
-    mine, theirs = (
-        listed(sorted({phase_words(device) or "steps without phase" for device in report.devices}))
-        for report in (before, after)
-    )
-    if mine and theirs and mine != theirs:
-        yield Doubt(
-            id="phases",
-            detail=f"Most time goes to {mine} before, to {theirs} after.",
-            holds="Figures by phase in the two reports. An average step differs because it is of other work.",
         )
 
 

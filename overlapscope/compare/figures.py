@@ -28,8 +28,7 @@ from overlapscope.catalog.causes import (
     IdleCause,
 )
 from overlapscope.compare.difference import FigureChange, Figures
-from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, floor_ns
-from overlapscope.compare.pair import Pair, PairRow
+from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, Pair, PairRow, floor_ns
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _LOADING = f"idle:{IdleCause.DATA_LOADING}"
@@ -93,7 +92,7 @@ _FIGURES: tuple[_Figure, ...] = (
 
 
 def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, copies_stay: bool = True) -> Figures:
-    """Compare all figures of two sides.
+    """Return all figures of two sides, and whether each has changed.
 
     Args:
         before: Periods of one side, one per step of the pair.
@@ -101,9 +100,6 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         pair: The steps.
         copies_stay: Whether every period contains the same copies. Steps do. Which copies run during a range depends
             on the host, so their times are as noisy as the host's.
-
-    Returns:
-        All figures of both sides, and whether each has changed.
     """
     sides = _Lengths(before), _Lengths(after)
     by_host = _HOST if copies_stay else _HOST | _LINK

@@ -1,33 +1,54 @@
-"""Comparison of copies and host stalls, grouped by properties that stay the same between runs."""
+"""Comparison of copies, host stalls, kernels and ops, grouped by properties that stay the same between runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.groups import TINY_BYTES
-from overlapscope.analysis.results import CopyDirection, CopyGroup, Device, HostStall
-from overlapscope.compare.difference import CopyChange, FigureChange, StallChange, Standing
-from overlapscope.compare.noise import F64, LINK_SHARE, floor_ns
-from overlapscope.compare.pair import Pair, PairRow
+from overlapscope.analysis.results import CopyDirection, Device
+from overlapscope.compare.difference import (
+    CopyChange,
+    FigureChange,
+    KernelChange,
+    OpChange,
+    OpStanding,
+    StallChange,
+    Standing,
+)
+from overlapscope.compare.noise import F64, LINK_SHARE, Pair, PairRow, floor_ns
 
 Steps = Sequence[int]
 """Indexes in `Device.steps` of the compared steps; empty if all time after the lead-in is compared."""
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
-_CopyKey = tuple[CopyDirection, str, str, Literal["main", "side"]]
 _COUNT, _BYTES, _DURATION, _TIME, _EXPOSED = range(5)
 
 
 def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[CopyChange, ...]:
     """Compare copies by direction, memory kinds and kind of stream, the longest first."""
-    first, second = (
-        summed((_copy_key(group, device), _copies(group, compared)) for group in device.copies)
-        for device, compared in zip((before, after), steps, strict=True)
-    )
+
+    def tables(
+        device: Device, compared: Steps
+    ) -> Iterator[tuple[tuple[CopyDirection, str, str, Literal["main", "side"]], F64]]:
+        for group in device.copies:
+            by_step, size, rate = group.by_step, group.bytes or 0, group.gb_per_s
+            stream: Literal["main", "side"] = "main" if group.stream == device.main_stream else "side"
+            yield (
+                (group.direction, group.source_kind, group.target_kind, stream),
+                table(
+                    (by_step.count, by_step.bytes, by_step.duration_ns, by_step.time_ns, by_step.exposed_ns),
+                    (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
+                    compared,
+                ),
+            )
+
+    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
     copies = [
         CopyChange(
             direction=key[0],
@@ -48,8 +69,13 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
     time_floor = floor_ns(spans_ns, link_ns=least(_TIME, before, after))
     # Whether a copy is exposed often depends on the host.
     exposed_floor = floor_ns(spans_ns, host_ns=least(_EXPOSED, before, after))
-    moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _shows_bandwidth(side) for side in (before, after)]
-    rate_floor = LINK_SHARE * min(_rate(side) for side in moved)
+    # Only copies that are large enough have a meaningful bandwidth: bytes per nanosecond, which equals GB/s.
+    moved = [
+        np.stack([side[_BYTES], side[_DURATION]], axis=1) * (side[_BYTES].sum() >= TINY_BYTES * side[_COUNT].sum())
+        for side in (before, after)
+    ]
+    sums = [side.sum(axis=0).tolist() for side in moved]
+    rate_floor = LINK_SHARE * min(size / duration if duration else 0.0 for size, duration in sums)
     return {
         "count": PairRow("count", "count", before[_COUNT], after[_COUNT], 0),
         "bytes": PairRow("bytes", "bytes", before[_BYTES], after[_BYTES], 0),
@@ -61,10 +87,20 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
 
 def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[StallChange, ...]:
     """Compare blocking calls by call and op, over all threads and lines, the most idle time first."""
-    first, second = (
-        summed(((stall.call, stall.op), _stall(stall, compared)) for stall in device.host_stalls)
-        for device, compared in zip((before, after), steps, strict=True)
-    )
+
+    def tables(device: Device, compared: Steps) -> Iterator[tuple[tuple[str, str | None], F64]]:
+        for stall in device.host_stalls:
+            by_step = (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
+            yield (stall.call, stall.op), table(by_step, (stall.host_wait_ns, stall.idle_caused_ns), compared)
+
+    def rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
+        floors = [floor_ns(spans_ns, host_ns=least(row, before, after)) for row in range(2)]
+        return {
+            "host_wait": PairRow("host wait", "ns", before[0], after[0], floors[0]),
+            "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
+        }
+
+    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
     stalls = [
         StallChange(
             call=key[0],
@@ -74,7 +110,7 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             where_after=_line(after, key),
             **changed,
         )
-        for key, changed in changes(both(first, second, pair), _stall_rows, pair)
+        for key, changed in changes(both(first, second, pair), rows, pair)
     ]
     return tuple(
         sorted(
@@ -82,14 +118,6 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             key=lambda change: (-larger(change.idle_caused), -larger(change.host_wait), change.call, change.op or ""),
         )
     )
-
-
-def _stall_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
-    floors = [floor_ns(spans_ns, host_ns=least(row, before, after)) for row in range(2)]
-    return {
-        "host_wait": PairRow("host wait", "ns", before[0], after[0], floors[0]),
-        "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
-    }
 
 
 def changes(
@@ -132,40 +160,41 @@ def table(by_step: Sequence[Sequence[int]], whole: Sequence[float], steps: Steps
     return np.array(by_step, np.float64)[:, list(steps)] if steps else np.array(whole, np.float64)[:, None]
 
 
-def _copy_key(group: CopyGroup, device: Device) -> _CopyKey:
-    stream: Literal["main", "side"] = "main" if group.stream == device.main_stream else "side"
-    return group.direction, group.source_kind, group.target_kind, stream
+def pairs(
+    before: Sequence[T], after: Sequence[T], keys: Sequence[Callable[[T], Hashable]]
+) -> tuple[list[tuple[T, T]], list[T], list[T]]:
+    """Pair things with equal keys, by the first of the keys that has a partner left. Equal ones are paired in order.
 
+    Args:
+        before: Things on one side.
+        after: Things on the other side.
+        keys: Keys of a thing, from the strictest to the loosest.
 
-def _copies(group: CopyGroup, steps: Steps) -> F64:
-    steps_of, size, rate = group.by_step, group.bytes or 0, group.gb_per_s
-    return table(
-        (steps_of.count, steps_of.bytes, steps_of.duration_ns, steps_of.time_ns, steps_of.exposed_ns),
-        (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
-        steps,
+    Returns:
+        The pairs in the order of `before`, and what is left on each side.
+    """
+    partner: dict[int, int] = {}
+    here, there = list(range(len(before))), list(range(len(after)))
+    for key in keys:
+        places: dict[Hashable, list[int]] = {}
+        for other in reversed(there):
+            places.setdefault(key(after[other]), []).append(other)
+        for number in here:
+            if equal := places.get(key(before[number])):
+                partner[number] = equal.pop()
+        here = [number for number in here if number not in partner]
+        there = sorted(other for left in places.values() for other in left)
+    return (
+        [(before[number], after[partner[number]]) for number in sorted(partner)],
+        [before[number] for number in here],
+        [after[other] for other in there],
     )
-
-
-def _stall(stall: HostStall, steps: Steps) -> F64:
-    by_step = stall.by_step
-    return table((by_step.host_wait_ns, by_step.idle_caused_ns), (stall.host_wait_ns, stall.idle_caused_ns), steps)
 
 
 def _line(device: Device, key: tuple[str, str | None]) -> str | None:
     """Return the line of the costliest stall that has one. Stalls are listed costliest first."""
     lines = (stall.where for stall in device.host_stalls if (stall.call, stall.op) == key)
     return next((line for line in lines if line is not None), None)
-
-
-def _shows_bandwidth(side: F64) -> bool:
-    """Return whether copies are large enough for a meaningful bandwidth."""
-    return bool(side[_BYTES].sum() >= TINY_BYTES * side[_COUNT].sum())
-
-
-def _rate(moved: F64) -> float:
-    """Return the bandwidth over all steps in bytes per nanosecond, which equals GB/s."""
-    size, duration = moved.sum(axis=0).tolist()
-    return size / duration if duration else 0.0
 
 
 def least(row: int, *sides: F64) -> float:
@@ -176,3 +205,182 @@ def least(row: int, *sides: F64) -> float:
 def larger(change: FigureChange) -> float:
     """Return the larger of the two sides' figures."""
     return max(change.before or 0, change.after or 0)
+
+
+# -- Kernels, and the ops that launch them -----------------------------------------------------------
+
+OWN_SHARE = 0.05
+"""Minimum change of a kernel's time, as a fraction of that time."""
+SPAN_SHARE = 0.001
+"""Minimum change of a kernel's time, as a fraction of the step."""
+
+_KERNEL_COUNT, _KERNEL_TIME = range(2)
+_KernelKey = tuple[str, str | None]
+"""Names of a kernel and its op."""
+_Tables = dict[_KernelKey, F64]
+
+
+class _Match(Struct, frozen=True):
+    """A kernel with its names `before` and `after`; None on a side without it."""
+
+    op: str | None
+    before: str | None
+    after: str | None
+
+
+def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[KernelChange, ...]:
+    """Return the kernels that changed, the largest change of time first.
+
+    Kernels are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
+    by op only, since another version of a library may have other names.
+    """
+    matches = _matched_kernels(_kernel_tables(before, steps[0]), _kernel_tables(after, steps[1]), pair)
+    kernels = []
+    for match, changed in changes(matches, _kernel_rows, pair):
+        renamed = match.before is not None and match.after is not None and match.before != match.after
+        how = _kernel_standing(match.before is not None, match.after is not None, **changed)
+        kernels.append(
+            KernelChange(
+                kernel=match.after or match.before or "",
+                renamed_from=match.before if renamed else None,
+                op=match.op,
+                standing="renamed" if renamed and how == "same" else how,
+                **changed,
+            )
+        )
+    changed_ones = [change for change in kernels if change.standing != "same"]
+    return tuple(sorted(changed_ones, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
+
+
+def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
+    """Return the ops whose kernels changed in total, the largest change of time first.
+
+    Kernels that another op or a graph launches after the change are left out.
+    """
+    tables = _kernel_tables(before, steps[0]), _kernel_tables(after, steps[1])
+    moved, alike = _moved(*tables), tables[0].keys() & tables[1].keys()
+    first, second = (
+        summed(
+            (key[1], values)
+            for key, values in side.items()
+            if key[1] is not None and (key in alike or key[0] not in moved)
+        )
+        for side in tables
+    )
+    ops = [
+        OpChange(op=op, standing=_kernel_standing(op in first, op in second, **changed), **changed)
+        for op, changed in changes(both(first, second, pair), _kernel_rows, pair)
+    ]
+    return tuple(
+        sorted(
+            (change for change in ops if change.standing != "same"),
+            key=lambda change: (*_rank(change.time), change.op),
+        )
+    )
+
+
+def _kernel_tables(device: Device, steps: Steps) -> _Tables:
+    """Return count and time of each kernel, without kernels that ran in none of the compared steps."""
+    return summed(
+        (
+            (group.kernel, group.op),
+            table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns), steps),
+        )
+        for group in device.kernels
+    )
+
+
+def _matched_kernels(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, F64, F64]]:
+    alike = before.keys() & after.keys()
+    matches = [(_Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
+    gone, new = _without(before, alike), _without(after, alike)
+
+    # By name only, over all ops that launch the kernel.
+    old_names, new_names = (summed((key[0], values) for key, values in side.items()) for side in (gone, new))
+    moved = _moved(before, after)
+    for name in sorted(moved):
+        ops = {op for kernel, op in new if kernel == name}
+        match = _Match(ops.pop() if len(ops) == 1 else None, name, name)
+        matches.append((match, old_names[name], new_names[name]))
+    gone, new = (_without(side, {key for key in side if key[0] in moved}) for side in (gone, new))
+
+    # By op only.
+    renamed = _renamed(gone, new)
+    matches += [
+        (_Match(old[1], old[0], renamed_to[0]), gone[old], new[renamed_to]) for old, renamed_to in renamed.items()
+    ]
+    gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
+
+    for (kernel, op), values_before, values_after in both(gone, new, pair):
+        is_gone = (kernel, op) in gone
+        matches.append(
+            (_Match(op, kernel if is_gone else None, None if is_gone else kernel), values_before, values_after)
+        )
+    return matches
+
+
+def _moved(before: _Tables, after: _Tables) -> set[str]:
+    """Return the kernels on both sides that some op launches on one side only."""
+    alike = before.keys() & after.keys()
+    gone, new = ({kernel for kernel, _ in side.keys() - alike} for side in (before, after))
+    return gone & new
+
+
+def _without(tables: _Tables, keys: Collection[_KernelKey]) -> _Tables:
+    return {key: values for key, values in tables.items() if key not in keys}
+
+
+def _renamed(gone: _Tables, new: _Tables) -> dict[_KernelKey, _KernelKey]:
+    """Match kernels that replaced each other: same op and same count, the longest first.
+
+    If a single kernel remains on each side of an op, the two match even with different counts.
+
+    Returns:
+        The new key of each kernel that has disappeared, where there is a match.
+    """
+    pairs: dict[_KernelKey, _KernelKey] = {}
+    for op in sorted({op for _, op in gone if op is not None} & {op for _, op in new if op is not None}):
+        old_keys, new_keys = (
+            sorted((key for key in side if key[1] == op), key=lambda key: (-side[key][_KERNEL_TIME].mean(), key[0]))
+            for side in (gone, new)
+        )
+        for old in tuple(old_keys):
+            count = gone[old][_KERNEL_COUNT].mean()
+            match = next((key for key in new_keys if new[key][_KERNEL_COUNT].mean() == count), None)
+            if match is not None:
+                pairs[old] = match
+                old_keys.remove(old)
+                new_keys.remove(match)
+        if len(old_keys) == len(new_keys) == 1:
+            pairs[old_keys[0]] = new_keys[0]
+    return pairs
+
+
+def _kernel_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> dict[str, PairRow]:
+    floor = max(SPAN_SHARE * max(spans_ns), OWN_SHARE * least(_KERNEL_TIME, before, after))
+    return {
+        "count": PairRow("count", "count", before[_KERNEL_COUNT], after[_KERNEL_COUNT], 0),
+        "time": PairRow("time", "ns", before[_KERNEL_TIME], after[_KERNEL_TIME], floor),
+    }
+
+
+def _kernel_standing(before: bool, after: bool, count: FigureChange, time: FigureChange) -> OpStanding:
+    if not (before and after):
+        return "gone" if before else "new"
+    if _differs(count, 0.0):
+        return "more" if (count.change or 0) > 0 else "fewer"
+    if _differs(time, OWN_SHARE):
+        return "slower" if (time.change or 0) > 0 else "faster"
+    return "same"
+
+
+def _differs(change: FigureChange, share: float) -> bool:
+    """Return whether a change is more than noise, or without steps, more than a share of the figure."""
+    if change.beyond_noise is not None:
+        return change.beyond_noise
+    return abs(change.change or 0) > share * larger(change)
+
+
+def _rank(time: FigureChange) -> tuple[float, float]:
+    """Return a sort key: the largest change first, then the largest time."""
+    return -abs(time.change or 0), -larger(time)

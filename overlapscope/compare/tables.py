@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from overlapscope.base.words import Unit, clean, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.compare.difference import (
-    CopyChange,
     DeviceDiff,
     Diff,
     FigureChange,
@@ -25,7 +24,6 @@ from overlapscope.compare.difference import (
     KernelChange,
     OpChange,
     RangeDiff,
-    StallChange,
     Standing,
 )
 from overlapscope.compare.words import (
@@ -300,43 +298,34 @@ def _overlap(device: DeviceDiff, verbose: bool) -> Table:
 def _copies(device: DeviceDiff, verbose: bool) -> Table:
     """Return copies by direction, memory kinds and kind of stream."""
     unit = _unit(device)
-    groups = [(_copy_name(copies), copies.standing, _copy_lines(copies, unit)) for copies in device.copies]
+    groups: list[_Group] = []
+    for group in device.copies:
+        name = f"{group.direction} {group.source_kind} to {group.target_kind} ({group.stream})"
+        lines = (
+            _Line(f"time {unit.name}", group.time),
+            _Line(f"exposed {unit.name}", group.exposed, "less"),
+            _Line("count", group.count),
+            _Line("size", group.bytes),
+            _Line("GB/s", group.bandwidth, "more"),
+        )
+        groups.append((clean(name, _NAME_LIMIT), group.standing, lines))
     table = _groups("Copies", "copies (stream)", groups, unit, verbose, "group of copies")
     return replace(table, note=f"main: the compute stream; side: another stream. {table.note}".rstrip())
-
-
-def _copy_name(group: CopyChange) -> str:
-    return clean(f"{group.direction} {group.source_kind} to {group.target_kind} ({group.stream})", _NAME_LIMIT)
-
-
-def _copy_lines(group: CopyChange, unit: Unit) -> tuple[_Line, ...]:
-    return (
-        _Line(f"time {unit.name}", group.time),
-        _Line(f"exposed {unit.name}", group.exposed, "less"),
-        _Line("count", group.count),
-        _Line("size", group.bytes),
-        _Line("GB/s", group.bandwidth, "more"),
-    )
 
 
 def _stalls(device: DeviceDiff, verbose: bool) -> Table:
     """Return blocking calls of the host."""
     unit = _unit(device)
-    groups = [(_stall_name(stall), stall.standing, _stall_lines(stall, unit)) for stall in device.host_stalls]
+    groups: list[_Group] = []
+    for stall in device.host_stalls:
+        where = stall.where_after or stall.where_before
+        name = [stall.call, *([f"in {stall.op}"] if stall.op else []), *([f"at {where}"] if where else [])]
+        lines = (
+            _Line(f"idle caused {unit.name}", stall.idle_caused, "less"),
+            _Line(f"host waits {unit.name}", stall.host_wait),
+        )
+        groups.append((" ".join(clean(part, _NAME_LIMIT) for part in name), stall.standing, lines))
     return _groups("Host stalls", "host stalls", groups, unit, verbose, "blocking call")
-
-
-def _stall_name(stall: StallChange) -> str:
-    where = stall.where_after or stall.where_before
-    parts = [stall.call, *([f"in {stall.op}"] if stall.op else []), *([f"at {where}"] if where else [])]
-    return " ".join(clean(part, _NAME_LIMIT) for part in parts)
-
-
-def _stall_lines(stall: StallChange, unit: Unit) -> tuple[_Line, ...]:
-    return (
-        _Line(f"idle caused {unit.name}", stall.idle_caused, "less"),
-        _Line(f"host waits {unit.name}", stall.host_wait),
-    )
 
 
 def _kernels(device: DeviceDiff, verbose: bool) -> Table:

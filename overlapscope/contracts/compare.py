@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.host import shown_line
 from overlapscope.base.words import plural, size
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.compare.groups import pairs
 from overlapscope.contracts.model import Beside, CallPlace, Contract, HostCall, TransferGroup
 
 Result = Literal["kept", "lost", "gained", "unknown"]
@@ -50,7 +51,9 @@ class Promise(Struct, frozen=True, kw_only=True):
 def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
     """Return the result of each promise of a contract, and losses that it has no entry for."""
     if not contract.launches or not now.launches:
-        return (_nothing_shown(contract if not contract.launches else now), *_loader(contract, now))
+        unknown = (now if contract.launches else contract).unknown
+        message = " ".join(unknown) or "Nothing is known of the GPU."
+        return (Promise(result="unknown", part="overlap", name="overlap", message=message), *_loader(contract, now))
     return (
         *_not_promised(contract),
         *_unrecorded(contract, now),
@@ -60,15 +63,6 @@ def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
         *_transfers(contract, contract.collectives, now.collectives, now),
         *_launches(contract, now),
         *_loader(contract, now),
-    )
-
-
-def _nothing_shown(contract: Contract) -> Promise:
-    return Promise(
-        result="unknown",
-        part="overlap",
-        name="overlap",
-        message=" ".join(contract.unknown) or "Nothing is known of the GPU.",
     )
 
 
@@ -333,9 +327,14 @@ def _calls(
 ) -> Iterator[Promise]:
     per = "a step" if part == "sync" else "a step that has any"
     advice = "Leave it out of the step, or renew the contract."
-    matched, gone, new = pairs(
-        sorted(before, key=_line_number), sorted(after, key=_line_number), _call_keys(before, after)
+    # The op counts if both recordings have ops.
+    ops = all(any(call.op for call in calls) for calls in (before, after))
+    keys: tuple[Callable[[HostCall], Hashable], ...] = (
+        lambda call: (call.call, call.op, call.line),
+        lambda call: (call.call, call.op, _function(call)),
+        lambda call: (call.call, call.op if ops else ""),
     )
+    matched, gone, new = pairs(sorted(before, key=_line_number), sorted(after, key=_line_number), keys)
     for old, other in [*matched, *((old, replace(old, count=0)) for old in gone)]:
         count = other.count
         result: Result = "lost" if count > old.count else "gained" if count < old.count else "kept"
@@ -369,16 +368,6 @@ def _calls(
         yield Promise(
             result="kept", part=part, name=f"no {noun}", message=f"There is no {noun}, as in the contract.", value=0
         )
-
-
-def _call_keys(before: Sequence[HostCall], after: Sequence[HostCall]) -> Sequence[Callable[[HostCall], Hashable]]:
-    """Return the keys by which calls are the same. The op counts if both recordings have ops."""
-    ops = all(any(call.op for call in calls) for calls in (before, after))
-    return (
-        lambda call: (call.call, call.op, call.line),
-        lambda call: (call.call, call.op, _function(call)),
-        lambda call: (call.call, call.op if ops else ""),
-    )
 
 
 def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:
@@ -461,39 +450,3 @@ def _stable(call: HostCall) -> str:
     """Return a name that stays the same when lines move."""
     file, function = _function(call)
     return ", ".join(filter(None, (call.call, call.op, f"{file} in {function}" if file else "")))
-
-
-# -- Pairs of groups that are the same part of the program -------------------------------------------
-
-_Group = TypeVar("_Group")
-
-
-def pairs(
-    before: Sequence[_Group], after: Sequence[_Group], keys: Sequence[Callable[[_Group], Hashable]]
-) -> tuple[list[tuple[_Group, _Group]], list[_Group], list[_Group]]:
-    """Pair groups with equal keys, by the first of the keys that has a partner left. Equal ones are paired in order.
-
-    Args:
-        before: Groups of the contract.
-        after: Groups of the recording.
-        keys: Keys of a group, from the strictest to the loosest.
-
-    Returns:
-        The pairs in the order of `before`, and the groups that are left on each side.
-    """
-    partner: dict[int, int] = {}
-    here, there = list(range(len(before))), list(range(len(after)))
-    for key in keys:
-        places: dict[Hashable, list[int]] = {}
-        for other in reversed(there):
-            places.setdefault(key(after[other]), []).append(other)
-        for number in here:
-            if equal := places.get(key(before[number])):
-                partner[number] = equal.pop()
-        here = [number for number in here if number not in partner]
-        there = sorted(other for left in places.values() for other in left)
-    return (
-        [(before[number], after[partner[number]]) for number in sorted(partner)],
-        [before[number] for number in here],
-        [after[other] for other in there],
-    )

@@ -27,8 +27,7 @@ from overlapscope.budgets.gate import (
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 from overlapscope.contracts.compare import SMALL_BYTES, Promise, compare
-from overlapscope.contracts.file import read
-from overlapscope.contracts.model import Contract, ContractProgram
+from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, build

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median_high
 from typing import NamedTuple
 
 import numpy as np
@@ -12,19 +13,96 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.host import around, find_blocking, outermost_around
+from overlapscope.analysis.host import (
+    around,
+    find_blocking,
+    inside_any,
+    line_ids_around,
+    line_text,
+    outermost_around,
+    shown_line,
+)
+from overlapscope.analysis.host_order import is_autograd_node
 from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import Bool, locate, mask_of, pick
-from overlapscope.base.grouping import among, distinct, group_starts, groups_of
+from overlapscope.base.grouping import among, distinct, group_starts, groups_of, rows_by
+from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, plural
+from overlapscope.budgets.words import in_project
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
-from overlapscope.contracts.places import Places
 from overlapscope.contracts.windows import Windows, counted, find_neighbours, find_windows, library_ops
 from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
 from overlapscope.version import __version__
+
+# -- Places of the program ---------------------------------------------------------------------------
+
+_AUTOGRAD = re.compile(r"(autograd::engine::evaluate_function: )?(torch::autograd::)?")
+_RUNS_BACKWARD = re.compile(r".*\b(_engine_run_backward|run_backward)\b.*", re.DOTALL)
+"""Frames in which a thread waits for autograd's engine (torch/autograd)."""
+_LIMIT = 120
+
+
+class Places:
+    """Places of calls as text."""
+
+    def __init__(self, trace: Trace, table: HostEvents, calls: I64) -> None:
+        """Look up the places of calls, given as rows of one of the trace's tables."""
+        self._trace = trace
+        thread, at = table.thread[calls], table.start_ns[calls]
+        self._row = dict(zip(calls.tolist(), range(len(calls)), strict=True))
+        op = outermost_around(trace.cpu_ops, thread, at)
+        self._op = pick(trace.cpu_ops.name_id, op)
+        self._line = line_ids_around(trace, thread, at)
+        in_backward = np.flatnonzero((self._line < 0) & pick(trace.cpu_ops.named(is_autograd_node), op, False))
+        self._line[in_backward] = _backward_line_ids(trace, thread[in_backward], at[in_backward])
+
+    def ids(self, calls: I64) -> tuple[I64, I64]:
+        """Return op and line of each call as rows of `Trace.names`; -1 where there is none."""
+        rows = np.array([self._row[call] for call in calls.tolist()], np.int64)
+        return self._op[rows], self._line[rows]
+
+    def op(self, call: int) -> str:
+        """Return the op around a call; empty if there is none."""
+        name = int(self._op[self._row[call]])
+        return clean(_AUTOGRAD.sub("", self._trace.names[name], count=1), _LIMIT) if name >= 0 else ""
+
+    def line(self, call: int) -> str:
+        """Return the line of a call as `train.py:88 in step`; empty if there is none."""
+        text = line_text(self._trace, int(self._line[self._row[call]])) or ""
+        shown = shown_line(text)
+        if shown is None:
+            return ""
+        # A path outside of the project differs between machines.
+        path = in_project(shown.file) or shown.file.rpartition("/")[2]
+        return clean(f"{path}:{shown.line} in {shown.function}", _LIMIT)
+
+    def words(self, call: int) -> str:
+        """Return `aten::item, train.py:88 in step` as far as it is known."""
+        return ", ".join(filter(None, (self.op(call), self.line(call))))
+
+
+def _backward_line_ids(trace: Trace, thread: I64, at: I64) -> I64:
+    """Return the line that called the backward pass around each instant, as a row of `Trace.names`; -1 if unknown.
+
+    Autograd's engine runs the nodes of a backward pass on a thread without Python frames, while the thread that called
+    it waits. If two threads wait so, either may have called it.
+    """
+    waits, line, callers = _runs_of_backward(trace.python_frames), np.full(len(at), -1, np.int64), np.zeros(len(at))
+    for caller in distinct(waits.thread).tolist() if len(at) else []:
+        its = np.full(len(at), caller, np.int64)
+        calls = inside_any(waits, its, at) & (thread != caller)
+        callers += calls
+        line[calls] = line_ids_around(trace, its[calls], at[calls])
+    return np.where(callers == 1, line, -1)
+
+
+@kept()
+def _runs_of_backward(frames: HostEvents) -> HostEvents:
+    return frames.take(frames.named(lambda name: _RUNS_BACKWARD.fullmatch(name) is not None))
+
 
 _SAME_SIZE = 4
 """Maximum factor between the sizes of two copies that follow each other, by size, within a size class."""
@@ -46,7 +124,8 @@ class _Steps(NamedTuple):
 
     def typical(self, numbers: I64) -> int:
         """Return the median count of events in a step, the higher of two middle ones, given each event's step."""
-        return _median(np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns)).tolist())
+        counts: list[int] = np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns)).tolist()
+        return median_high(counts)
 
     def recurring(self, numbers: I64) -> int:
         """Return `typical`, or else the median count in the steps with events, if a quarter and two or more have any.
@@ -56,7 +135,7 @@ class _Steps(NamedTuple):
         counts = np.bincount(numbers[numbers >= 0], minlength=len(self.start_ns))
         some = counts[counts > 0].tolist()
         often = len(some) >= max(2, len(counts) / 4)
-        return self.typical(numbers) or (_median(some) if often else 0)
+        return self.typical(numbers) or (median_high(some) if often else 0)
 
 
 def observe(trace: Trace) -> Contract:
@@ -187,13 +266,10 @@ def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tupl
     waits = waits[synchronises | (op < 0) | ~among(op, op[synchronises])]
     waits = np.sort(np.concatenate([waits, find_polls(trace)]))
     allocations = _calls(trace, steps, calls, blocking.row[allocates], steps.recurring)
-    return tuple(_calls(trace, steps, calls, waits, steps.typical)), (*allocations, *_pinning(trace, steps))
-
-
-def _pinning(trace: Trace, steps: _Steps) -> Iterator[HostCall]:
-    """Yield the ops that page-lock memory, and copy into it, even if PyTorch has such memory at hand."""
-    ops = trace.cpu_ops
-    return _calls(trace, steps, ops, np.flatnonzero(ops.named("aten::pin_memory".__eq__)), steps.typical)
+    # These page-lock memory, and copy into it, even if PyTorch has such memory at hand.
+    pins = np.flatnonzero(trace.cpu_ops.named("aten::pin_memory".__eq__))
+    pinning = _calls(trace, steps, trace.cpu_ops, pins, steps.typical)
+    return tuple(_calls(trace, steps, calls, waits, steps.typical)), (*allocations, *pinning)
 
 
 def _calls(
@@ -203,9 +279,9 @@ def _calls(
     rows = rows[steps.at(table.start_ns[rows]) >= 0]
     places = Places(trace, table, rows)
     op, line = places.ids(rows)
-    keys = list(zip(op.tolist(), line.tolist(), table.name_id[rows].tolist(), strict=True))
     number = steps.at(table.start_ns[rows])
-    for members in _alike(keys):
+    places_of = [members for _, members in rows_by(groups_of((op, line, table.name_id[rows])))] if len(rows) else []
+    for members in sorted(places_of, key=lambda members: int(members[0])):
         count = count_of(number[members])
         if count:
             row = int(rows[members[0]])
@@ -360,14 +436,6 @@ def _middle(group: I64, sizes: I64) -> I64:
     return middle
 
 
-def _alike(keys: Iterable[object]) -> list[I64]:
-    """Return the places of equal keys, in the order in which the keys occur first."""
-    places: dict[object, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    return [np.array(members) for members in places.values()]
-
-
 def _neighbour_words(trace: Trace, ops: I64) -> Iterator[tuple[str, str]]:
     """Yield what each op comes after and what comes after it, each with what orders them."""
     neighbours, launch = find_neighbours(ops, strictest_order(trace)), trace.gpu_ops.launch
@@ -408,8 +476,3 @@ def _order_words(trace: Trace, places: Places, cause: OrderedBy, stream: int) ->
     at = places.line(cause.record if cause.record >= 0 else cause.call).rpartition(" in ")[0]
     kind = "event recorded" if cause.record >= 0 else "wait"
     return f"event wait for stream {stream}{f' ({kind} at {at})' if at else ''}"
-
-
-def _median(values: Iterable[int]) -> int:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else 0

@@ -15,10 +15,9 @@ from overlapscope.dashboard.background import Background, Kept, Tell, attempt, r
 from overlapscope.dashboard.entries import TraceEntry
 from overlapscope.dashboard.url import RECORDED
 from overlapscope.errors import OverlapscopeError
-from overlapscope.prediction.gains import best
 from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.plain_program import find_program
-from overlapscope.prediction.predict import predict
+from overlapscope.prediction.predict import best, predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts

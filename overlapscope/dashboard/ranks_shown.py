@@ -11,7 +11,7 @@ from msgspec import Struct
 from overlapscope.dashboard.entries import RanksFile
 from overlapscope.dashboard.library import Library, Reduced
 from overlapscope.dashboard.url import UrlState
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.result import RanksReport, Unreadable
 
 TRACES = "traces"
@@ -99,9 +99,9 @@ def of_job(library: Library, job: FolderJob) -> Ranks | None:
 
 
 def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
-    joined, traces = Joined(), {}
-    for id, part in zip(ids, parts, strict=True):
-        for trace in (part,) if isinstance(part, Unreadable) else part:
-            joined.add(trace)
-            traces[trace.source] = id
-    return Ranks(joined.report(), traces)
+    found = [
+        (id, trace)
+        for id, part in zip(ids, parts, strict=True)
+        for trace in ((part,) if isinstance(part, Unreadable) else part)
+    ]
+    return Ranks(report_on(trace for _, trace in found), {trace.source: id for id, trace in found})

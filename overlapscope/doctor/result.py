@@ -6,9 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.base.saved import Tool
-
-SCHEMA_VERSION = 1
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 
 Status = Literal["ok", "missing", "broken"]
 """State of a part: a missing part is optional, and a broken part is installed and fails."""

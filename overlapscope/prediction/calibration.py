@@ -1,6 +1,6 @@
 """Hardware constants for predictions: lengths of copies, and costs of launches, waits and graphs.
 
-They come from a file written by the laboratory's calibration of a GPU, from a trace (`observed_hardware`), or from the
+They come from a file written by the laboratory's calibration of a GPU, from a trace (`hardware.observe`), or from the
 shipped table, which is a calibration of an H200.
 """
 

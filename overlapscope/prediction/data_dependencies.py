@@ -6,40 +6,26 @@ data. Without shapes, the order of the program decides.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.base.columns import pick
+from overlapscope.analysis.host import around
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.shapes import Shapes
+from overlapscope.base.kept import kept
+from overlapscope.prediction.graph import Graph, RecordedParts
 from overlapscope.prediction.steps import step_of_items
-from overlapscope.trace.model import Kind
+from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
+from overlapscope.trace.model import Kind, Trace
 
 BY_SHAPES = (
     "Only kernels whose op has an input with as many elements (by the recorded shapes) use what {copies} moved. A "
     "view or a reshape keeps that number; an earlier slice, or a view as another dtype, does not."
 )
 """Assumption behind finding the readers of a copy by shapes."""
-
-
-class ShownNeeds(Struct, frozen=True):
-    """Dependencies of the moved copies that the recording itself shows."""
-
-    needs: bool = False
-    """True if it shows which kernels need each copy, and which kernels each copy needs."""
-    turns: bool = False
-    """True if it also shows which kernels must finish with a buffer before the buffer is written again."""
-    by_shapes: int = 0
-    """Number of copies whose readers are known by shapes."""
-
-    def besides(self, needs: Needs) -> ShownNeeds:
-        """Return the same with further copies taken into account."""
-        return ShownNeeds(
-            needs=self.needs and bool((needs.stated | needs.shown).all()),
-            turns=self.turns and bool(needs.stated.all()),
-            by_shapes=self.by_shapes + int(needs.by_shapes.sum()),
-        )
 
 
 class Needs(Struct, frozen=True, eq=False):
@@ -72,7 +58,7 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
     stated = _stated(graph, line, copies, tied)
     ahead, behind = _neighbours(graph, line, copies)
     shown, by_shapes = np.zeros(len(copies), np.bool_), np.zeros(len(copies), np.bool_)
-    shapes = None if stated.all() else graph.shapes()
+    shapes = None if stated.all() else shapes_of(graph.recorded)
     if shapes is not None:
         lane = _Lane(graph, line, shapes)
         for (_, elements), alike in _by_elements(graph, copies, shapes).items():
@@ -192,3 +178,121 @@ def _neighbours(graph: Graph, line: I64, copies: I64) -> tuple[I64, I64]:
     behind = np.searchsorted(kernels, np.searchsorted(line, copies))
     rows = line[kernels]
     return pick(rows, behind - 1), pick(rows, behind)
+
+
+# -- Shapes of ops' inputs ---------------------------------------------------------------------------
+
+_COPY = "aten::copy_"
+_TAKE_PARTS = frozenset(
+    f"aten::{name}"
+    for name in ("slice", "select", "narrow", "split", "split_with_sizes", "unsafe_split", "tensor_split")
+    + ("chunk", "unsafe_chunk", "unbind", "unfold", "diagonal", "expand", "view_as_real", "view_as_complex")
+)
+_BESIDES_COPIES = frozenset(
+    f"aten::{name}"
+    for name in ("as_strided", "view", "reshape", "_reshape_alias", "flatten", "transpose", "t", "permute", "squeeze")
+    + ("unsqueeze", "detach", "alias", "empty", "empty_strided", "empty_like", "to", "_to_copy", "contiguous")
+)
+"""Ops that may stand between taking a part and copying it."""
+_LOOK = 16
+"""Maximum number of ops to search before a copy."""
+_NO_OPS = ("autograd::", "torch::")
+"""Nodes of the backward pass: their inputs are only gradients, not the tensors that they saved."""
+
+
+@kept()
+def shapes_of(recorded: RecordedParts) -> Shapes | None:
+    """Return the shapes of a recording's inputs, from its file; None if unavailable."""
+    inputs = read_inputs(recorded.trace)
+    return None if inputs is None else Shapes(recorded.trace, inputs)
+
+
+class Shapes:
+    """The inputs of a trace's CPU ops, for queries about launches: rows of `Trace.runtime_calls`."""
+
+    def __init__(self, trace: Trace, inputs: Inputs) -> None:
+        self._ops, self._calls, self._number = trace.cpu_ops, trace.runtime_calls, inputs.number
+        self._signatures = inputs.signatures
+        self._op = around(self._ops, self._calls.thread, self._calls.start_ns)
+        """The innermost op around each call."""
+        self.readable = pick(self._all_known(), self._op, False)
+        """Mask of the calls whose op can read only tensors with known shapes."""
+        self._having = defaultdict(list)
+        for number, signature in enumerate(self._signatures):
+            for elements in signature.elements:
+                self._having[elements].append(number)
+        self._on_thread = dict(rows_by(self._ops.thread))
+
+    @kept()
+    def moved(self, call: int, size: int) -> tuple[int, ...]:
+        """Return the elements that a call's copy of `size` bytes moves, and the sizes of its possible tensors.
+
+        A copy may move a whole tensor or a part of a larger one. Empty if unknown.
+        """
+        op = int(self._op[call])
+        copied = self._copied(op, size)
+        return (copied, *sorted(self._taken_from(op) - {copied})) if copied > 0 else ()
+
+    @kept()
+    def reading(self, elements: int) -> Bool:
+        """Return a mask of the calls inside an op with an input of this many elements."""
+        ops, calls = self._ops, self._calls
+        rows = np.flatnonzero(self._with_input(elements))
+        inside = np.zeros(len(calls), np.bool_)
+        for thread, of_thread in rows_by(ops.thread[rows]):
+            called, of_thread = np.flatnonzero(calls.thread == thread), rows[of_thread]
+            depth = np.zeros(len(called) + 1, np.int64)
+            np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.start_ns[of_thread]), 1)
+            np.add.at(depth, np.searchsorted(calls.start_ns[called], ops.end_ns[of_thread]), -1)
+            inside[called] = np.cumsum(depth)[:-1] > 0
+        return inside
+
+    @kept()
+    def parts_ns(self, elements: int) -> I64:
+        """Return when parts of a tensor of this many elements were taken, in order."""
+        taking = self._ops.named(lambda name: name in _TAKE_PARTS)
+        return self._ops.start_ns[taking & self._with_input(elements)]
+
+    def _with_input(self, elements: int) -> Bool:
+        having = np.array(self._having.get(elements, []), np.int64)
+        rows: Bool = mask_of(having, len(self._signatures) + 1)[self._number]
+        return rows
+
+    def _all_known(self) -> Bool:
+        """Return a mask of the ops whose kernels can read only inputs with known shapes."""
+        complete = np.array([*(signature.whole for signature in self._signatures), False])[self._number]
+        unnamed = np.array([*(signature.unnamed for signature in self._signatures), True])[self._number]
+        # Among PyTorch's own ops, only indexing takes lists of optional tensors, which have no type.
+        plain = self._ops.named(lambda name: name.startswith("aten::") and "index" not in name)
+        op = self._ops.named(lambda name: "::" in name and not name.startswith(_NO_OPS))
+        all_known: Bool = complete & op & (plain | ~unnamed)
+        return all_known
+
+    def _signature(self, op: int) -> Signature | None:
+        number = int(self._number[op])
+        return self._signatures[number] if number >= 0 else None
+
+    def _copied(self, op: int, size: int) -> int:
+        """Return the number of elements that an op's copy moves; 0 if unknown."""
+        inputs = self._signature(op) if op >= 0 and self._ops.name(op) == _COPY else None
+        if inputs is None or size <= 0:
+            return 0
+        each = ITEM_BYTES.get(inputs.first_type)
+        if inputs.first > 0:
+            fits = size % inputs.first == 0 if each is None else size == inputs.first * each
+            return inputs.first if fits else 0
+        return size // each if each is not None and inputs.first < 0 and size % each == 0 else 0
+
+    def _taken_from(self, op: int) -> set[int]:
+        """Return the elements of the tensors that parts were taken of right before a copy: `buffer[3].copy_(new)`."""
+        ops, sizes = self._ops, set[int]()
+        rows = self._on_thread[int(ops.thread[op])]
+        at = int(np.searchsorted(rows, op))
+        for row in rows[max(0, at - _LOOK) : at][::-1].tolist():
+            name = ops.name(row)
+            if name in _TAKE_PARTS:
+                inputs = self._signature(row)
+                sizes.update(inputs.elements if inputs is not None else ())
+            elif name not in _BESIDES_COPIES and ops.end_ns[row] <= ops.start_ns[op]:
+                break
+        return sizes

@@ -51,15 +51,19 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
     Args:
         offered: Table of the available changes, if the user named none.
     """
-    blocks: list[Block] = [Heading("overlapscope whatif", 1), _answer(result)]
+    title = f"overlapscope: {clean(PurePath(result.source).name, _NAME_LIMIT)}, what if"
+    answer = headline(result)
+    tone: Tone = "" if answer.level == "muted" else answer.level
+    verdict = Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone)
+    blocks: list[Block] = [Heading("overlapscope whatif", 1), verdict]
     if not result.replay.valid:
         blocks.append(Items(tuple(map(with_code, refusal(result)))))
-        return Document(_title(result), tuple(blocks))
+        return Document(title, tuple(blocks))
     changed = changes_anything(result)
     if changed:
         # The first table with rows answers the question: the ladder, or else the buckets of the step.
-        answer, *more = (table for table in (ladder(result), buckets(result), overlap(result)) if table.rows)
-        blocks += [answer, *detail("where the time goes" if result.ladder else "overlap", more)]
+        first, *more = (table for table in (ladder(result), buckets(result), overlap(result)) if table.rows)
+        blocks += [first, *detail("where the time goes" if result.ladder else "overlap", more)]
     if result.interventions:
         blocks.append(Section(tuple(changes(result)), "Changes"))
     if changed:
@@ -69,22 +73,12 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
     blocks += detail("fidelity of the replay", [fidelity])
     if offered is not None:
         blocks.append(offered)
-    return Document(_title(result), tuple(blocks))
+    return Document(title, tuple(blocks))
 
 
 def _rests_on(table: Table) -> Iterator[Block]:
     if table.rows:
         yield panel(table.title, replace(table, title=""), folded=True)
-
-
-def _title(result: WhatIf) -> str:
-    return f"overlapscope: {clean(PurePath(result.source).name, _NAME_LIMIT)}, what if"
-
-
-def _answer(result: WhatIf) -> Section:
-    answer = headline(result)
-    tone: Tone = "" if answer.level == "muted" else answer.level
-    return Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone)
 
 
 def remarks(result: WhatIf) -> Iterator[Text]:

@@ -20,18 +20,18 @@ blocking calls and the intervals are this package's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.host_order import Calls
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.shapes import Shapes
 from overlapscope.trace.model import F64, I8, I64, Bool, Kind, Memory, Trace
 
 
@@ -66,6 +66,13 @@ class DeviceItems(Columns, frozen=True):
     start_ns: I64
     """Measured start."""
     end_ns: I64
+
+    @classmethod
+    def of(cls, **columns: NDArray[Any] | int) -> DeviceItems:
+        """Return items of some columns; the others are those of ops that no call launches."""
+        usual = {"device": 0, "kind": int(Kind.OTHER), "host_memory": 0, "bytes": -1, "call": -1, "launch_lag_ns": 0}
+        usual |= {"after_call": False, "queue_lag_ns": 0, "engine_lag_ns": 0, "release_ns": EARLIEST_NS}
+        return cls.filled(**usual | {"moved": False, "gone": False} | columns)
 
     @property
     def is_copy(self) -> Bool:
@@ -153,11 +160,6 @@ def by_thread(recorded: RecordedParts) -> list[tuple[int, I64]]:
     return [(recorded.threads[number], rows) for number, rows in rows_by(recorded.calls.thread)]
 
 
-@kept()
-def _previous(recorded: RecordedParts) -> I64:
-    return recorded.calls.previous
-
-
 class Network(Struct, frozen=True, eq=False):
     """Items and calls with everything that they wait for: what a replay needs."""
 
@@ -184,8 +186,6 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
     trace: Trace
     recorded: RecordedParts
     stated: StatedNeeds
-    shapes: Callable[[], Shapes | None]
-    """Shapes of inputs, read from the recording's file on first use; None if unknown."""
     streams: tuple[tuple[int, int], ...]
     """Device and stream of each lane; lanes that interventions make have stream numbers that the trace does not use."""
     unexplained_ns: I64
@@ -196,11 +196,6 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
     def by_thread(self) -> list[tuple[int, I64]]:
         """Return each thread's id with its calls in order."""
         return by_thread(self.recorded)
-
-    @property
-    def previous(self) -> I64:
-        """The previous call on the thread of each call; -1 for none."""
-        return _previous(self.recorded)
 
     @property
     def item_of_op(self) -> I64:

@@ -8,9 +8,6 @@ is.
 
 from __future__ import annotations
 
-from functools import cache, partial
-from typing import NamedTuple
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -24,7 +21,6 @@ from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Waits, Why
 from overlapscope.prediction.guesses import SKEW_NS, guess_waits, seen_orders
-from overlapscope.prediction.shapes import look_up
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
 
 AFTER_CALL_NS = 50_000
@@ -57,7 +53,6 @@ def build(trace: Trace, constants: Constants) -> Graph:
         orders=orders,
         waits=waits,
         stated=StatedNeeds(item_of_op[source], item_of_op[held]),
-        shapes=cache(partial(look_up, trace)),
         streams=tuple(map(of_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,
@@ -78,7 +73,7 @@ def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
     same = np.ones(len(first), np.bool_)
     np.logical_and.at(same, item_of_op, ops.kind == ops.kind[first][item_of_op])
     start = ops.start_ns[first]
-    items = DeviceItems.filled(
+    items = DeviceItems.of(
         device=ops.device[first],
         lane=stream_keys(ops.device[first], ops.stream[first]),
         kind=np.where(alone | same, ops.kind[first], Kind.OTHER),
@@ -86,13 +81,7 @@ def _find_items(trace: Trace, of_runtime_call: I64) -> tuple[DeviceItems, I64]:
         bytes=size,
         duration_ns=end - start,
         call=call[first],
-        launch_lag_ns=0,
-        after_call=False,
-        queue_lag_ns=0,
-        engine_lag_ns=0,
         release_ns=np.where(call[first] < 0, start, EARLIEST_NS),
-        moved=False,
-        gone=False,
         start_ns=start,
         end_ns=end,
     )
@@ -122,20 +111,6 @@ class _Earlier(Columns, frozen=True):
     """End of the previous item on its lane."""
     engine_ns: I64
     """Latest end of an earlier copy on its engine."""
-
-
-class _Precedent(NamedTuple):
-    """A kind of event that items wait for; arrays of shape (items,)."""
-
-    over_ns: I64
-    """End of the event; `EARLIEST_NS` for none."""
-    usual_ns: I64
-    """Usual time from there to the item's start."""
-
-    def lag_ns(self, begins_ns: I64, last: Bool) -> I64:
-        """Return the lags: the measured time if this is the item's `last` precedent, else at most the usual time."""
-        measured = begins_ns - self.over_ns
-        return np.where(last, measured, np.minimum(measured, self.usual_ns))
 
 
 def _with_lags(
@@ -190,15 +165,13 @@ def _lagged(
     latency = np.where(staged, _staging(items, earlier.call_ns, earlier.queue_ns), latency)
     gap, handover = (np.full(len(items), usual or 0) for usual in (constants.kernel_gap_ns, constants.handover_ns))
     held = _held_until(orders, items)
-    by_call = _Precedent(earlier.call_ns, np.where(earlier.after_call, 0, latency))
-    by_queue, by_engine = _Precedent(earlier.queue_ns, gap), _Precedent(earlier.engine_ns, gap)
-    precedents = (by_call, by_queue, by_engine, _Precedent(held, handover))
-    last = np.argmax(np.stack([precedent.over_ns + precedent.usual_ns for precedent in precedents]), axis=0)
-    launch_lag, queue_lag, engine_lag, _ = (
-        precedent.lag_ns(begins, last == number) for number, precedent in enumerate(precedents)
-    )
+    # When each kind of event was over, and the usual time from there to the item's start.
+    over = np.stack([earlier.call_ns, earlier.queue_ns, earlier.engine_ns, held])
+    usual = np.stack([np.where(earlier.after_call, 0, latency), gap, gap, handover])
+    is_last, measured = np.argmax(over + usual, axis=0) == np.arange(len(over))[:, None], begins - over
+    launch_lag, queue_lag, engine_lag, _ = np.where(is_last, measured, np.minimum(measured, usual))
     ended = items.end_ns[orders.first]
-    binding = (last[orders.then] == len(precedents) - 1) & (ended == held[orders.then])
+    binding = is_last[-1][orders.then] & (ended == held[orders.then])
     gaps = begins[orders.then] - ended
     items = replace(
         items,

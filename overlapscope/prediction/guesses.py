@@ -87,16 +87,7 @@ def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I
 
 
 def guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tuple[I64, I64]:
-    """Find items that calls are likely to have waited for.
-
-    Args:
-        recorded: The recording.
-        items: Its items.
-        known: Mask of the calls whose waits are known.
-
-    Returns:
-        Calls and items of equal length.
-    """
+    """Pair calls with the items that they are likely to have waited for, except those whose waits are known."""
     calls = recorded.calls
     guesses = (_own_copies(calls, items, ~known), _synchronized(recorded, items, ~known), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*guesses, strict=True))
@@ -193,10 +184,9 @@ class _LaunchedItems:
 
     def __init__(self, calls: Calls, items: DeviceItems) -> None:
         launched = np.flatnonzero(items.call >= 0)
-        launched = launched[np.argsort(items.call[launched], kind="stable")]
-        called_ns = calls.start_ns[items.call[launched]]
-        order = np.argsort(called_ns, kind="stable")
-        self._item, self._called_ns = launched[order], called_ns[order]
+        call = items.call[launched]
+        self._item = launched[np.lexsort((call, calls.start_ns[call]))]
+        self._called_ns = calls.start_ns[items.call[self._item]]
         self._end_ns = items.end_ns[self._item]
 
     def before(self, at_ns: int) -> int:

@@ -8,22 +8,59 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import on_thread, rows_of
-from overlapscope.base.columns import I32, mask_of
+from overlapscope.base.columns import I32, mask_of, quantile
 from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import Intervals, contains, covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
-from overlapscope.prediction.overhead import LEFT, MOST_TIMES, event_cost
+from overlapscope.prediction.hardware import KERNEL_LAUNCH
 from overlapscope.prediction.replay import Replay
-from overlapscope.trace.model import F64, I64, Bool, HostEvents
+from overlapscope.trace.model import F64, I64, Bool, HostEvents, Trace
 
+MOST_TIMES = 3.0
+"""Maximum overhead to remove, as a multiple of the overhead by the launch calls; up to 2 was seen
+(`docs/evaluation/plain.md`)."""
+PLAIN_LAUNCH_NS = 2200.0
+"""Length of a kernel's launch call without recording. This and the fractions below fit 37 recordings of 22 programs on
+H200s, which were also timed without a profiler (`docs/evaluation/plain.md`)."""
+_OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
+"""Overhead of an op, of a call, around a call, and of a Python function, as fractions of the overhead of a launch call.
+"""
+_USUAL_ADDED_NS = 2500.0
+"""Overhead of a launch call in recordings with too few launches to measure it."""
+_FEWEST = 20
+_QUICK = 0.1
+"""Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue, or load a
+module."""
+LEFT = 0.2
+"""Minimum fraction of each stretch of host work that remains without the overhead."""
 H = TypeVar("H", bound=HostEvents)
 _MOST_THREADS = 2
 """Number of threads whose events are kept for the next replay. Most programs launch from two."""
 _Knots = tuple[I64, F64]
 """Instants of the recording, ascending, and their times in the replay."""
+
+
+def event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float, float]:
+    """Return the overhead, in nanoseconds, of a recorded op, inside a call, around a call, and of a Python function.
+
+    The recording's launch calls determine it, in the proportions of a calibration of the same machine, if there is one.
+    """
+    calls = trace.runtime_calls
+    launches = np.flatnonzero(call_kinds.named(calls, KERNEL_LAUNCH))
+    added = _USUAL_ADDED_NS
+    if len(launches) >= _FEWEST:
+        quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK)
+        added = max(quick - PLAIN_LAUNCH_NS, 0.0)
+    op, call, around, frame = _OP, _CALL, _AROUND_CALL, _FRAME
+    if calibrated.op_cost_ns and calibrated.call_cost_ns and calibrated.frame_cost_ns:
+        then = max((calibrated.launch_call_ns or 0) - PLAIN_LAUNCH_NS, 1.0)
+        op, frame = calibrated.op_cost_ns / then, calibrated.frame_cost_ns / then
+        call, around = (calibrated.call_cost_ns / then * part / (_CALL + _AROUND_CALL) for part in (call, around))
+    return op * added, call * added, around * added, frame * added
 
 
 class HostClock:

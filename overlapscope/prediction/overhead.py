@@ -16,43 +16,22 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.plain_step import PlainStep, from_user, measured
-from overlapscope.base.columns import quantile
 from overlapscope.base.grouping import rows_by
-from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.observed_hardware import KERNEL_LAUNCH
+from overlapscope.prediction.host_clock import LEFT, MOST_TIMES, event_cost
 from overlapscope.prediction.replay import replay
-from overlapscope.prediction.steps import mean, step_times
-from overlapscope.trace.model import F64, I64, HostEvents, Trace
+from overlapscope.prediction.steps import step_times
+from overlapscope.trace.model import F64, I64, HostEvents
 
 _CLOSE = 0.005
 """Maximum relative difference between a replayed step and the plain step that counts as equal."""
-MOST_TIMES = 3.0
-"""Maximum overhead to remove, as a multiple of the overhead by the launch calls; up to 2 was seen
-(`docs/evaluation/plain.md`)."""
 _ALIKE, DIFFER = 0.015, 0.03
 """Maximum relative errors of a step: with the usual overhead, and from differences of kernels and copies between runs.
 """
 _MOST_PART = 0.98
 """Maximum fraction of the host's work that may be removed."""
 _TRIES = 8
-PLAIN_LAUNCH_NS = 2200.0
-"""Length of a kernel's launch call without recording. This and the fractions below fit 37 recordings of 22 programs on
-H200s, which were also timed without a profiler (`docs/evaluation/plain.md`)."""
-_OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
-"""Overhead of an op, of a call, around a call, and of a Python function, as fractions of the overhead of a launch call.
-"""
-_USUAL_ADDED_NS = 2500.0
-"""Overhead of a launch call in recordings with too few launches to measure it."""
-_FEWEST = 20
-_QUICK = 0.1
-"""Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue, or load a
-module."""
-LEFT = 0.2
-"""Minimum fraction of each stretch of host work that remains without the overhead."""
 
 
 def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
@@ -187,14 +166,6 @@ def _over(base: Base, wanted_ns: int) -> float:
     return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
 
 
-def busy_ns(base: Base) -> int:
-    """Return the mean time that the device works per step."""
-    items, steps = base.graph.items, base.recorded
-    on_device = (items.device == base.device) & ~items.gone
-    busy = union(items.start_ns[on_device], items.end_ns[on_device])
-    return mean(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
-
-
 class _HostCost(NamedTuple):
     """Overhead of recording on each call of a graph, in nanoseconds."""
 
@@ -202,25 +173,6 @@ class _HostCost(NamedTuple):
     """Overhead on the work before each call."""
     length_ns: float
     """Overhead on the call."""
-
-
-def event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float, float]:
-    """Return the overhead, in nanoseconds, of a recorded op, inside a call, around a call, and of a Python function.
-
-    The recording's launch calls determine it, in the proportions of a calibration of the same machine, if there is one.
-    """
-    calls = trace.runtime_calls
-    launches = np.flatnonzero(call_kinds.named(calls, KERNEL_LAUNCH))
-    added = _USUAL_ADDED_NS
-    if len(launches) >= _FEWEST:
-        quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK)
-        added = max(quick - PLAIN_LAUNCH_NS, 0.0)
-    op, call, around, frame = _OP, _CALL, _AROUND_CALL, _FRAME
-    if calibrated.op_cost_ns and calibrated.call_cost_ns and calibrated.frame_cost_ns:
-        then = max((calibrated.launch_call_ns or 0) - PLAIN_LAUNCH_NS, 1.0)
-        op, frame = calibrated.op_cost_ns / then, calibrated.frame_cost_ns / then
-        call, around = (calibrated.call_cost_ns / then * part / (_CALL + _AROUND_CALL) for part in (call, around))
-    return op * added, call * added, around * added, frame * added
 
 
 def _host_cost(base: Base) -> _HostCost:

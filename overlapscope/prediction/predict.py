@@ -1,38 +1,46 @@
-"""Predicts a step from a recording and interventions."""
+"""Predictions of a step from a recording: with interventions, or with those that save most."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
+from itertools import combinations
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import average
 from overlapscope.analysis.figures import Buckets, Overlap, Period, Window
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
-from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
+from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause, OtherCause
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import Choice, parse
-from overlapscope.prediction.interventions.intervention import Applied, Request
-from overlapscope.prediction.noise import spread
-from overlapscope.prediction.overhead import busy_ns, plain_program
+from overlapscope.prediction.hardware import Hardware, Stance
+from overlapscope.prediction.interventions import INTERVENTIONS, Applied, Choice, in_order, parse
+from overlapscope.prediction.outcomes import (
+    Outcome,
+    apply,
+    gain,
+    interval,
+    outcome,
+    outcomes,
+    replayed_as,
+)
+from overlapscope.prediction.overhead import plain_program
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
-from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.replay import Deadlock, Replay
 from overlapscope.prediction.result import (
     AppliedChange,
     Assumption,
@@ -42,26 +50,34 @@ from overlapscope.prediction.result import (
     Figure,
     KnownStep,
     Percentage,
+    Rung,
     WhatIf,
 )
-from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, step_times
-from overlapscope.trace.model import Kind, Trace
+from overlapscope.prediction.steps import StepTimes, least_step_ns
+from overlapscope.trace.model import Bool, Kind, Trace
 
+VALUE_BYTES = 1024
+"""Maximum size of a download that counts as a value or two."""
+LEAST_GAIN = 0.01
+"""Minimum fraction of the unchanged step that a rung must save."""
 _PLACES = 5
+_WORDS = {
+    "h2d_two_way": "H2D rate beside D2H copies, of the rate alone",
+    "d2h_two_way": "D2H rate beside H2D copies, of the rate alone",
+    "launch_latency_ns": "launch call to its kernel, the stream being empty",
+    "copy_latency_ns": "copy call to its copy, the stream being empty",
+    "kernel_gap_ns": "end of a kernel to the next in the queue",
+    "handover_ns": "end of an op to the start of an op that an event held back",
+    "return_ns": "end of an op to the return of the call that waits for it",
+    "sync_call_ns": "synchronize call with nothing to wait for",
+    "copy_call_ns": "pinned copy call",
+    "graph_call_ns": "graph launch call, one kernel",
+    "graph_node_call_ns": "graph launch call, each kernel more",
+    "graph_latency_ns": "graph launch call to its first kernel",
+    "graph_gap_ns": "end of a kernel to the next inside a graph",
+}
+"""Names of the constants that interventions use (`Intervention.uses`)."""
 _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
-
-
-class Outcome(msgspec.Struct, frozen=True, eq=False):
-    """Result of interventions on a recording, under given stances."""
-
-    applied: tuple[Applied, ...]
-    graph: Graph
-    replayed: Replay
-    steps: StepTimes
-    replayed_step_ns: int
-    """Step time when many steps follow each other."""
-    step_ns: int
-    """Real step time (`Base.real_ns`)."""
 
 
 class Prediction(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -80,48 +96,6 @@ class Prediction(msgspec.Struct, frozen=True, eq=False, dict=True):
             return None
         by = (*(self.before.predicted_by or ()), *(choice.text for choice in self.choices))
         return replace(predicted_trace(self.expected.graph, self.expected.replayed), predicted_by=by)
-
-
-def apply(
-    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), computed: Sequence[Applied] = ()
-) -> tuple[Applied, ...]:
-    """Apply each choice to the result of the previous choices.
-
-    Args:
-        stances: Stance of each choice; `EXPECTED` for all by default.
-        computed: Results of the first choices, if they were computed before.
-
-    Returns:
-        The outcome of each choice, in order.
-    """
-    applied = [*computed]
-    each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
-    plain_ns = step_ns(base.trace) if base.plain is None else base.steps.mean_ns
-    for choice, stance in [*each][len(computed) :]:
-        graph = applied[-1].graph if applied else base.graph
-        request = Request(base.hardware, stance, base.judged, plain_ns, choice.argument)
-        applied.append(choice.intervention.apply(graph, request))
-    return tuple(applied)
-
-
-def outcome(
-    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), run: Stance = Stance.EXPECTED
-) -> Outcome:
-    """Apply the choices at their stances, and replay the result as a lucky or unlucky run."""
-    return replayed_as(base, apply(base, choices, stances), run)
-
-
-def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.EXPECTED) -> Outcome:
-    """Replay the result of `apply` as a lucky or unlucky run."""
-    graph, changed = base.graph, any(done.touched for done in applied)
-    if changed:
-        graph = spread(applied[-1].graph, run, plain=base.plain is not None, changed=True)
-    replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
-    steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
-    step_ns = steps.mean_ns
-    if changed and not steps.is_window:
-        step_ns = max(step_ns, engine_ns(graph, base.judged, replayed.start_ns, replayed.end_ns))
-    return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
 
 def predict(
@@ -148,14 +122,6 @@ def predict(
     recorded = prepare(trace, calibration)
     base = plain_program(recorded, plain_step_ns) or recorded
     return conclude(on_device(recorded, device), on_device(base, device), parse(interventions))
-
-
-def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
-    """Return the outcome at each stance, in a run that is as lucky. `expected` is used if already computed."""
-    computed = {} if expected is None else {Stance.EXPECTED: expected}
-    return {
-        stance: computed.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance
-    }
 
 
 def conclude(
@@ -192,7 +158,8 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
         predicted_step_ns=step,
         gain_ns=gain(base, taken),
         gain_pct=100 * (was - step.value) / was if was else None,
-        recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
+        # The recording itself, profiler included.
+        recorded_predicted_step_ns=expected.step_ns if base.plain is None else outcome(recorded, choices).step_ns,
         buckets=_compared_buckets(before, after),
         hidden_copy_pct=_compared_percentage("hidden_copy_pct", before, after),
         efficiency_pct=_compared_percentage("efficiency_pct", before, after),
@@ -204,62 +171,6 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
         replay=_with_doubts(base, constants),
     )
     return Prediction(result, base.trace, expected, tuple(choices))
-
-
-def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
-    """Return the predicted step and its interval."""
-    expected = taken[Stance.EXPECTED]
-    times = [taken[stance].step_ns for stance in Stance]
-    if any(done.touched for done in expected.applied):
-        # The steps of a recording differ among themselves.
-        least, most = (part / max(base.recorded.mean_ns, 1) for part in base.recorded.spread)
-        if base.plain is not None:
-            # The overhead of recording may all have been in the time that the changes remove.
-            times.append(taken[Stance.BEST].replayed_step_ns)
-            # At any stance, the result is only as certain as the plain step.
-            least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
-        times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
-    return Estimate(value=expected.step_ns, low=min(times), high=max(times))
-
-
-def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
-    """Return by how much a step becomes shorter, in runs in which the host is as fast with the changes as without.
-
-    Args:
-        base: Program without the changes.
-        taken: Outcomes of the changes by stance.
-    """
-    value = base.step_ns - taken[Stance.EXPECTED].step_ns
-    if not any(done.touched for done in taken[Stance.EXPECTED].applied):
-        return Estimate(value=value, low=value, high=value)
-    parts = [1 - each.step_ns / max(1, _unchanged_ns(base, stance)) for stance, each in taken.items()]
-    others = [value, *(round(base.step_ns * part) for part in parts)]
-    low, high = min(others), max(others)
-    if base.plain is not None and base.plain.origin == "measured":
-        # Plain steps differ by the time that the device waits, and savings of that time differ in proportion.
-        waiting_ns = max(1, base.step_ns - busy_ns(base))
-        low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
-        high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
-    # No step becomes shorter than its copies and its kernels on one stream take.
-    most = max(value, base.step_ns - base.real_ns(least_step_ns(taken[Stance.EXPECTED].graph, base.judged)))
-    return Estimate(value=value, low=low, high=min(high, most))
-
-
-@kept()
-def _unchanged_ns(base: Base, run: Stance) -> int:
-    """Return the real step time of the unchanged program in a lucky or unlucky run."""
-    if run == Stance.EXPECTED or base.replayed is None:
-        return base.step_ns
-    graph = spread(base.graph, run, plain=base.plain is not None, changed=False)
-    replayed = replay(graph)
-    return base.real_ns(step_times(graph, base.judged, replayed.start_ns, replayed.end_ns).mean_ns)
-
-
-def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:
-    """Return the predicted step of the recording itself, profiler included."""
-    if base.plain is None:
-        return expected.step_ns
-    return outcome(recorded, choices).step_ns
 
 
 def _figures_before(base: Base) -> ReplayFigures:
@@ -378,15 +289,34 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
         for choice, done in zip(choices, expected.applied, strict=True)
         for field in (choice.intervention.uses if done.touched else ())
     ]
-    fields = dict.fromkeys([*_ALWAYS, *used])
-    constants = [constant for field in fields if (constant := base.hardware.constant(field)) is not None]
-    items = expected.graph.items
+    hardware, items = base.hardware, expected.graph.items
+    constants = [
+        Constant(
+            name=_WORDS[field],
+            value=float(value),
+            unit="ns" if field.endswith("_ns") else "x",
+            origin=hardware.origins[field],
+        )
+        for field in dict.fromkeys([*_ALWAYS, *used])
+        if (value := getattr(hardware.constants, field)) is not None
+    ]
     for done in expected.applied:
         for kind in (Kind.H2D, Kind.D2H):
             sizes = items.bytes[done.copies[items.kind[done.copies] == kind]]
             if len(sizes):
-                constants.append(base.hardware.copy_constant(kind, int(np.median(sizes))))
+                constants.append(_copy_constant(hardware, kind, int(np.median(sizes))))
     return tuple(dict.fromkeys(constants))
+
+
+def _copy_constant(hardware: Hardware, kind: Kind, size: int) -> Constant:
+    """Return the duration of a copy."""
+    ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in hardware.sized[kind]]
+    return Constant(
+        name=f"pinned {kind.name} copy of {size_text(size)}",
+        value=float(round(hardware.copy_ns(kind, np.array([size]))[0])),
+        unit="ns",
+        origin=hardware.sized[kind][int(np.argmin(ratio))][1],
+    )
 
 
 class ReplayFigures(msgspec.Struct, frozen=True):
@@ -478,3 +408,123 @@ def _compared_percentage(name: str, before: ReplayFigures, after: Sequence[Repla
         low=min(numbers, default=None),
         high=max(numbers, default=None),
     )
+
+
+# -- The ladder ----------------------------------------------------------------------------------
+
+
+def best(
+    trace: Trace,
+    *,
+    device: int | None = None,
+    calibration: Calibration | None = None,
+    plain_step_ns: int | None = None,
+) -> Prediction:
+    """Predict with the best set of interventions, and list the gain of each.
+
+    Starting without changes, the intervention that gains most is added, or the best pair if no single intervention
+    gains anything, until nothing gains another 1% of the step. This raises the same errors as `predict`.
+
+    Returns:
+        The prediction with the whole set.
+    """
+    prepared = prepare(trace, calibration)
+    base = on_device(plain_program(prepared, plain_step_ns) or prepared, device)
+    recorded = on_device(prepared, device)
+    if not recorded.fidelity.valid:
+        return conclude(recorded, base, ())
+    was = base.step_ns
+    alone = {choice: done for choice in candidates(base) for done in apply(base, [choice]) if done.touched}
+    remaining = list(alone)
+    taken: tuple[Choice, ...] = ()
+    now = was
+    unchanged = Estimate(value=was, low=was, high=was)
+    rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
+    reached: Mapping[Stance, Outcome] | None = None
+    while gained := _next(base, alone, taken, remaining, now):
+        expected, added = gained
+        now = expected.step_ns
+        taken = in_order((*taken, *added))
+        remaining = [choice for choice in remaining if choice not in added]
+        try:
+            reached = outcomes(base, taken, expected)
+        except Deadlock:
+            reached = None
+            continue
+        step_ns = interval(base, reached)
+        rungs.append(
+            Rung(
+                interventions=tuple(choice.text for choice in taken),
+                added=" + ".join(choice.text for choice in added),
+                predicted_step_ns=step_ns,
+                gain_ns=was - step_ns.value,
+            )
+        )
+    chosen = conclude(recorded, base, taken, reached)
+    return replace(chosen, result=msgspec.structs.replace(chosen.result, ladder=tuple(rungs)))
+
+
+def candidates(base: Base) -> list[Choice]:
+    """Return the candidates for the ladder: every intervention, and `no-sync` for each blocking call of the trace.
+
+    Work of the host can be done elsewhere in many ways or in none, so that leaving it out is no candidate.
+    """
+    runtime = base.trace.runtime_calls
+    blocking = call_kinds.synchronises(runtime)
+    rows = base.graph.calls.row[base.graph.waits.call]
+    names = sorted({runtime.name(row) for row in rows[blocking[rows]].tolist()} - _reading(base, blocking))
+    return [
+        Choice(intervention, argument)
+        for intervention in INTERVENTIONS.values()
+        if not intervention.words.arguments
+        for argument in (names if intervention.words.argument_required else [None])
+    ]
+
+
+def _reading(base: Base, blocking: Bool) -> set[str]:
+    """Return the blocking calls after which the host can read data downloaded since its previous wait.
+
+    Skipping such a wait would be wrong, unless the program is changed to read later. That is possible for a value or
+    two, as with `item()`, so only larger downloads count.
+    """
+    items, calls, runtime = base.graph.items, base.graph.calls, base.trace.runtime_calls
+    waits = np.flatnonzero(blocking[calls.row])
+    waits = waits[np.argsort(calls.end_ns[waits], kind="stable")]
+    ends = calls.end_ns[waits]
+    since = np.append(np.iinfo(np.int64).min, ends[:-1])
+    big = np.sort(items.end_ns[(items.kind == Kind.D2H) & (items.bytes > VALUE_BYTES)])
+    landed = np.searchsorted(big, ends, side="right") > np.searchsorted(big, since[: len(ends)], side="right")
+    return {runtime.name(row) for row in calls.row[waits[landed]].tolist()}
+
+
+def _next(
+    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
+) -> tuple[Outcome, tuple[Choice, ...]] | None:
+    """Find the best next rung: a candidate, or else a pair, that shortens the step most.
+
+    Args:
+        alone: Result of each candidate on the unchanged recording.
+        now_ns: Step time of the current rung.
+
+    Returns:
+        The outcome and the added candidates, the first of equals; None if nothing gains enough.
+    """
+    worth_ns = LEAST_GAIN * base.step_ns
+    for many in (1, 2):
+        best = None
+        for added in combinations(remaining, many):
+            choices = in_order((*taken, *added))
+            applied = apply(base, choices, computed=[alone[choices[0]]])
+            # A set whose lower bound is too long needs no replay.
+            least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.judged))
+            if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
+                continue
+            try:
+                tried = replayed_as(base, applied)
+            except Deadlock:
+                continue
+            if now_ns - tried.step_ns >= worth_ns and (best is None or tried.step_ns < best[0].step_ns):
+                best = tried, added
+        if best is not None:
+            return best
+    return None

@@ -11,10 +11,8 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import PlainOrigin
-from overlapscope.base.saved import Instant, Quantity, Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Instant, Quantity, Tool
 from overlapscope.base.shown import Shown
-
-SCHEMA_VERSION = 1
 
 Origin = Literal["calibration", "trace", "table"]
 """Source of a hardware constant: a calibration of this GPU, the trace itself, or the shipped table."""

@@ -73,10 +73,9 @@ def _step_of_calls(recorded: RecordedParts) -> I64:
     starts = np.searchsorted(calls.start_ns, notes.start_ns[rows])
     ends = np.searchsorted(calls.start_ns, notes.end_ns[rows])
     ends = np.minimum(ends, np.append(starts[1:], len(calls))[: len(ends)])
-    step = np.full(len(calls), -1, np.int64)
-    for number, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        step[begin:end] = number
-    return step
+    call = np.arange(len(calls))
+    step: I64 = np.searchsorted(starts, call, side="right") - 1
+    return np.where(call < pick(ends, step, 0), step, -1)
 
 
 def _place_of_items(graph: Graph, numbers: I64) -> I64:

@@ -1,9 +1,9 @@
-"""Charts of the ranks of a job, with a place for each rank. They work for two ranks and for thousands."""
+"""Figures that color ranks, and charts with a place for each rank. They work for two ranks and for thousands."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -12,10 +12,98 @@ from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
-from overlapscope.ranks.frame import by_steps, rows_of
-from overlapscope.ranks.metrics import RankMetric, unit_of
-from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
+from overlapscope.ranks.result import RankRow, RanksReport, by_steps, rows_of
 from overlapscope.ranks.verdict import row_name
+
+# -- Figures that color ranks ------------------------------------------------------------------------
+
+
+class RankMetric(Struct, frozen=True):
+    """A figure of a rank."""
+
+    key: str
+    title: str
+    measure: Literal["ns", "pct"]
+    meaning: str
+    of: Callable[[RankRow], float | None]
+    worse: Literal["more", "less"] = "more"
+    from_zero: bool = True
+    """True if its colors begin at zero. If ranks hardly differ, that makes them all look alike."""
+
+    def text(self, value: float | None, unit: Unit) -> str:
+        """Return a value with its unit."""
+        if self.measure == "pct":
+            return percent(value)
+        return unit.text(None if value is None else round(value))
+
+
+METRICS: Final[dict[str, RankMetric]] = {
+    metric.key: metric
+    for metric in (
+        RankMetric(
+            "made-wait",
+            "made others wait",
+            "ns",
+            "How long all other ranks together waited for this rank in an average step, in the collectives in which it "
+            "came last.",
+            lambda row: row.made_wait_ns,
+        ),
+        RankMetric(
+            "waited",
+            "waited",
+            "ns",
+            "How long its collectives ran in an average step before the last rank arrived.",
+            lambda row: row.waited_ns,
+        ),
+        RankMetric(
+            "exposed-comm",
+            "exposed communication",
+            "pct",
+            "Share of its time in which it communicated without computing, including waiting.",
+            lambda row: row.exposed_comm_pct,
+        ),
+        RankMetric(
+            "efficiency",
+            "overlap efficiency",
+            "pct",
+            "How much of the possible overlap of copies and kernels happened.",
+            lambda row: row.efficiency_pct,
+            worse="less",
+            from_zero=False,
+        ),
+        RankMetric(
+            "step",
+            "step time",
+            "ns",
+            "Its average step, as recorded.",
+            lambda row: row.judged.span_ns if row.judged is not None and row.judged.steps else None,
+            from_zero=False,
+        ),
+    )
+}
+
+
+def values_of(report: RanksReport, metric: RankMetric) -> list[float]:
+    """Return the values of the ranks that have one."""
+    return [value for row in rows_of(report) if (value := metric.of(row)) is not None]
+
+
+def metrics_shown(report: RanksReport) -> tuple[RankMetric, ...]:
+    """Return the metrics that at least one rank has, the most useful first."""
+    return tuple(metric for metric in METRICS.values() if values_of(report, metric))
+
+
+def first_metric(report: RanksReport) -> RankMetric | None:
+    """Return the metric to show first: waiting for others if there is any, otherwise the first that isn't zero."""
+    metrics = metrics_shown(report)
+    return next((metric for metric in metrics if any(values_of(report, metric))), next(iter(metrics), None))
+
+
+def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:
+    """Return one unit for all values; any unit for percentages."""
+    longest = max((abs(value) for value in values), default=0) if metric.measure == "ns" else 0
+    return unit_for(round(longest))
+
 
 MOST_BARS = 2048
 """Maximum number of ranks in the charts that have a bar for each rank."""
@@ -194,12 +282,9 @@ def _labelled(dark: bool, at: Sequence[int], labels: Sequence[str], **more: Any)
 
 
 def step_map(report: RanksReport, dark: bool) -> Figure:
-    """Draw a line for each of the `drawn_steps` and a place for each rank, colored by the rank's delay.
+    """Return a chart: a line for each of the `drawn_steps`, a place for each rank, colored by the rank's delay.
 
     The delay is against the median of the step over all ranks.
-
-    Returns:
-        The chart.
     """
     places, drawn = slots(report), drawn_steps(report)
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
@@ -233,7 +318,8 @@ def drawn_steps(report: RanksReport) -> list[int]:
     """Return the numbers of the steps in the map of steps, in order; none if no two ranks have a step in common."""
     most = max(1, min(MOST_STEPS, MOST_CELLS // max(len(slots(report)), 1)))
     compared = [number for number, step in enumerate(report.steps) if step.ranks > 1]
-    widest = sorted(compared, key=lambda number: (-_relative(report.steps[number]), number))
+    spreads = [step.spread_ns / step.median_ns if step.median_ns else 0.0 for step in report.steps]
+    widest = sorted(compared, key=lambda number: (-spreads[number], number))
     return sorted(widest[:most])
 
 
@@ -246,10 +332,6 @@ def step_note(report: RanksReport, drawn: int) -> str:
         if drawn < count
         else sentence
     )
-
-
-def _relative(step: StepSkew) -> float:
-    return step.spread_ns / step.median_ns if step.median_ns else 0.0
 
 
 def _skew(report: RanksReport, place: Slot, number: int, unit: Unit) -> tuple[float | None, str]:
@@ -280,7 +362,12 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
     rows = rows_of(report)
     unit = unit_for(max((row.span_ns for row in rows), default=0))
     bars = stacked_bars(
-        [{} if place.row is None else _named(rows[place.row]) for place in places],
+        [
+            {}
+            if place.row is None
+            else {bucket_of(name).name: ns for name, ns in rows[place.row].buckets.named().items()}
+            for place in places
+        ],
         [escape(place.name) for place in places],
         unit,
         dark,
@@ -295,10 +382,6 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
         xaxis=_rank_axis(places, dark),
         yaxis=axis(dark, f"{'average step' if by_steps(rows) else 'time on the device'}, {unit.name}"),
     )
-
-
-def _named(row: RankRow) -> dict[str, int]:
-    return {bucket_of(name).name: ns for name, ns in row.buckets.named().items()}
 
 
 def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any]:

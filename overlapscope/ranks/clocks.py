@@ -209,7 +209,7 @@ class _Ends:
         Returns:
             For each rank, its reference, its offset from it and the error of that offset.
         """
-        reference = self._components()
+        reference = components(self.rank[self.first][self.meeting], self.rank, self.ranks)
         offset, error = np.zeros(self.ranks, np.int64), np.zeros(self.ranks, np.int64)
         estimated = reference == np.arange(self.ranks)
         while (missing := (reference >= 0) & ~estimated).any():
@@ -232,32 +232,16 @@ class _Ends:
             estimated[shifted] = True
         return _Estimate(reference, offset, error)
 
-    def _components(self) -> I64:
-        """Return for each rank the lowest rank connected with it through meetings; -1 for ranks without meetings."""
-        label = np.arange(self.ranks)
-        while True:
-            lowest = np.minimum.reduceat(label[self.rank], self.first)[self.meeting]
-            new = label.copy()
-            reached = np.minimum.reduceat(lowest[self._by_rank], self._rank_first)
-            new[self._present] = np.minimum(label[self._present], reached)
-            if (new == label).all():
-                break
-            label = new
-        return np.where(mask_of(self._present, self.ranks), label, -1)
-
     def odd(self, offset: I64) -> Bool:
         """Select the meetings whose ends are far apart with these offsets."""
-        far: Bool = self._spread(offset) > ODD_SLACK * self.slack
+        far: Bool = self._range(self.end - offset[self.rank]) > ODD_SLACK * self.slack
         return far
 
     def follow(self, offset: I64) -> _Followed:
-        """Follow the clocks from meeting to meeting of each group, because its members may share no other meetings.
+        """Return the clocks at each meeting, followed within each group, as its members may share no other meetings.
 
         Args:
             offset: Offset of each rank, about which its clock may drift.
-
-        Returns:
-            The clocks at each meeting.
         """
         end = self.end - offset[self.rank]
         apart = end - end[self.first][self.meeting]
@@ -295,10 +279,6 @@ class _Ends:
         alike: I64 = self.slack[meeting] - self._transfer[meeting]
         return alike + (self._transfer[meeting] >> np.clip(count - 1, 0, HALVINGS))
 
-    def _spread(self, offset: I64) -> I64:
-        """Return the distance between the ends of each meeting with these offsets."""
-        return self._range(self.end - offset[self.rank])
-
     def _range(self, values: I64) -> I64:
         """Return the distance between the largest and the smallest value of each meeting."""
         distance: I64 = np.maximum.reduceat(values, self.first) - np.minimum.reduceat(values, self.first)
@@ -324,6 +304,19 @@ class _Ends:
                 break
             before = now
         return low, high
+
+
+def components(first: I64, second: I64, ranks: int) -> I64:
+    """Return for each rank the lowest rank connected with it through pairs of ranks; -1 for ranks without pairs."""
+    label = np.arange(ranks)
+    while True:
+        new = label.copy()
+        np.minimum.at(new, first, label[second])
+        np.minimum.at(new, second, label[first])
+        if (new == label).all():
+            break
+        label = new
+    return np.where(mask_of(np.concatenate([first, second]), ranks), label, -1)
 
 
 def _medians(group: I64, values: I64) -> tuple[I64, I64]:

@@ -7,11 +7,11 @@ import pydoc
 import signal
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import overlapscope
 from overlapscope.base.extras import how_to_install
@@ -40,18 +40,32 @@ It returns None where the package is missing, while a function of this package c
 """
 
 
-class Cluster(ABC):
+class Cluster:
     """Workers, and the connection to them."""
 
-    larger: ClassVar[str]
-    """Advice for when a worker has too little memory."""
-    _patience_s: ClassVar[float]
-    """Maximum time without any worker, in seconds."""
+    def __init__(
+        self,
+        client: Client,
+        look: Callable[[Mapping[str, int]], None],
+        *,
+        lost: str,
+        empty: str,
+        larger: str,
+        patience_s: float,
+    ) -> None:
+        """Connect to workers.
 
-    def __init__(self, client: Client, *, lost: str, empty: str) -> None:
-        """Set the messages for a lost connection, and for a cluster that has had no worker for too long."""
-        self.client = client
-        self._lost, self._empty = lost, empty
+        Args:
+            client: The connection.
+            look: Checks the workers, given the number of threads of each. Raises ClusterFailed if one can't do this
+                work.
+            lost: Message for a lost connection.
+            empty: Message for a cluster that has had no worker for too long.
+            larger: Advice for when a worker has too little memory.
+            patience_s: Maximum time without any worker, in seconds.
+        """
+        self.client, self.larger = client, larger
+        self._look, self._lost, self._empty, self._patience_s = look, lost, empty, patience_s
         self._last_worker_s = time.monotonic()
 
     def threads(self) -> int:
@@ -62,7 +76,7 @@ class Cluster(ABC):
         """
         try:
             threads: dict[str, int] = self.client.nthreads()
-            self._look_at(threads)
+            self._look(threads)
         except (OSError, RuntimeError, AttributeError):
             # The client raises any of these when it has just lost its connection.
             raise self.lost() from None
@@ -76,94 +90,6 @@ class Cluster(ABC):
     def lost(self) -> ClusterFailed:
         """Return the error of a lost connection."""
         return ClusterFailed(self._lost)
-
-    @abstractmethod
-    def _look_at(self, threads: Mapping[str, int]) -> None:
-        """Check the workers, given the number of threads of each. Raise ClusterFailed if one can't do this work."""
-
-
-class _LocalCluster(Cluster):
-    """Worker processes on this machine, for this command only."""
-
-    larger = "fewer --workers"
-    _patience_s = 60.0
-
-    def __init__(self, client: Client, cluster: LocalCluster, processes: int) -> None:
-        super().__init__(
-            client,
-            lost="the Dask scheduler stopped; start it again.",
-            empty="the processes that read the traces die as soon as they start; the most likely reason is a "
-            "memory limit.",
-        )
-        self._cluster = cluster
-        self._processes = processes
-
-    def start(self) -> None:
-        """Wait until all processes have started, or for a while until some have. Raise ClusterFailed if none has."""
-        patience_s = time.monotonic() + _START_S
-        while (ready := self.threads()) < self._processes and not (ready and time.monotonic() > patience_s):
-            time.sleep(_POLL_S)
-
-    def _look_at(self, threads: Mapping[str, int]) -> None:
-        loop = self._cluster.loop
-        if len(threads) < self._processes and loop is not None:
-            loop.add_callback(self._start_again)
-
-    def _start_again(self) -> None:
-        """Restart processes that Dask gave up: it restarts a process that died, unless that dies while it starts."""
-        from distributed.core import Status
-
-        workers = self._cluster.workers
-        for name in [name for name, worker in workers.items() if worker.status in (Status.closed, Status.failed)]:
-            del workers[name]
-        self._cluster.scale(self._processes)
-
-
-class _RemoteCluster(Cluster):
-    """A cluster managed by others."""
-
-    larger = "workers with more memory"
-    # Its workers may have to be started first.
-    _patience_s = 300.0
-
-    def __init__(self, client: Client, address: str) -> None:
-        super().__init__(
-            client,
-            lost=f"{address}: the connection to the scheduler was lost; see its log, and try again.",
-            empty=f"{address}: the cluster has no worker; start some with `dask worker {address}`.",
-        )
-        self._address = address
-        self._checked: set[str] = set()
-        """Workers that were checked."""
-
-    def _look_at(self, threads: Mapping[str, int]) -> None:
-        """Check new workers, because Dask treats a worker without a package as if its task had killed it."""
-        self._compare_new(threads.keys() - self._checked)
-        self._checked |= threads.keys()
-
-    def _compare_new(self, workers: Set[str]) -> None:
-        if not workers:
-            return
-        if not self._checked:
-            # The scheduler unpickles the tasks too.
-            self._compare({"its scheduler": self.client.run_on_scheduler(pydoc.locate, _VERSION)})
-        answers = self.client.run(pydoc.locate, _VERSION, workers=list(workers), on_error="return")
-        # A worker that is gone by now answers with an error.
-        present = {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
-        self._compare({f"worker {address}": answer for address, answer in present.items()})
-
-    def _compare(self, versions: Mapping[str, object]) -> None:
-        here = overlapscope.__version__
-        wrong = [(who, version) for who, version in versions.items() if version != here]
-        if not wrong:
-            return
-        who, version = wrong[0]
-        installed = "no overlapscope" if version is None else f"overlapscope {version}"
-        more = f", and {len(wrong) - 1} more do not match either" if len(wrong) > 1 else ""
-        raise ClusterFailed(
-            f"{self._address}: {who} has {installed}{more}; install overlapscope {here} on the scheduler and on all "
-            "workers, as here."
-        )
 
 
 @contextmanager
@@ -222,9 +148,34 @@ def local_workers(workers: int | None, files: int) -> Iterator[Cluster]:
             raise ClusterFailed(_TOO_BUSY) from None
         except (OSError, RuntimeError) as error:
             raise ClusterFailed(f"cannot start processes to read the traces ({error_text(error)}).") from None
-        processes_here = _LocalCluster(client, cluster, processes)
-        processes_here.start()
-        yield processes_here
+        here = Cluster(
+            client,
+            partial(_keep_up, cluster, processes),
+            lost="the Dask scheduler stopped; start it again.",
+            empty="the processes that read the traces die as soon as they start; the most likely reason is a memory "
+            "limit.",
+            larger="fewer --workers",
+            patience_s=60.0,
+        )
+        # Wait until all processes have started, or for a while until some have.
+        patience_s = time.monotonic() + _START_S
+        while (ready := here.threads()) < processes and not (ready and time.monotonic() > patience_s):
+            time.sleep(_POLL_S)
+        yield here
+
+
+def _keep_up(cluster: LocalCluster, processes: int, threads: Mapping[str, int]) -> None:
+    """Restart processes that Dask gave up: it restarts a process that died, unless that dies while it starts."""
+    from distributed.core import Status
+
+    def start_again() -> None:
+        workers = cluster.workers
+        for name in [name for name, worker in workers.items() if worker.status in (Status.closed, Status.failed)]:
+            del workers[name]
+        cluster.scale(processes)
+
+    if len(threads) < processes and cluster.loop is not None:
+        cluster.loop.add_callback(start_again)
 
 
 @contextmanager
@@ -256,7 +207,40 @@ def connected(address: str) -> Iterator[Cluster]:
                 "and its workers with `dask worker ADDRESS`."
             ) from None
         with client:
-            yield _RemoteCluster(client, address)
+            yield Cluster(
+                client,
+                partial(_compare_new, client, address, set()),
+                lost=f"{address}: the connection to the scheduler was lost; see its log, and try again.",
+                empty=f"{address}: the cluster has no worker; start some with `dask worker {address}`.",
+                larger="workers with more memory",
+                # Its workers may have to be started first.
+                patience_s=300.0,
+            )
+
+
+def _compare_new(client: Client, address: str, checked: set[str], threads: Mapping[str, int]) -> None:
+    """Compare the versions on new workers, because Dask treats a worker without a package as if its task had killed it.
+
+    Raises:
+        ClusterFailed: If another version is installed there.
+    """
+    if not (new := threads.keys() - checked):
+        return
+    # The scheduler unpickles the tasks too.
+    versions = {} if checked else {"its scheduler": client.run_on_scheduler(pydoc.locate, _VERSION)}
+    answers = client.run(pydoc.locate, _VERSION, workers=list(new), on_error="return")
+    # A worker that is gone by now answers with an error.
+    versions |= {f"worker {at}": answer for at, answer in answers.items() if not isinstance(answer, BaseException)}
+    here = overlapscope.__version__
+    if wrong := [(who, version) for who, version in versions.items() if version != here]:
+        who, version = wrong[0]
+        installed = "no overlapscope" if version is None else f"overlapscope {version}"
+        more = f", and {len(wrong) - 1} more do not match either" if len(wrong) > 1 else ""
+        raise ClusterFailed(
+            f"{address}: {who} has {installed}{more}; install overlapscope {here} on the scheduler and on all workers, "
+            "as here."
+        )
+    checked |= threads.keys()
 
 
 def scratch() -> str | None:

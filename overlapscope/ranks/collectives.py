@@ -18,12 +18,14 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.ranks.messages import kernel_name, point_to_point
-from overlapscope.ranks.reduced import CommKernels, CommKind, ComparedRank
+from overlapscope.ranks.messages import CommKernels, kernel_name, point_to_point
+from overlapscope.ranks.reduced import ComparedRank
 
 # The names are those that ProcessGroupNCCL gives to RECORD_PARAM_COMMS.
 _SYMMETRIC = re.compile(
@@ -171,18 +173,15 @@ class Meetings(Struct, frozen=True, eq=False):
 def gather(ranks: Sequence[ComparedRank]) -> Kernels:
     """Return the communication kernels of all ranks in one table with common kinds."""
     numbers: dict[CommKind, int] = {}
-    kinds = [np.empty(0, np.int64)]
-    for rank in ranks:
-        rank_kinds = [numbers.setdefault(kind, len(numbers)) for kind in rank.comm.kinds]
-        kinds.append(np.array(rank_kinds, np.int64)[rank.comm.kind])
-    kind = np.concatenate(kinds)
-    place = np.repeat(np.arange(len(ranks)), [len(rank.comm) for rank in ranks])
-    names = ("start_ns", "end_ns", "step", "elements", "sequence", "received", "bytes", "reaches_all")
-    empty = np.empty(0, np.int64)
-    columns = {name: np.concatenate([empty, *(getattr(rank.comm, name) for rank in ranks)]) for name in names}
-    index, _ = _places([place, kind], columns["start_ns"])
+    parts = [Kernels.empty(kinds=(), lossy=())]
+    for place, rank in enumerate(ranks):
+        comm, at = rank.comm, np.full(len(rank.comm), place)
+        kinds = np.array([numbers.setdefault(kind, len(numbers)) for kind in comm.kinds], np.int64)
+        parts.append(Kernels(**asdict(comm) | {"kind": kinds[comm.kind]}, rank=at, index=at, lossy=()))
+    every = Kernels.joined(parts)
+    index, _ = _places([every.rank, every.kind], every.start_ns)
     lossy = tuple(number for number, rank in enumerate(ranks) if rank.lossy)
-    return Kernels(kinds=tuple(numbers), kind=kind, rank=place, index=index, lossy=lossy, **columns)
+    return replace(every, kinds=tuple(numbers), index=index, lossy=lossy)
 
 
 def match(kernels: Kernels, ranks: int) -> Meetings:
@@ -193,7 +192,10 @@ def match(kernels: Kernels, ranks: int) -> Meetings:
 
 def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
     """Return the meetings of the chosen kernels, by their counts, steps and places."""
-    candidates = _candidates(kernels, np.flatnonzero(chosen & _placed(kernels, ranks)))
+    # Ranks share the place of a kernel with a count or a step, or its order if there are no steps.
+    stepless = np.bincount(kernels.rank[kernels.step >= 0], minlength=ranks) == 0
+    placed = (kernels.sequence >= 0) | (kernels.step >= 0) | stepless[kernels.rank]
+    candidates = _candidates(kernels, np.flatnonzero(chosen & placed))
     slot = _slots(candidates, np.isin(candidates.rank, kernels.lossy))
     order = np.lexsort((candidates.rank, slot, candidates.bucket))
     order = order[slot[order] >= 0]
@@ -201,13 +203,6 @@ def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
     first = group_starts(candidates.bucket, slot)
     met = Meetings(kernels, np.append(first, len(slot)), candidates.row, int((~chosen).sum()))
     return met.take(_sizes_agree(met, candidates.bucket[first]) & _possible_sizes(met, ranks))
-
-
-def _placed(kernels: Kernels, ranks: int) -> Bool:
-    """Select kernels with a place that other ranks share: a count, a step, or their order if there are no steps."""
-    stepless = np.bincount(kernels.rank[kernels.step >= 0], minlength=ranks) == 0
-    placed: Bool = (kernels.sequence >= 0) | (kernels.step >= 0) | stepless[kernels.rank]
-    return placed
 
 
 class _Candidates(Columns, frozen=True):
@@ -248,9 +243,6 @@ def _slots(candidates: _Candidates, lossy: Bool) -> I64:
     Args:
         candidates: The kernels.
         lossy: Mask of kernels of ranks whose file lost events. They are left out where these ranks have fewer.
-
-    Returns:
-        The places.
     """
     bucket, rank, step, count = candidates.bucket, candidates.rank, candidates.step, candidates.count
     buckets = int(bucket.max(initial=-1)) + 1
@@ -258,7 +250,8 @@ def _slots(candidates: _Candidates, lossy: Bool) -> I64:
     np.maximum.at(most, bucket, count)
     lost = lossy & (count < most[bucket])
     fewer = ~lost & (count < most[bucket])
-    first, last = _recorded_steps(candidates)
+    stepped = candidates.by_step
+    first, last = _first_and_last(rank[stepped], step[stepped], int(rank.max(initial=-1)) + 1)
     from_end, from_start = np.ones((2, buckets), np.bool_)
     np.logical_and.at(from_end, bucket, ~fewer | ((step >= 0) & (step == first[rank])))
     np.logical_and.at(from_start, bucket, ~fewer | ((step >= 0) & (step == last[rank])))
@@ -268,18 +261,16 @@ def _slots(candidates: _Candidates, lossy: Bool) -> I64:
     return np.where(comparable, np.where(counts_back, count - 1 - candidates.place, candidates.place), -1)
 
 
-def _recorded_steps(candidates: _Candidates) -> tuple[I64, I64]:
-    """Return the first and the last step of each rank among its kernels that go by step."""
-    stepped = candidates.take(candidates.by_step)
-    first = np.full(int(candidates.rank.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    last = np.full(len(first), -1)
-    np.minimum.at(first, stepped.rank, stepped.step)
-    np.maximum.at(last, stepped.rank, stepped.step)
+def _first_and_last(rank: I64, step: I64, ranks: int) -> tuple[I64, I64]:
+    """Return the first and the last step of each rank, given the rank and the step of some kernels."""
+    first, last = np.full(ranks, np.iinfo(np.int64).max), np.full(ranks, -1)
+    np.minimum.at(first, rank, step)
+    np.maximum.at(last, rank, step)
     return first, last
 
 
 def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
-    """Select the meetings in whose bucket the sizes of each meeting's members fit together.
+    """Return a mask of the meetings in whose bucket the sizes of each meeting's members fit together.
 
     Members of symmetric meetings send the same number of elements. Those of an uneven all-to-all send as many together
     as they receive.
@@ -287,9 +278,6 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
     Args:
         met: Meetings of any kind.
         bucket: Bucket of each meeting.
-
-    Returns:
-        Mask of the meetings.
     """
     if not len(met):
         return np.zeros(0, np.bool_)
@@ -316,7 +304,7 @@ def of_whole_groups(met: Meetings, world_size: int | None) -> Bool:
 
 
 def _possible_sizes(met: Meetings, ranks: int) -> Bool:
-    """Select the meetings of two or more members, at most the group's.
+    """Return a mask of the meetings of two or more members, at most the group's.
 
     Without metadata, there must be a member on each rank that recorded communication before and after, or in the step:
     a recording may end before those of the others. Ranks whose file lost events may lack any member.
@@ -324,9 +312,6 @@ def _possible_sizes(met: Meetings, ranks: int) -> Bool:
     Args:
         met: Meetings of any kind.
         ranks: Number of ranks.
-
-    Returns:
-        Mask of the meetings.
     """
     members = np.diff(met.first)
     recorded = met.kernels.by_kind(lambda kind: kind.recorded)[met.kind] != 0
@@ -344,9 +329,7 @@ def _recording(met: Meetings, ranks: int) -> I64:
     """
     kernels, never = met.kernels, np.iinfo(np.int64).max
     stepped = kernels.step >= 0
-    first, last = np.full(ranks, never), np.full(ranks, -1)
-    np.minimum.at(first, kernels.rank[stepped], kernels.step[stepped])
-    np.maximum.at(last, kernels.rank[stepped], kernels.step[stepped])
+    first, last = _first_and_last(kernels.rank[stepped], kernels.step[stepped], ranks)
     silent = last < 0
     first[silent], last[silent] = -1, never
     step = kernels.step[met.row[met.first[:-1]]]

@@ -17,9 +17,8 @@ from overlapscope.base.words import listed, plural
 from overlapscope.ranks import collectives
 from overlapscope.ranks.clocks import Offsets, find_offsets, on_one_clock
 from overlapscope.ranks.collectives import Meetings
-from overlapscope.ranks.message_clocks import related_by_messages
 from overlapscope.ranks.messages import is_message, point_to_point
-from overlapscope.ranks.pairs import message_waits, pair, possible
+from overlapscope.ranks.pairs import message_waits, pair, possible, related_by_messages
 from overlapscope.ranks.reduced import ComparedRank, ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import RankWaits, find_waits
@@ -182,7 +181,7 @@ def notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[str, ..
 
 def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator[str]:
     nameless = sum(rank.rank is None for rank in ranks)
-    if _by_device(ranks):
+    if len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1:
         yield "One process drives all these GPUs, so each is taken for the rank of its number."
         if nameless:
             yield f"{plural(nameless, 'GPU')} without collectives: shown, but not compared with the others."
@@ -202,11 +201,6 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
         yield f"{plural(predicted, 'trace')} predicted by `overlapscope whatif`, not recorded."
     if unlaunched := sum(rank.lead_in_ns is None for rank in comparison.ranks):
         yield (f"{plural(unlaunched, 'rank')} recorded no launches, so lead-in and steps are unknown there.")
-
-
-def _by_device(ranks: Sequence[ComparedRank]) -> bool:
-    """Return whether the ranks are the GPUs of one process, whose trace states no rank."""
-    return len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1
 
 
 def _of_kernels(comparison: Comparison) -> Iterator[str]:
@@ -272,7 +266,10 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
         )
     if early := symmetric - odd - len(comparison.waits.meetings):
         yield f"{plural(early, 'collective')} began in the lead-in of some rank and are not judged."
-    if lacking := _incomplete(comparison.waits.meetings, len(comparison.ranks)):
+    judged, ranks = comparison.waits.meetings, len(comparison.ranks)
+    # A group of unknown size is taken for all ranks.
+    size = judged.kernels.by_kind(lambda kind: kind.group_size if kind.recorded else ranks)
+    if lacking := int((np.diff(judged.first) < size[judged.kind]).sum()) if len(judged) else 0:
         yield (
             f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
             "even later."
@@ -287,12 +284,3 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
             f"{plural(len(others) + 1, 'set')} of ranks have no collective in common, so clocks are compared only "
             "within each set."
         )
-
-
-def _incomplete(meetings: Meetings, ranks: int) -> int:
-    """Return the number of meetings in which some member of the group has no kernel.
-
-    A group of unknown size is taken for all ranks.
-    """
-    group_sizes = meetings.kernels.by_kind(lambda kind: kind.group_size if kind.recorded else ranks)
-    return int((np.diff(meetings.first) < group_sizes[meetings.kind]).sum()) if len(meetings) else 0

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
+from statistics import median_low
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import Unit, capital, clean, clean_lines, listed, plural, unit_for
+from overlapscope.base.words import NOTHING, Unit, capital, clean, clean_lines, listed, percent, plural, share, unit_for
 from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents.model import (
     Block,
+    Card,
     Cards,
     Chart,
     Document,
@@ -27,9 +29,10 @@ from overlapscope.documents.model import (
     with_code,
 )
 from overlapscope.ranks import charts, tables
-from overlapscope.ranks.metrics import headlines, shown
-from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
-from overlapscope.ranks.verdict import clocks, doubts, judge, runs
+from overlapscope.ranks.charts import metrics_shown
+from overlapscope.ranks.parts import parts
+from overlapscope.ranks.result import CauseTime, Excess, RanksReport
+from overlapscope.ranks.verdict import clocks, doubts, judge, lost, runs, spread, unit_of
 from overlapscope.rules.finding import Finding
 
 _MOST_FINDINGS: Final = 3
@@ -64,7 +67,9 @@ def document(report: RanksReport, extent: Extent) -> Document:
         blocks.append(panel("Warnings", Items(doubted, sign="!")))
     blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *_findings(report)]
     blocks += _further(report, extent)
-    blocks += detail("the ranks that stand out", _looks(report, extent.looks))
+    if striking := looks(report, most=extent.looks):
+        stand_out = [panel(look.title, *(Text(line, tone="muted") for line in look.sentences)) for look in striking]
+        blocks += detail("the ranks that stand out", [Heading("Ranks that stand out"), *stand_out])
     if report.ranks:
         blocks += detail("clocks", [panel("Clocks", Text("\n".join(clocks(report)), tone="muted"))])
     return Document(title, tuple(blocks))
@@ -86,7 +91,7 @@ def _answer(report: RanksReport) -> Section:
 
 
 def _charts(report: RanksReport) -> Iterator[Chart]:
-    for number, metric in enumerate(shown(report)):
+    for number, metric in enumerate(metrics_shown(report)):
         drawn = partial(charts.rank_map, report, metric)
         yield Chart(f"ranks-{number}", capital(metric.title), drawn, note=metric.meaning)
     if steps := charts.drawn_steps(report):
@@ -127,14 +132,6 @@ def _findings(report: RanksReport) -> Iterator[Block]:
         yield panel("Findings", Items(tuple(items[:_MOST_FINDINGS])), how)
 
 
-def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
-    striking = looks(report, most=most)
-    if striking:
-        yield Heading("Ranks that stand out")
-    for look in striking:
-        yield panel(look.title, *(Text(sentence, tone="muted") for sentence in look.sentences))
-
-
 # -- Ranks worth a look, each with an explanation --------------------------------------------------
 
 _WHY: Final = {
@@ -152,51 +149,39 @@ class Look(Struct, frozen=True):
     """Title, such as `Rank 5 makes the others wait`."""
     source: str
     device: int
-    more: str
-    """Time that it spends beyond the median rank; empty if there is none."""
-    causes: str
-    """Causes of its exposed copies and idle time; empty if there are none."""
+    sentences: tuple[str, ...]
+    """Time that it spends beyond the median rank, and causes of its exposed copies and idle time, if there are any."""
     findings: tuple[str, ...]
     """Findings, each with its rule and cost."""
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """Sentences between the title and the findings."""
-        return tuple(filter(None, (self.more, self.causes)))
 
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
     """Return at most `most` ranks worth a look, in the report's order."""
-    return tuple(_look(rank) for rank in report.worst[:most])
-
-
-def _look(rank: WorstRank) -> Look:
-    why = listed([_WHY[reason] for reason in rank.why])
-    findings = tuple(f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings)
-    title = f"Rank {rank.rank} {why}"
-    return Look(
-        title,
-        rank.source,
-        rank.device,
-        _excess_sentence(rank.excess, rank.over),
-        _causes_sentence(rank.top_causes),
-        findings,
+    return tuple(
+        Look(
+            f"Rank {rank.rank} {listed([_WHY[reason] for reason in rank.why])}",
+            rank.source,
+            rank.device,
+            tuple(filter(None, (_excess_sentence(rank.excess, rank.over), _causes_sentence(rank.top_causes)))),
+            tuple(f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings),
+        )
+        for rank in report.worst[:most]
     )
 
 
 def _causes_sentence(causes: Sequence[CauseTime]) -> str:
     lasting = [cause for cause in causes if cause.time_ns]
     unit = unit_for(max((cause.time_ns for cause in lasting), default=0))
-    parts = [f"{_cause_name(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
-    return f"Why its GPU waits: {'; '.join(parts)}." if parts else ""
+    times = [f"{_cause_name(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
+    return f"Why its GPU waits: {'; '.join(times)}." if times else ""
 
 
 def _excess_sentence(excess: Sequence[Excess], over: str) -> str:
-    parts = [part for part in excess if part.more_ns > 0]
-    if not parts:
+    longer = [part for part in excess if part.more_ns > 0]
+    if not longer:
         return ""
-    unit = unit_for(max(part.more_ns for part in parts))
-    texts = [_excess(part, unit) for part in parts[:_EXCESSES]]
+    unit = unit_for(max(part.more_ns for part in longer))
+    texts = [_excess(part, unit) for part in longer[:_EXCESSES]]
     of = "a step" if over == "steps" else "the recording"
     return f"Takes longer than the median rank in {of}: {'; '.join(texts)}."
 
@@ -208,3 +193,63 @@ def _excess(excess: Excess, unit: Unit) -> str:
 
 def _cause_name(subject: str, cause: str) -> str:
     return f"{subject.replace('-', ' ')} by {clean(cause, 60)}"
+
+
+# -- Head of a report ------------------------------------------------------------------------------
+
+
+def headlines(report: RanksReport) -> tuple[Card, ...]:
+    """Return the headline figures, the most useful first."""
+    of_parts = (card for module, part in parts(report) for card in module.cards(part))
+    return (_ranks(report), _waiting(report), *of_parts, *_shares(report), _skew(report), _clocks(report))
+
+
+def _ranks(report: RanksReport) -> Card:
+    here = len({row.rank for row in report.ranks if row.rank is not None}) or len(report.ranks)
+    absent = len(report.missing) + len(report.unreadable)
+    expected = f"of {report.expected:,}" if report.expected is not None else ""
+    beside = ", ".join(filter(None, [expected, f"{absent:,} absent" if absent else ""]))
+    return Card("ranks", f"{here:,}", beside, "Number of ranks with a readable trace.")
+
+
+def _waiting(report: RanksReport) -> Card:
+    meaning = (
+        "How long each of the other ranks waits for the worst one on average, in a collective and without "
+        "computing. It is an upper bound, because the second-to-last rank may not have come much earlier."
+    )
+    most = next((late for late in report.stragglers[:1] if late.sure_pct), None)
+    if most is None or not report.matching.judged:
+        return Card("lost to a straggler", NOTHING if not report.matching.judged else "0", "", meaning)
+    beside = f"{lost(report, most)}, by rank {most.rank}"
+    return Card("lost to a straggler", percent(most.lost_pct), beside, meaning)
+
+
+def _shares(report: RanksReport) -> Iterator[Card]:
+    figures = (
+        ("exposed comm share", "exposed comm", "Share of its time in which a rank communicated without computing."),
+        ("efficiency", "overlap efficiency", "How much of the possible overlap of copies and kernels happened."),
+        ("idle share", "idle", "Share of its time in which nothing ran on a rank's GPU."),
+    )
+    for key, name, meaning in figures:
+        figure = spread(report, key)
+        if figure is not None:
+            between = f"{percent(figure.min)} to {percent(figure.max)}" if figure.ranks > 1 else ""
+            yield Card(name, percent(figure.median), between, f"{meaning} The median rank.")
+
+
+def _skew(report: RanksReport) -> Card:
+    meaning = "How much longer the slowest rank takes for a step than the fastest rank (median over steps)."
+    spreads = [(step.spread_ns, step.median_ns) for step in report.steps if step.ranks > 1]
+    if not spreads:
+        return Card("spread of a step", NOTHING, "no step on two ranks", meaning)
+    ns, median = median_low(spreads)
+    return Card("spread of a step", share(ns, median), f"of {unit_of(report).text(median)}", meaning)
+
+
+def _clocks(report: RanksReport) -> Card:
+    meaning = "How far apart the clocks of the ranks may be after their alignment at shared collectives."
+    error = report.clocks.largest_error_ns
+    if error is None:
+        return Card("clock error", NOTHING, f"clocks {report.clocks.status}", meaning)
+    met = plural(report.matching.judged, "collective")
+    return Card("clock error", unit_for(error).text(error), f"clocks {report.clocks.status}, {met}", meaning)

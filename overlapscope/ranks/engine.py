@@ -189,7 +189,9 @@ class _Run(Generic[T]):
         threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
         while waiting or running:
             while waiting and len(running) < _AHEAD * max(threads, 1):
-                future = self._submit(waiting[0])
+                future = self._cluster.client.submit(
+                    self._read, waiting[0], self._limit_bytes, pure=False, retries=_RETRIES
+                )
                 running[future.key] = waiting.popleft()
                 future.add_done_callback(self._done.put)
                 del future
@@ -209,9 +211,6 @@ class _Run(Generic[T]):
                     yield outcome
             if time.monotonic() >= look_s:
                 threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
-
-    def _submit(self, location: Location) -> Future[T | Unreadable]:
-        return self._cluster.client.submit(self._read, location, self._limit_bytes, pure=False, retries=_RETRIES)
 
     def _outcome(self, future: Future[T | Unreadable], location: Location, *, alone: bool) -> T | Unreadable | None:
         """Return the outcome; None if the file must be tried again alone.

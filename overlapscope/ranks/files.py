@@ -108,7 +108,9 @@ def fetched(
         yield Path(location.path)
         return
     with tempfile.TemporaryDirectory(prefix="overlapscope-", dir=directory) as folder:
-        target = Path(folder) / _file_name(location)
+        # The name may contain the rank.
+        name = re.sub(r"[/\0]", "_", unquote(PurePosixPath(location.source).name))
+        target = Path(folder) / (name[-_LONGEST_NAME:] or "trace")
         try:
             _download(location, target, limit_bytes)
         except FileNotFoundError:
@@ -253,12 +255,6 @@ def _location(filesystem: Any, path: str, url: str, asked: str) -> Location:
     base = url.removesuffix(asked) if url.endswith(asked) else None
     full = path if "://" in path else f"{base}{path}" if base is not None else filesystem.unstrip_protocol(path)
     return Location(shown_url(full), path, pickle.dumps(filesystem))
-
-
-def _file_name(location: Location) -> str:
-    """Return the name of the copy, which may contain the rank."""
-    name = unquote(PurePosixPath(location.source).name)
-    return re.sub(r"[/\0]", "_", name)[-_LONGEST_NAME:] or "trace"
 
 
 def _download(location: Location, target: Path, limit_bytes: int) -> None:

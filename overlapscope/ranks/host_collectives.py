@@ -17,7 +17,7 @@ from msgspec import Struct
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64, Bool, begins_after_all, contains, union
+from overlapscope.base.intervals import I64, Bool, Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.trace.host_ops import is_collective_range, starts_collective
 from overlapscope.trace.model import HostEvents, Trace
@@ -164,19 +164,12 @@ def _outermost(ops: HostEvents, rows: I64) -> I64:
     return rows[kept]
 
 
-class _Idle(NamedTuple):
-    """Times in which a thread is in no op that works."""
-
-    start_ns: I64
-    end_ns: I64
-
-
 def works(ops: HostEvents) -> Bool:
     """Return a mask of the ops that compute: `aten::mm`, `fbgemm::...`, but no autograd node and no collective."""
     return ops.named(lambda name: "::" in name and not name.startswith(_AUTOGRAD) and not starts_collective(name))
 
 
-def _idle(ops: HostEvents, notes: HostEvents) -> _Idle:
+def _idle(ops: HostEvents, notes: HostEvents) -> Intervals:
     """Return the times between the beginnings and ends of ops and ranges that lie in no op that computes.
 
     An op with a collective inside, such as one of a DTensor, may wait for it.
@@ -187,11 +180,11 @@ def _idle(ops: HostEvents, notes: HostEvents) -> _Idle:
     computes = works(ops) & (first == last)
     inside = contains(union(ops.start_ns[computes], ops.end_ns[computes]), at[:-1])
     long = (at[1:] - at[:-1] >= _WAITED_NS) & ~inside
-    return _Idle(at[:-1][long], at[1:][long])
+    return Intervals(at[:-1][long], at[1:][long])
 
 
-def _waits(idle: _Idle, issue: I64, issued: I64, marks: I64, ranges: HostEvents) -> list[HostWait]:
-    """Find the waits.
+def _waits(idle: Intervals, issue: I64, issued: I64, marks: I64, ranges: HostEvents) -> list[HostWait]:
+    """Return the waits, by start.
 
     An uncertain wait is left out if a certain one follows in the same step: that may be for both collectives.
 
@@ -201,14 +194,11 @@ def _waits(idle: _Idle, issue: I64, issued: I64, marks: I64, ranges: HostEvents)
         issued: End of that op.
         marks: Starts of the steps.
         ranges: The collectives.
-
-    Returns:
-        The waits, by start.
     """
     found = []
     by_end = np.argsort(ranges.end_ns, kind="stable")
     ends = ranges.end_ns[by_end]
-    for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
+    for start, end in zip(idle.starts.tolist(), idle.ends.tolist(), strict=True):
         slack = max(_LATE_NS, round(_LATE * (end - start)))
         first, behind = np.searchsorted(ends, start + _WAITED_NS), np.searchsorted(ends, end + slack, side="right")
         within = by_end[first:behind]

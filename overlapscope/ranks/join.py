@@ -3,115 +3,106 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.ranks.comm_causes import by_rank, find_comm_causes, of_single
+from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes, of_single
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
-from overlapscope.ranks.frame import framed
-from overlapscope.ranks.groups import by_group
 from overlapscope.ranks.parts import joined as joined_parts
 from overlapscope.ranks.reduced import ReducedRank, stated_world_size
-from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
-from overlapscope.ranks.stragglers import find_stragglers, steps_met, unseen_pct, worst_meetings
-from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
+from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable, framed
+from overlapscope.ranks.summary import (
+    find_stragglers,
+    spreads,
+    step_skew,
+    steps_met,
+    top_causes,
+    unseen_pct,
+    worst_meetings,
+    worst_ranks,
+)
 from overlapscope.reading.file_names import rank_in_name
 
 
-def report_on(ranks: Iterable[ReducedRank | Unreadable]) -> RanksReport:
-    """Return the report on these outcomes of traces, in any order."""
-    joined = Joined()
-    for rank in ranks:
-        joined.add(rank)
-    return joined.report()
+def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | None = None) -> RanksReport:
+    """Return the report on these outcomes of traces, in any order: devices of ranks, and traces that can't be read.
 
-
-class Joined:
-    """Builder of a report from the outcomes of traces, which may arrive in any order."""
-
-    def __init__(self, *, expected: int | None = None) -> None:
-        """Set the expected number of ranks; by default the traces state it."""
-        self._expected = expected
-        self._ranks: list[ReducedRank] = []
-        self._unreadable: list[Unreadable] = []
-
-    def add(self, rank: ReducedRank | Unreadable) -> None:
-        """Add one device of a rank, or a trace that could not be read, whose rank is taken from its name."""
-        if isinstance(rank, Unreadable):
-            number = rank.rank if rank.rank is not None else rank_in_name(rank.source)
-            self._unreadable.append(Unreadable(source=rank.source, reason=rank.reason, rank=number))
+    `expected` is the expected number of ranks; by default the traces state it.
+    """
+    readable, unreadable = list[ReducedRank](), list[Unreadable]()
+    for outcome in outcomes:
+        if isinstance(outcome, Unreadable):
+            number = outcome.rank if outcome.rank is not None else rank_in_name(outcome.source)
+            unreadable.append(replace(outcome, rank=number))
         else:
-            self._ranks.append(rank)
-
-    def report(self) -> RanksReport:
-        """Return the report on everything added so far."""
-        ranks = sorted(self._ranks if self._unreadable else _numbered(self._ranks), key=_order)
-        unreadable = tuple(sorted(self._unreadable, key=lambda trace: (trace.source, trace.reason)))
-        numbers = _compared(ranks)
-        compared = [ranks[number] for number in numbers]
-        comparison = compare(compared)
-        step_names = _step_names(compared)
-        causes = find_comm_causes(compared, comparison.waits)
-        parts, doubts = joined_parts(compared, comparison)
-        rows = _rows(ranks, numbers, comparison, by_rank(compared, causes), step_names)
-        met_steps = steps_met(comparison.waits)
-        shown = framed(rows, met_steps)
-        compared_rows = [shown[number] for number in numbers]
-        stragglers = find_stragglers(compared, comparison.waits)
-        world_size = stated_world_size(ranks)
-        expected = self._expected if self._expected is not None else world_size
-        present = {rank.rank for rank in ranks} | {trace.rank for trace in unreadable}
-        return RanksReport(
-            world_size=world_size,
-            expected=expected,
-            ranks=tuple(rows),
-            unreadable=unreadable,
-            missing=tuple(rank for rank in range(expected or 0) if rank not in present),
-            duplicated=_duplicated(ranks),
-            clocks=clock_words(comparison),
-            matching=comparison.matching,
-            stragglers=stragglers,
-            unseen_pct=unseen_pct(compared, comparison.waits, stragglers),
-            meetings=worst_meetings(compared, comparison.waits),
-            communication=by_group(compared, comparison.waits, causes),
-            parts=parts,
-            met_steps=met_steps,
-            step_names=step_names,
-            steps=step_skew(compared_rows, step_names),
-            spreads=spreads(compared_rows),
-            worst=worst_ranks(compared, compared_rows, stragglers, torn=bool(comparison.offsets.torn)),
-            notes=(*notes(ranks, comparison), *doubts),
-        )
+            readable.append(outcome)
+    unreadable.sort(key=lambda trace: (trace.source, trace.reason))
+    ranks = sorted(
+        readable if unreadable else _numbered(readable),
+        key=lambda rank: (rank.rank is None, rank.rank or 0, rank.device, rank.source),
+    )
+    numbers = _compared(ranks)
+    compared = [ranks[number] for number in numbers]
+    comparison = compare(compared)
+    named = {name for rank in compared for name in rank.steps.judged_names()}
+    step_names = tuple(sorted(named, key=lambda name: (len(name), name)))
+    causes = find_comm_causes(compared, comparison.waits)
+    parts, doubts = joined_parts(compared, comparison)
+    rows = tuple(_rows(ranks, numbers, comparison, by_rank(compared, causes), step_names))
+    met_steps = steps_met(comparison.waits)
+    shown = framed(rows, met_steps)
+    compared_rows = [shown[number] for number in numbers]
+    stragglers = find_stragglers(compared, comparison.waits)
+    world_size = stated_world_size(ranks)
+    expected = world_size if expected is None else expected
+    present = {rank.rank for rank in ranks} | {trace.rank for trace in unreadable}
+    return RanksReport(
+        world_size=world_size,
+        expected=expected,
+        ranks=rows,
+        unreadable=tuple(unreadable),
+        missing=tuple(rank for rank in range(expected or 0) if rank not in present),
+        duplicated=_duplicated(ranks),
+        clocks=clock_words(comparison),
+        matching=comparison.matching,
+        stragglers=stragglers,
+        unseen_pct=unseen_pct(compared, comparison.waits, stragglers),
+        meetings=worst_meetings(compared, comparison.waits),
+        communication=by_group(compared, comparison.waits, causes),
+        parts=parts,
+        met_steps=met_steps,
+        step_names=step_names,
+        steps=step_skew(compared_rows, step_names),
+        spreads=spreads(compared_rows),
+        worst=worst_ranks(compared, compared_rows, stragglers, torn=bool(comparison.offsets.torn)),
+        notes=(*notes(ranks, comparison), *doubts),
+    )
 
 
 def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:
-    """Assign a rank to each GPU of a single process.
+    """Return the ranks, numbered if they are the GPUs of a single process.
 
     If a single trace states no rank and its process drives several GPUs, each GPU with collectives becomes the rank of
     its number. Their collectives are matched by order over the whole recording: steps belong to the process, and one
     GPU may get its launches in a later step than another.
-
-    Returns:
-        The ranks, numbered if all that applies, and otherwise unchanged.
     """
     devices = {rank.device for rank in ranks if len(rank.comm)} - {-1}
     if len({rank.source for rank in ranks}) != 1 or len(devices) < 2 or ranks[0].rank is not None:
         return ranks
-    return [_of_its_device(rank) if rank.device in devices else rank for rank in ranks]
-
-
-def _of_its_device(rank: ReducedRank) -> ReducedRank:
-    number = rank.device
-    findings = tuple(replace(finding, rank=number) for finding in rank.findings)
-    comm = replace(rank.comm, step=np.full(len(rank.comm), -1))
-    return replace(rank, rank=number, findings=findings, comm=comm)
-
-
-def _order(rank: ReducedRank) -> tuple[bool, int, int, str]:
-    return rank.rank is None, rank.rank or 0, rank.device, rank.source
+    return [
+        replace(
+            rank,
+            rank=rank.device,
+            findings=tuple(replace(finding, rank=rank.device) for finding in rank.findings),
+            comm=replace(rank.comm, step=np.full(len(rank.comm), -1)),
+        )
+        if rank.device in devices
+        else rank
+        for rank in ranks
+    ]
 
 
 def _compared(ranks: Sequence[ReducedRank]) -> list[int]:
@@ -144,76 +135,54 @@ def _duplicated(ranks: Sequence[ReducedRank]) -> tuple[Duplicate, ...]:
     )
 
 
-def _step_names(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
-    names = {name for rank in ranks for name in rank.steps.judged_names()}
-    return tuple(sorted(names, key=lambda name: (len(name), name)))
-
-
 def _rows(
     ranks: Sequence[ReducedRank],
     compared: Sequence[int],
     comparison: Comparison,
     causes: Sequence[dict[str, int]],
     step_names: Sequence[str],
-) -> list[RankRow]:
-    """Return a row for each rank.
+) -> Iterator[RankRow]:
+    """Yield a row for each rank.
 
     `compared` has the numbers of the ranks in the comparison, in its order, and `causes` those of their exposed
     communication.
     """
-    rows = [_row(rank, step_names) for rank in ranks]
     waits, offsets, clocked = comparison.waits.by_rank, comparison.offsets, comparison.clocked
-    for place, number in enumerate(compared):
-        compared_fields: dict[str, object] = {
-            "joined": True,
-            "exposed_comm_by_cause": causes[place],
-            "meetings": int(waits.judged[place]),
-            "unjudged_comm_ns": int(waits.unjudged_ns[place]),
-        }
-        if waits.judged[place]:
-            compared_fields["waited_ns"] = int(waits.waited_ns[place])
-            compared_fields["waited_exposed_ns"] = int(waits.exposed_ns[place])
-            compared_fields["made_wait_ns"] = int(waits.made_wait_ns[place])
-            compared_fields["last_in"] = int(waits.last_in[place])
-        if clocked[place]:
-            compared_fields["clock_offset_ns"] = int(offsets.offset_ns[place])
-            compared_fields["clock_error_ns"] = int(offsets.error_ns[place])
-        rows[number] = replace(rows[number], **compared_fields)
-    return rows
-
-
-def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
-    """Return the row of a rank without any comparison."""
-    spans = rank.steps.judged_spans()
-    doubts = [check for check in rank.trust.checks if check.status != "ok"]
-    return RankRow(
-        rank=rank.rank,
-        source=rank.source,
-        device=rank.device,
-        device_name=rank.device_name,
-        joined=False,
-        trust=rank.trust.verdict,
-        doubts=tuple(check.detail for check in doubts),
-        doubt_ids=tuple(check.id for check in doubts),
-        span_ns=rank.span_ns,
-        lead_in_ns=rank.lead_in_ns,
-        buckets=rank.buckets,
-        efficiency_pct=efficiency_shown(rank),
-        hidden_copy_pct=hidden_copy_shown(rank),
-        comm_ns=rank.engines.comm_ns,
-        exposed_comm_ns=rank.buckets.exposed_comm_ns,
-        exposed_comm_by_cause=of_single(rank),
-        comm_compute_pct=rank.overlap.comm_compute_pct,
-        judged=rank.judged,
-        median_step_ns=rank.steps.median_ns(),
-        plain_step_ns=rank.plain_step.step_ns if rank.plain_step is not None else None,
-        step_spans_ns=tuple(spans.get(name) for name in step_names),
-        waited_ns=None,
-        waited_exposed_ns=None,
-        made_wait_ns=None,
-        last_in=None,
-        meetings=0,
-        clock_offset_ns=None,
-        clock_error_ns=None,
-        top_causes=top_causes(rank),
-    )
+    places = {number: place for place, number in enumerate(compared)}
+    for number, rank in enumerate(ranks):
+        place, spans = places.get(number), rank.steps.judged_spans()
+        met = place if place is not None and waits.judged[place] else None
+        timed = place if place is not None and clocked[place] else None
+        doubts = [check for check in rank.trust.checks if check.status != "ok"]
+        yield RankRow(
+            rank=rank.rank,
+            source=rank.source,
+            device=rank.device,
+            device_name=rank.device_name,
+            joined=place is not None,
+            trust=rank.trust.verdict,
+            doubts=tuple(check.detail for check in doubts),
+            doubt_ids=tuple(check.id for check in doubts),
+            span_ns=rank.span_ns,
+            lead_in_ns=rank.lead_in_ns,
+            buckets=rank.buckets,
+            efficiency_pct=efficiency_shown(rank),
+            hidden_copy_pct=hidden_copy_shown(rank),
+            comm_ns=rank.engines.comm_ns,
+            exposed_comm_ns=rank.buckets.exposed_comm_ns,
+            exposed_comm_by_cause=of_single(rank) if place is None else causes[place],
+            unjudged_comm_ns=None if place is None else int(waits.unjudged_ns[place]),
+            comm_compute_pct=rank.overlap.comm_compute_pct,
+            judged=rank.judged,
+            median_step_ns=rank.steps.median_ns(),
+            plain_step_ns=rank.plain_step.step_ns if rank.plain_step is not None else None,
+            step_spans_ns=tuple(spans.get(name) for name in step_names),
+            waited_ns=None if met is None else int(waits.waited_ns[met]),
+            waited_exposed_ns=None if met is None else int(waits.exposed_ns[met]),
+            made_wait_ns=None if met is None else int(waits.made_wait_ns[met]),
+            last_in=None if met is None else int(waits.last_in[met]),
+            meetings=0 if place is None else int(waits.judged[place]),
+            clock_offset_ns=None if timed is None else int(offsets.offset_ns[timed]),
+            clock_error_ns=None if timed is None else int(offsets.error_ns[timed]),
+            top_causes=top_causes(rank),
+        )

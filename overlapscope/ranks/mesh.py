@@ -89,15 +89,12 @@ def _disjoint(sets: Set[tuple[int, ...]]) -> bool:
 
 
 def rebuild(found: Sequence[Set[tuple[int, ...]]], world_size: int | None, recorded: Set[int]) -> RebuiltMesh:
-    """Rebuild the mesh.
+    """Return the mesh, or why it is unknown.
 
     Args:
         found: The sets of ranks of each family.
         world_size: Number of ranks of the job; None if not recorded.
         recorded: Ranks with a recording.
-
-    Returns:
-        The mesh, or why it is unknown.
     """
     if world_size is None:
         return RebuiltMesh(reason="the traces don't state the number of ranks")

@@ -1,4 +1,4 @@
-"""Messages of a rank, which its kernels send to or receive from single other ranks.
+"""Communication kernels of one device, and the messages that they send to or receive from single other ranks.
 
 A kernel has one message, or all those of a call of `batch_isend_irecv`. NCCL launches the latter after all of them were
 noted on the host, outside their notes. On the host, a range such as `gloo:send` is one message. It begins when the
@@ -15,15 +15,83 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.messages import bytes_of_type
+from overlapscope.analysis.messages import bytes_of_type, element_bytes, has_splits, split_rows
 from overlapscope.analysis.periods import is_step
-from overlapscope.base.columns import Columns
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
-from overlapscope.ranks.kernels import CommKernels
 from overlapscope.reading.messages import StatedMessage, noted_messages, op_messages
-from overlapscope.trace.model import GpuOps, HostEvents, Trace
+from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Trace
+
+# -- Kernels -----------------------------------------------------------------------------------------
+
+
+class CommKernels(Columns, frozen=True):
+    """Communication kernels of one device by start, one row each."""
+
+    kinds: tuple[CommKind, ...]
+    """All kinds, each once; not a column."""
+    start_ns: I64
+    end_ns: I64
+    kind: I64
+    """Index into `kinds`."""
+    step: I64
+    """Number of the profiler step whose host part launched it; -1 where the launch or the step was not recorded."""
+    elements: I64
+    """Number of elements sent by this rank; -1 where not recorded."""
+    sequence: I64
+    """The process group's own count; -1 where not recorded."""
+    received: I64
+    """Number of elements received by this rank; -1 where not recorded."""
+    bytes: I64
+    """Size of the message, of the larger buffer; -1 where unknown."""
+    reaches_all: I64
+    """1 if an all-to-all has data for and from every member, 0 if not, -1 where unknown."""
+
+
+def step_numbers(notes: HostEvents, at: I64) -> I64:
+    """Return the number of the profiler step at each moment on the host, or -1. `notes` has the steps."""
+    rows = np.flatnonzero(is_step(notes))
+    numbers = np.array([step_number(notes.name(row)) for row in rows.tolist()], np.int64)
+    step = np.searchsorted(notes.start_ns[rows], at, side="right") - 1
+    inside = (step >= 0) & (at < pick(notes.end_ns[rows], step, 0))
+    return np.where(inside, pick(numbers, step), -1)
+
+
+# -- All-to-alls with split sizes --------------------------------------------------------------------
+
+
+class Exchanges(Columns, frozen=True):
+    """All-to-alls with split sizes, one row for each kernel."""
+
+    kernel: I64
+    """Row of the kernel among those of its rank, or of all ranks."""
+    element_bytes: I64
+    """Size of an element; -1 where unknown."""
+    sent: I64
+    """Number of elements sent, to the rank itself included; -1 where unknown."""
+    received: I64
+    """Number of elements received; -1 where unknown."""
+    sent_rows: I64
+    """Sum of the split sizes of the tensor sent: its rows, such as tokens; -1 where unknown."""
+    received_rows: I64
+
+
+def find_exchanges(recorded: Collectives, names: Sequence[str], row: I64) -> Exchanges:
+    """Return the exchanges among some kernels. `row` has the row of each in `recorded`, -1 for none."""
+    kernel = np.flatnonzero(pick(has_splits(recorded, names), row, False))
+    columns = {
+        "element_bytes": element_bytes(recorded, names),
+        "sent": recorded.elements_in,
+        "received": recorded.elements_out,
+        "sent_rows": split_rows(recorded.parts_in, names),
+        "received_rows": split_rows(recorded.parts_out, names),
+    }
+    return Exchanges(kernel=kernel, **{name: pick(column, row[kernel]) for name, column in columns.items()})
+
+
+# -- Messages ----------------------------------------------------------------------------------------
 
 BATCH = "batch_isend_irecv"
 _POINT_TO_POINT = re.compile(rf"i?send\w*|i?recv\w*|coalesced|{BATCH}", re.IGNORECASE)

@@ -3,37 +3,39 @@
 PyTorch puts a range such as `gloo:all_reduce` around the work of a collective on the host, on a thread of the backend.
 It takes the place of a kernel: it begins when the rank arrives, and ends when the data has. Ops take the place of
 compute, except those that only start a collective.
+
+Exposed communication gets its cause as `analysis.exposed_comm` finds it on a device. If several collectives run at
+once, the piece belongs to the collective that the starting thread waits for, and among several to the last to end. If
+the thread waits for no collective, its next op could have run beside the piece, but the thread was busy otherwise. If
+the awaited collective began after an earlier collective on its backend's thread had ended, the earlier one kept it from
+running beside compute. The rest outlasted the compute beside it, or there was none. A thread that goes on long after a
+collective has ended may have waited or worked, so the cause is unknown. The input of a collective is not recorded, so
+late starts look like late inputs, and neither is found.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
-from overlapscope.analysis.figures import Period, PerStep
+from overlapscope.analysis.blockers import cut_up, running_in
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.pieces import first_part
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.analysis.trust import judge_host
-from overlapscope.base.columns import mask_of, pick
-from overlapscope.base.intervals import EMPTY, I64, subtract
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.base.columns import pick
+from overlapscope.base.grouping import rows_by
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, subtract, union
+from overlapscope.catalog.causes import COMM_CAUSES, CommCause
+from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.host_causes import host_causes
-from overlapscope.ranks.kernels import step_numbers
+from overlapscope.ranks.host_collectives import HostCollectives, NotStarted, find_host_collectives
+from overlapscope.ranks.messages import CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
-from overlapscope.ranks.reduced import (
-    CommKernels,
-    CommKind,
-    ReducedRank,
-    StepFigures,
-    lost_events,
-    reduce,
-    with_possible_rank,
-)
+from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, with_possible_rank
 from overlapscope.reading.own_period import without_period
 from overlapscope.reading.shapes import ITEM_BYTES, read_inputs
 from overlapscope.trace.host_ops import is_collective_range
@@ -79,11 +81,18 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     begin, end = ran.start_ns, ran.end_ns
     window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
     buckets, engines, overlap = measured(window)
+    # No GPU idled, so there are no causes.
+    no_causes: dict[str, dict[str, int]] = {
+        "exposed_copy_by_cause": {},
+        "exposed_comm_by_cause": {},
+        "idle_by_cause": {},
+    }
     periods = timeline.periods()
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])
-    figures = _steps(periods, judged)
-    average_step = _average([periods[number] for number in judged])
+    figures = step_figures([replace(period, **no_causes) for period in periods], judged)
+    average_step = average([periods[number] for number in judged], range(len(judged)))
+    average_step = None if average_step is None else replace(average_step, **no_causes)
     comm = _comm(trace, collectives)
     messages, exposed = messages_on_host(trace, comm, collectives), subtract(ran.comm, ran.compute)
     return ReducedRank(
@@ -128,26 +137,6 @@ def _check_marked(trace: Trace) -> None:
         )
 
 
-def _average(judged: Sequence[Period]) -> PerStep | None:
-    """Return the average step without causes, because no GPU idled."""
-    step = average(judged, range(len(judged)))
-    if step is None:
-        return None
-    return replace(step, exposed_copy_by_cause={}, exposed_comm_by_cause={}, idle_by_cause={})
-
-
-def _steps(steps: Sequence[Period], judged: Sequence[int]) -> StepFigures:
-    return StepFigures(
-        names=tuple(step.name for step in steps),
-        judged=mask_of(np.array(judged, np.int64), len(steps)),
-        start_ns=np.array([step.window.start_ns for step in steps], np.int64),
-        span_ns=np.array([step.span_ns for step in steps], np.int64),
-        buckets_ns=np.array([list(step.buckets.named().values()) for step in steps], np.int64),
-        copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
-        idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
-    )
-
-
 def _comm(trace: Trace, collectives: HostEvents) -> CommKernels:
     distinct, which = np.unique(collectives.name_id, return_inverse=True)
     unknown: I64 = np.full(len(collectives), -1)
@@ -175,3 +164,87 @@ def _message_bytes(trace: Trace, ranges: HostEvents) -> I64:
         for each in inputs.signatures
     ]
     return pick(np.array(sizes, np.int64), inputs.number)
+
+
+# -- Causes of exposed communication -----------------------------------------------------------------
+
+
+def host_causes(trace: Trace, exposed: Intervals, compute: Intervals) -> tuple[Intervals, ...]:
+    """Return the exposed communication by cause, in the order of `COMM_CAUSES`.
+
+    Args:
+        trace: A trace with steps and collectives on the host.
+        exposed: Times in which collectives ran and nothing computed.
+        compute: Times in which ops computed.
+
+    Returns:
+        The times of each cause; nothing if it is unknown how collectives were started.
+    """
+    try:
+        return attribute(find_host_collectives(trace), exposed, compute)
+    except NotStarted:
+        return ()
+
+
+def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) -> tuple[Intervals, ...]:
+    """Return the exposed communication by cause, given what started collectives and waited for them."""
+    ranges = found.ranges
+    wait_of = _wait_of(found)
+    bounds = np.array([(wait.start_ns, wait.end_ns) for wait in found.waits], np.int64).reshape(len(found.waits), 2)
+    prompt = np.array([wait.prompt for wait in found.waits], np.bool_)
+    start, end = cut_up(exposed, np.concatenate([ranges.start_ns, ranges.end_ns, bounds.ravel()]))
+    order = np.argsort(ranges.start_ns, kind="stable")
+    which, piece = running_in(start, ranges.start_ns[order], ranges.end_ns[order])
+    op = order[which]
+    awaited = _inside(bounds, wait_of[op], start[piece])
+    # The collective that the thread waits for decides, and among several the last to end.
+    chosen = np.lexsort((-ranges.end_ns[op], ~awaited, piece))
+    chosen = chosen[np.flatnonzero(np.diff(piece[chosen], prepend=-1))]
+    op, awaited = op[chosen], awaited[chosen]
+
+    beside = covered(compute, ranges.start_ns[op], start) > 0
+    cause = np.where(beside, RANK[CommCause.WAITING_OR_TRANSFER], RANK[CommCause.NO_COMPUTE])
+    doubtful = awaited & ~np.append(prompt, False)[wait_of[op]]
+    cause[doubtful] = RANK[CommCause.UNKNOWN]
+    in_any = _inside(bounds, np.searchsorted(bounds[:, 0], start, side="right") - 1, start)
+    cause[~awaited] = np.where(in_any, RANK[CommCause.UNKNOWN], RANK[CommCause.LATE_COMPUTE])[~awaited]
+    kept_ns = _kept_from_compute(found, compute)
+    blocked = start + first_part(kept_ns[op], op, np.where(awaited & ~doubtful, end - start, 0))
+    result = []
+    for number in range(len(COMM_CAUSES)):
+        own = cause == number
+        begins, ends = blocked[own], end[own]
+        if number == RANK[CommCause.BLOCKED_BEHIND]:
+            begins, ends = np.append(begins, start), np.append(ends, blocked)
+        result.append(union(begins, ends))
+    return tuple(result)
+
+
+def _wait_of(found: HostCollectives) -> I64:
+    """Return the number of the wait in which each collective ended; -1 for none."""
+    wait_of = np.full(len(found.ranges), -1)
+    by_end = np.argsort(found.ranges.end_ns, kind="stable")
+    ends = found.ranges.end_ns[by_end]
+    for number, wait in enumerate(found.waits):
+        first, last = np.searchsorted(ends, (wait.start_ns, wait.ended_ns), side="right")
+        ended = by_end[first:last]
+        wait_of[ended[(found.issue_ns[ended] <= wait.start_ns) & (wait_of[ended] < 0)]] = number
+    return wait_of
+
+
+def _inside(bounds: I64, wait: I64, at: I64) -> Bool:
+    """Return a mask of the times that lie in a wait given by its number; -1 for none."""
+    known = np.append(bounds, [[0, 0]], axis=0)[wait]
+    inside: Bool = (wait >= 0) & (at >= known[:, 0]) & (at < known[:, 1])
+    return inside
+
+
+def _kept_from_compute(found: HostCollectives, compute: Intervals) -> I64:
+    """Return how much longer each collective would have run beside compute without those before it on its thread."""
+    ranges = found.ranges
+    before = np.full(len(ranges), np.iinfo(np.int64).min)
+    for _, rows in rows_by(ranges.thread):
+        rows = rows[np.argsort(ranges.start_ns[rows], kind="stable")]
+        before[rows[1:]] = ranges.end_ns[rows[:-1]]
+    held = before > found.issue_ns
+    return np.where(held, covered(compute, np.minimum(found.issue_ns, ranges.start_ns), ranges.start_ns), 0)

@@ -1,4 +1,4 @@
-"""Pairing of messages: which send of one rank is which receive of another, and what each waited for.
+"""Pairing of messages: which send of one rank is which receive of another, what each waited for, and clocks from that.
 
 Messages between two ranks keep their order within a channel (process group and tag). They are paired by their places in
 a step that both ranks recorded as a whole. A direction is left out if anything contradicts: sizes that differ, or a
@@ -8,6 +8,15 @@ A side waits until the other side has begun. A send that ended before its receiv
 A kernel with several messages ends after all of them, so it waits for the last of its counterparts. It is judged only
 if all its messages are paired. No rank is charged with these waits: a stage that waits while a pipeline fills does not
 wait for a slow rank.
+
+Messages relate clocks where no collective does, since no receive can end before its send began. With `offset` as a
+clock's lead over the reference, each message says
+
+    offset_receiver - offset_sender <= end of the receive - start of the send
+
+Messages in both directions bound an offset from both sides, and those along a chain of ranks bound that of its ends.
+The estimate is zero if the bounds allow it, since clocks are mostly set to the same time, and otherwise their middle.
+Ranks whose clocks are related by collectives, such as the replicas of a stage, keep their offsets within such a set.
 """
 
 from __future__ import annotations
@@ -16,14 +25,16 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.grouping import distinct, distinct_rows, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.marks import step_number
-from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets
+from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets, components
 from overlapscope.ranks.collectives import Kernels, Meetings, met_by_order, on_host
-from overlapscope.ranks.reduced import CommKind, ComparedRank
+from overlapscope.ranks.reduced import ComparedRank
 
 NO_CLOCKS_NS = np.int64(1) << 61
 """Error of clocks that are unknown."""
@@ -85,42 +96,43 @@ class MessageWaits(Struct, frozen=True, eq=False):
 def gather_messages(ranks: Sequence[ComparedRank]) -> MessageTable:
     """Return the messages of all ranks in a single table."""
     numbers: dict[CommKind, int] = {}
-    empty = np.empty(0, np.int64)
-    names = ("start_ns", "kernel_start_ns", "end_ns", "kind", "step", "bytes", "rank", "kernel")
-    parts: dict[str, list[I64]] = {name: [empty] for name in names}
-    outgoing, comparable = [np.empty(0, np.bool_)], [np.empty(0, np.bool_)]
+    sides = [Kernels.empty(kinds=(), lossy=())]
+    start_ns, kernel, outgoing = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
+    comparable = [np.empty(0, np.bool_)]
     begin = 0
     for place, rank in enumerate(ranks):
-        messages, comm = rank.messages, rank.comm
-        step = comm.step[messages.kernel]
-        for name, values in (
-            ("start_ns", messages.begin_ns),
-            ("kernel_start_ns", comm.start_ns[messages.kernel]),
-            ("end_ns", comm.end_ns[messages.kernel]),
-            ("kind", _directions(rank, numbers)),
-            ("step", step),
-            ("bytes", messages.bytes),
-            ("rank", np.full(len(messages), place)),
-            ("kernel", messages.kernel + begin),
-        ):
-            parts[name].append(values)
+        messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
+        unknown = np.full(len(messages), -1)
+        sides.append(
+            Kernels(
+                kinds=(),
+                lossy=(),
+                start_ns=messages.begin_ns,
+                end_ns=comm.end_ns,
+                kind=_directions(rank, numbers),
+                step=comm.step,
+                bytes=messages.bytes,
+                rank=np.full(len(messages), place),
+                index=unknown,
+                elements=unknown,
+                sequence=unknown,
+                received=unknown,
+                reaches_all=unknown,
+            )
+        )
+        start_ns.append(comm.start_ns)
+        kernel.append(messages.kernel + begin)
         outgoing.append(messages.outgoing != 0)
-        comparable.append(np.isin(step, messages.whole_steps) | (comm.step < 0).all())
-        begin += len(comm)
-    columns = {name: np.concatenate(values) for name, values in parts.items()}
-    kernel, start_ns = columns.pop("kernel"), columns.pop("kernel_start_ns")
-    unknown = np.full(len(kernel), -1)
-    sides = Kernels(
-        kinds=tuple(numbers),
-        lossy=(),
-        index=np.arange(len(kernel)),
-        elements=unknown,
-        sequence=unknown,
-        received=unknown,
-        reaches_all=unknown,
-        **columns,
+        comparable.append(np.isin(comm.step, messages.whole_steps) | (rank.comm.step < 0).all())
+        begin += len(rank.comm)
+    every = Kernels.joined(sides)
+    return MessageTable(
+        replace(every, kinds=tuple(numbers), index=np.arange(len(every))),
+        np.concatenate(start_ns),
+        np.concatenate(kernel),
+        np.concatenate(outgoing),
+        np.concatenate(comparable),
     )
-    return MessageTable(sides, start_ns, kernel, np.concatenate(outgoing), np.concatenate(comparable))
 
 
 def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
@@ -262,3 +274,54 @@ def transfers(waits: MessageWaits, kernels: Kernels, counted: Bool) -> dict[int,
         if not on_host(kernels.kinds[kind]) and (size[rows] >= 0).all():
             result[kind] = int(size[rows].sum()), int(took[rows].sum())
     return result
+
+
+# -- Clocks from messages ----------------------------------------------------------------------------
+
+_FAR = np.int64(1) << 61
+
+
+def related_by_messages(offsets: Offsets, paired: PairedMessages) -> Offsets | None:
+    """Return the offsets with those between sets of ranks; None if messages bound none, or contradict each other."""
+    ranks = len(offsets.offset_ns)
+    everyone = np.arange(ranks)
+    own = np.where(offsets.reference >= 0, offsets.reference, everyone)
+    offset = offsets.offset_ns
+    doubt = np.maximum(offsets.error_ns, 0)
+    pairs, at_most = paired.leads(ranks)
+    sender, receiver = pairs // ranks, pairs % ranks
+    lead = at_most - offset[receiver] + offset[sender] + doubt[sender] + doubt[receiver]
+    between = own[sender] != own[receiver]
+    sender, receiver, lead = own[sender][between], own[receiver][between], lead[between]
+    reference = components(sender, receiver, ranks)
+    high, low = _shortest(sender, receiver, lead, reference), _shortest(receiver, sender, lead, reference)
+    if high is None or low is None:
+        return None
+    bounded = (reference >= 0) & (high < _FAR) & (low < _FAR)
+    if not (bounded & (reference != everyone)).any():
+        return None
+    high, low = np.where(bounded, high, 0), np.where(bounded, -low, 0)
+    allows_0 = (low <= 0) & (high >= 0)
+    shift = np.where(allows_0, 0, low + (high - low) // 2)
+    error = doubt + np.maximum(high - shift, shift - low)[own]
+    related = bounded[own] | (offsets.reference >= 0)
+    return replace(
+        offsets,
+        offset_ns=offset + shift[own],
+        error_ns=np.where(related, error, -1),
+        reference=np.where(bounded[own], reference[own], offsets.reference),
+    )
+
+
+def _shortest(begin: I64, end: I64, length: I64, reference: I64) -> I64 | None:
+    """Return the shortest way from each rank's reference; None if lengths are negative round a circle."""
+    ranks = len(reference)
+    distance = np.where(reference == np.arange(ranks), 0, _FAR)
+    for _ in range(ranks + 1):
+        reached = distance[begin] < _FAR
+        new = distance.copy()
+        np.minimum.at(new, end[reached], distance[begin[reached]] + length[reached])
+        if (new == distance).all():
+            return distance
+        distance = new
+    return None

@@ -92,9 +92,11 @@ def from_json(data: bytes) -> RanksReport:
         *range(len(comm.dimensions))
     }:
         raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
-    return replace(report, parts={name: _typed(name, part) for name, part in report.parts.items()})
-
-
-def _typed(name: str, part: Any) -> Any:
-    module = _modules().get(name)
-    return part if module is None else msgspec.convert(part, module.Part)
+    modules = _modules()
+    return replace(
+        report,
+        parts={
+            name: msgspec.convert(part, modules[name].Part) if name in modules else part
+            for name, part in report.parts.items()
+        },
+    )

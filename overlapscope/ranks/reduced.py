@@ -7,7 +7,7 @@ can be measured once the clocks are known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.average import comparable, in_frame, judged_steps, rounded_mean
-from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
+from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep
 from overlapscope.analysis.messages import message_bytes, reaches_all
@@ -25,16 +25,21 @@ from overlapscope.analysis.plain_step import PlainStep, measured
 from overlapscope.analysis.results import Device, Trust
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.analysis.trust import judge_file, verdict
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
 from overlapscope.base.marks import step_number
 from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.exchanges import Exchanges, find_exchanges
-from overlapscope.ranks.kernels import CommKernels, step_numbers
-from overlapscope.ranks.messages import NO_MESSAGES, Messages, on_device
-from overlapscope.ranks.result import Unreadable
+from overlapscope.ranks.messages import (
+    NO_MESSAGES,
+    CommKernels,
+    Exchanges,
+    Messages,
+    find_exchanges,
+    on_device,
+    step_numbers,
+)
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import GpuOps, Kind, Trace
@@ -61,17 +66,6 @@ def without_namesakes(names: Sequence[str], start_ns: I64, end_ns: I64) -> RankS
     once = [row for row, name in enumerate(names) if times[name] == 1]
     return RankSteps(tuple(names[row] for row in once), start_ns[once], end_ns[once])
 
-
-__all__ = [
-    "CommKernels",
-    "CommKind",
-    "ComparedRank",
-    "ReducedRank",
-    "StepFigures",
-    "Unreadable",
-    "reduce",
-    "stated_world_size",
-]
 
 LARGEST_RANK = 2**31 - 1
 """Largest valid rank; larger or negative numbers are ignored."""
@@ -273,6 +267,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
     compared = _compared(trace, timeline, device.steps)
     comm_ops = timeline.ops.take(timeline.ops.kind == Kind.COMM)
     comm, messages = on_device(trace, comm_ops, compared.comm)
+    own = [finding for finding in findings if finding.device == result.device]
     return ReducedRank(
         **asdict(replace(compared, comm=comm, messages=messages)),
         device_name=result.name,
@@ -283,8 +278,9 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         exposed_copy_by_cause=result.exposed_copy_by_cause,
         idle_by_cause=result.idle_by_cause,
         judged=_judged(result),
-        steps=_steps(result),
-        findings=_costliest([finding for finding in findings if finding.device == result.device]),
+        steps=step_figures(result.steps, judged_steps(result)),
+        # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
+        findings=tuple(sorted(own, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS]),
         comm_causes=tuple(device.exposed_comm.of_cause(rank) for rank in range(len(COMM_CAUSES))),
         compute=timeline.compute if len(messages) else EMPTY,
         plain_step=None
@@ -292,11 +288,6 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         else measured(trace.plain_steps, compared.step_ns, trace.host_activity),
         predicted=trace.predicted_by is not None,
     )
-
-
-def _costliest(findings: list[Finding]) -> tuple[Finding, ...]:
-    # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
-    return tuple(sorted(findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS])
 
 
 def _judged(device: Device) -> PerStep | None:
@@ -318,38 +309,40 @@ def _judged(device: Device) -> PerStep | None:
     )
 
 
-def _steps(device: Device) -> StepFigures:
-    steps, judged = device.steps, set(judged_steps(device))
+def step_figures(steps: Sequence[Period], judged: Sequence[int]) -> StepFigures:
+    """Return the figures of some steps, given the numbers of the judged ones."""
+
+    def table(row_of: Callable[[Period], Iterable[int]], columns: int) -> I64:
+        return np.array([[*row_of(step)] for step in steps], np.int64).reshape(len(steps), columns)
+
     return StepFigures(
         names=tuple(step.name for step in steps),
-        judged=np.array([number in judged for number in range(len(steps))], np.bool_),
+        judged=mask_of(np.array(judged, np.int64), len(steps)),
         start_ns=np.array([step.window.start_ns for step in steps], np.int64),
         span_ns=np.array([step.span_ns for step in steps], np.int64),
-        buckets_ns=_table([list(step.buckets.named().values()) for step in steps], 5),
-        copy_causes_ns=_table([_causes(step, COPY_CAUSES) for step in steps], len(COPY_CAUSES)),
-        idle_causes_ns=_table([_causes(step, IDLE_CAUSES) for step in steps], len(IDLE_CAUSES)),
+        buckets_ns=table(lambda step: step.buckets.named().values(), 5),
+        copy_causes_ns=table(
+            lambda step: (step.exposed_copy_by_cause.get(str(cause), 0) for cause in COPY_CAUSES), len(COPY_CAUSES)
+        ),
+        idle_causes_ns=table(
+            lambda step: (step.idle_by_cause.get(str(cause), 0) for cause in IDLE_CAUSES), len(IDLE_CAUSES)
+        ),
     )
-
-
-def _causes(step: Period, causes: tuple[str, ...]) -> list[int]:
-    by_cause = step.exposed_copy_by_cause if causes is COPY_CAUSES else step.idle_by_cause
-    return [by_cause.get(str(cause), 0) for cause in causes]
-
-
-def _table(rows: list[list[int]], columns: int) -> I64:
-    return np.array(rows, np.int64).reshape(len(rows), columns)
 
 
 def _comm_kernels(trace: Trace, ops: GpuOps) -> tuple[CommKernels, Exchanges]:
     ops = ops.take(ops.kind == Kind.COMM)
     recorded, described = trace.collectives, comm_kinds(trace, ops)
-    row = described.row
+    row, launched = described.row, ops.launch >= 0
+    launched_ns = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)
     kernels = CommKernels(
         kinds=described.kinds,
         start_ns=ops.start_ns,
         end_ns=ops.end_ns,
         kind=described.kind,
-        step=_launched_in(trace, ops),
+        # The op's place on the device would not do: an op launched for a step may run before the step's first compute
+        # on one rank and after it on another.
+        step=np.where(launched, step_numbers(trace.annotations, launched_ns), -1),
         elements=pick(recorded.elements_in, row),
         sequence=pick(recorded.sequence, row),
         received=pick(recorded.elements_out, row),
@@ -357,16 +350,6 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> tuple[CommKernels, Exchanges]:
         reaches_all=pick(reaches_all(recorded, trace.names), row),
     )
     return kernels, find_exchanges(recorded, trace.names, row)
-
-
-def _launched_in(trace: Trace, ops: GpuOps) -> I64:
-    """Return the number of the profiler step during which the host launched each op, or -1.
-
-    The op's place on the device would not do: an op launched for a step may run before the step's first compute on one
-    rank and after it on another.
-    """
-    at = pick(trace.runtime_calls.start_ns, np.where(ops.launch >= 0, ops.launch, -1), 0)
-    return np.where(ops.launch >= 0, step_numbers(trace.annotations, at), -1)
 
 
 def stated_world_size(ranks: Sequence[ComparedRank]) -> int | None:

@@ -17,12 +17,19 @@ from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
 from overlapscope.ranks import parts
-from overlapscope.ranks.frame import by_steps, rows_of
-from overlapscope.ranks.group_names import collective, meeting_name
-from overlapscope.ranks.group_table import groups_table
-from overlapscope.ranks.mesh_words import dimensions_table
-from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
-from overlapscope.ranks.verdict import NAME_LIMIT, late_name, row_name, unit_of
+from overlapscope.ranks.comm_words import NAME_LIMIT, collective, dimensions_table, groups_table, meeting_name
+from overlapscope.ranks.result import (
+    Meeting,
+    RankRow,
+    RankSpread,
+    RanksReport,
+    StepSkew,
+    Straggler,
+    Waiting,
+    by_steps,
+    rows_of,
+)
+from overlapscope.ranks.verdict import late_name, row_name, unit_of
 
 FEW, NAMED = 5, 3
 """Default maximum number of rows of a list, and of ranks named in a cell."""
@@ -73,6 +80,10 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     by_step = all(late.lost_per_step_ns is not None for late in stragglers)
     passed = any(late.passed_on_ns for late in stragglers)
 
+    def name(late: Straggler) -> Cell:
+        devices = {row.device for row in report.ranks if row.rank == late.rank}
+        return Cell(f"{late.rank}, device {late.device}" if len(devices) > 1 else str(late.rank))
+
     def lost_ns(late: Straggler) -> int:
         return late.lost_per_step_ns if by_step and late.lost_per_step_ns is not None else late.lost_ns
 
@@ -80,7 +91,7 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     total = unit_for(max((late.made_wait_ns for late in stragglers), default=0))
     table = table_of(
         stragglers[:rows],
-        (words("rank"), lambda late: Cell(_straggler_name(report, late))),
+        (words("rank"), name),
         (Column(f"delay {'a step ' if by_step else ''}{unit.name}"), lambda late: Cell(unit.number(lost_ns(late)))),
         (Column("%"), lambda late: Cell(bare_percent(late.lost_pct))),
         (Column(f"total wait {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
@@ -99,11 +110,6 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     if len(stragglers) > rows:
         note += f" {plural(len(stragglers) - rows, 'more rank')} also delayed others."
     return replace(table, note=note)
-
-
-def _straggler_name(report: RanksReport, late: Straggler) -> str:
-    devices = {row.device for row in report.ranks if row.rank == late.rank}
-    return f"{late.rank}, device {late.device}" if len(devices) > 1 else str(late.rank)
 
 
 def _mostly(report: RanksReport, late: Straggler) -> str:
@@ -181,16 +187,20 @@ def spreads(report: RanksReport) -> Table:
     spreads = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
     quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in spreads)
 
-    def value(of: Callable[[RankSpread], float]) -> Callable[[RankSpread], Cell]:
-        def cell(spread: RankSpread) -> Cell:
-            number = of(spread)
-            return Cell(bare_percent(number) if spread.unit == "pct" else _unit(spread).number(round(number)))
+    def unit(spread: RankSpread) -> Unit:
+        return unit_for(round(spread.max))
 
-        return cell
+    def name(spread: RankSpread) -> Cell:
+        return Cell(f"{figure_name(spread.name)} {'%' if spread.unit == 'pct' else unit(spread).name}")
+
+    def value(of: Callable[[RankSpread], float]) -> Callable[[RankSpread], Cell]:
+        return lambda spread: Cell(
+            bare_percent(of(spread)) if spread.unit == "pct" else unit(spread).number(round(of(spread)))
+        )
 
     return table_of(
         spreads,
-        (words("figure"), lambda spread: Cell(f"{figure_name(spread.name)} {_unit_name(spread)}")),
+        (words("figure"), name),
         (Column("least"), value(lambda spread: spread.min)),
         (words("rank"), lambda spread: Cell(str(spread.min_rank))),
         (Column("25%", spare=2), value(lambda spread: spread.p25)) if quantiles else None,
@@ -201,14 +211,6 @@ def spreads(report: RanksReport) -> Table:
         (words("rank"), lambda spread: Cell(str(spread.max_rank))),
         title="How the ranks differ",
     )
-
-
-def _unit(spread: RankSpread) -> Unit:
-    return unit_for(round(spread.max))
-
-
-def _unit_name(spread: RankSpread) -> str:
-    return "%" if spread.unit == "pct" else _unit(spread).name
 
 
 # -- Each rank -------------------------------------------------------------------------------------

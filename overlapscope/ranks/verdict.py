@@ -13,9 +13,7 @@ from msgspec import Struct
 from overlapscope.base.words import Unit, capital, clean, listed, number_runs, percent, plural, unit_for
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.catalog.names import in_words_of
-from overlapscope.ranks.frame import rows_of
-from overlapscope.ranks.group_names import collective
-from overlapscope.ranks.mesh_words import mesh_sentences
+from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
 from overlapscope.ranks.parts import parts
 from overlapscope.ranks.result import (
     LEAST_PCT,
@@ -27,6 +25,7 @@ from overlapscope.ranks.result import (
     RanksReport,
     Straggler,
     WorstRank,
+    rows_of,
 )
 from overlapscope.trace.servers import file_parts
 
@@ -43,7 +42,6 @@ TONES: Final[dict[Level, str]] = {
 
 POOR_PCT = 5.0
 """Minimum percentage of the others' time that a straggler must cost for the level `poor`."""
-NAME_LIMIT = 120
 _MOST_RANGES = 12
 """Maximum number of runs of ranks that are listed."""
 _MOST_FILES = 5
@@ -111,7 +109,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
             why = _lower(clean(report.clocks.reason, 500))
         doubt = f"Delays between ranks cannot be measured: {why}"
     else:
-        doubt = _unjudged(rows)
+        most = _not_compared(rows)
+        doubt = f"The balance of the {joined:,} ranks is not judged: {most}." if most else ""
     if doubt:
         return "unknown", " ".join((doubt, *_waited_for(report)))
     unseen = report.unseen_pct
@@ -140,12 +139,6 @@ def _of_parts(report: RanksReport) -> Iterator[str]:
 
 def _has_collectives(report: RanksReport) -> bool:
     return report.matching.kernels > report.matching.not_collective
-
-
-def _unjudged(rows: Sequence[RankRow]) -> str:
-    """Return why ranks can't be called balanced, since much exposed communication was not compared; else nothing."""
-    most = _not_compared(rows)
-    return f"The balance of the {len(rows):,} ranks is not judged: {most}." if most else ""
 
 
 def _beside_stragglers(report: RanksReport) -> Iterator[str]:

@@ -15,7 +15,8 @@ So that unions count nothing twice, the windows of all ranks are laid end to end
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -27,9 +28,45 @@ from overlapscope.base.intervals import I64, Bool, Intervals, contains, covered,
 from overlapscope.base.marks import step_number
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings, symmetric
-from overlapscope.ranks.common_steps import CommonSteps, common_steps
 from overlapscope.ranks.pairs import MessageWaits
 from overlapscope.ranks.reduced import ComparedRank
+
+# -- Common steps ------------------------------------------------------------------------------------
+
+
+class CommonSteps(Struct, frozen=True, eq=False):
+    """Steps that all of some ranks judge, with a window for each rank by its own clock."""
+
+    names: tuple[str, ...]
+    """Names in the order of the first rank; empty if there are none."""
+    begin_ns: I64
+    """Start of the first of them; without any, end of the lead-in."""
+    end_ns: I64
+    """End of the last of them; without them, end of the recording."""
+
+
+def common_steps(ranks: Sequence[ComparedRank], torn: Collection[int] = ()) -> CommonSteps:
+    """Return the steps that all ranks judge; if some are torn by jumps of clocks, the longest run of the others."""
+    steps = [rank.judged_steps for rank in ranks]
+    names = tuple(name for name in steps[0].names if all(name in each.names for each in steps)) if steps else ()
+    if torn:
+        names = _longest_run({step_number(name): name for name in names if step_number(name) not in torn})
+    begin = [rank.judged_from_ns for rank in ranks]
+    end = begin if torn else [rank.end_ns for rank in ranks]
+    if names:
+        begin = [int(each.start_ns[each.names.index(names[0])]) for each in steps]
+        end = [int(each.end_ns[each.names.index(names[-1])]) for each in steps]
+    return CommonSteps(names, np.array(begin, np.int64), np.array(end, np.int64))
+
+
+def _longest_run(names: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the names of the longest run of steps whose numbers follow each other."""
+    by_run: defaultdict[int, list[str]] = defaultdict(list)
+    for place, number in enumerate(sorted(names)):
+        by_run[number - place].append(names[number])
+    longest: list[str] = max(by_run.values(), key=len, default=[])
+    return tuple(longest)
+
 
 TOGETHER = 8
 """Maximum number of members that can arrive last together and still be named: the devices of the same machine."""
@@ -128,19 +165,17 @@ class RankWaits(Struct, frozen=True, eq=False):
 
 
 def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, messages: MessageWaits) -> RankWaits:
-    """Compare arrivals in the symmetric meetings after every member's lead-in.
+    """Return who waited for whom in the symmetric meetings after every member's lead-in.
 
     Args:
         ranks: The ranks compared.
         met: Symmetric meetings of these ranks.
         offsets: The clocks, found from the same meetings.
         messages: Waiting in the messages between these ranks.
-
-    Returns:
-        The waiting, by member, meeting, pair of ranks and rank.
     """
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
-    judged = _judged(met, judged_from, offsets)
+    known = (met.start_ns >= judged_from[met.rank]) & (offsets.error_ns[met.rank] >= 0)
+    judged = np.logical_and.reduceat(known, met.first[:-1]) & ~offsets.odd
     meetings, axis = met.take(judged), Axis(ranks)
     within = offsets.within_ns[judged]
     entries = np.repeat(judged, np.diff(met.first))
@@ -201,12 +236,6 @@ def sum_by(place: I64, values: I64, count: int) -> I64:
     return result
 
 
-def _judged(met: Meetings, judged_from: I64, offsets: Offsets) -> Bool:
-    """Select the meetings after every member's lead-in whose members all have a known clock."""
-    good = (met.start_ns >= judged_from[met.rank]) & (offsets.error_ns[met.rank] >= 0)
-    return np.logical_and.reduceat(good, met.first[:-1]) & ~offsets.odd
-
-
 class Axis:
     """One time axis with the windows of all ranks end to end, so that no two ranks overlap on it."""
 
@@ -217,12 +246,13 @@ class Axis:
         window_starts = np.array([rank.end_ns - rank.span_ns for rank in ranks], np.int64)
         self.shift: I64 = self.begin[:-1] - window_starts
         """Number to add to each rank's own times."""
-        self.exposed = self._of([rank.exposed_comm for rank in ranks])
+        self.exposed = self.of([rank.exposed_comm for rank in ranks])
         """Exposed communication of all ranks."""
-        self.held = self._of([rank.held_comm for rank in ranks])
+        self.held = self.of([rank.held_comm for rank in ranks])
         """The part of it in which compute waited (`ComparedRank.held_comm`)."""
 
-    def _of(self, times: Sequence[Intervals]) -> Intervals:
+    def of(self, times: Sequence[Intervals]) -> Intervals:
+        """Return the times of all ranks, given each rank's by its own clock."""
         moved = [(each.starts + by, each.ends + by) for each, by in zip(times, self.shift, strict=True)]
         starts, ends = (np.concatenate([np.empty(0, np.int64), *(each[side] for each in moved)]) for side in (0, 1))
         return Intervals(starts, ends)
@@ -333,7 +363,7 @@ def _most(arrivals: Arrivals, latest: LastArrivals, axis: Axis, inside: Bool, ra
 
 
 def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64, unsure_ns: I64) -> Pairs:
-    """Sum up the charges of each pair of ranks.
+    """Return the sums of the charges of each pair of ranks.
 
     Args:
         arrivals: The arrivals.
@@ -341,9 +371,6 @@ def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64
         axis: Axis of all ranks.
         waited_before: How long each arrival's rank had waited, and may have passed on.
         unsure_ns: The maximum of that, with the error of the arrival itself.
-
-    Returns:
-        The pairs.
     """
     ranks = max(len(axis.shift), 1)
     pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)

@@ -20,6 +20,7 @@ _FOREIGN: Final = {
     rb"\A(\xff\xfe|\xfe\xff)": "this is UTF-16 text: save it as UTF-8",
     rb"\Aversion https://git-lfs\.": "this is a Git LFS pointer, not the file: run `git lfs pull` in its repository",
     rb"(?i)\A\s*<(!doctype html|html)": "this is a web page: download the file itself, on GitHub by its raw link",
+    rb'\A\s*\{\s*"schema_version"\s*:': "this was written by another version of overlapscope: write it again",
     rb'"pid"\s*:\s*"(CPU|CUDA) functions"': "this is an export of PyTorch's profiler without Kineto, which states "
     "neither streams nor launches: record with torch.profiler, in torch 1.8.1 or later",
     rb"speedscope\.app/": f"these are a sampler's stacks in speedscope's format, without GPU ops: {_EXPORT}",

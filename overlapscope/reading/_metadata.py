@@ -10,6 +10,7 @@ from typing import Any, get_args
 import msgspec
 
 from overlapscope.base.marks import (
+    FOUND,
     FRAMEWORK,
     METADATA,
     ORIGIN,
@@ -108,6 +109,13 @@ def thread_names(metadata: dict[str, Any]) -> dict[int, str]:
         for number, name in numbered
         if number is not None and isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME
     }
+
+
+def found(metadata: dict[str, Any]) -> dict[str, int]:
+    """Return the number of things that each observer of the recording found, as far as the recorder stated them."""
+    stated = _recorder_metadata(metadata).get(FOUND)
+    numbered = ((name, integer(count)) for name, count in stated.items()) if isinstance(stated, dict) else ()
+    return {name: count for name, count in numbered if count is not None and 0 <= count < _MOST_STEPS}
 
 
 def plain_steps(metadata: dict[str, Any]) -> PlainSteps:

@@ -13,31 +13,19 @@ from overlapscope.reading.pipes import place
 _OF_CORE: Final = ("report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "doctor")
 """Kinds of the core's files."""
 _HEAD_BYTES: Final = 256
-_FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')
+_KIND: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(\w+)"')
 
 
 def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> str | None:
     """Return the kind of a file that overlapscope wrote; None for other files and where the file cannot be opened.
 
-    The kind comes first in the file. Older files without it are recognized by their shape: reports, reports of ranks,
-    and baselines.
+    The kind comes first in the file.
     """
     try:
         with place(path, limit_bytes).open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            match = _KIND.match(file.read(_HEAD_BYTES))
     except OSError:
         # Reading the file as a trace reports the error.
         return None
-    first = _FIRST_MEMBER.match(head)
-    if first is None:
-        return None
-    match first[1]:
-        case b"kind":
-            named = (first[2] or b"").decode()
-            is_ours = named in _OF_CORE or any(named in plugin.kinds for plugin in plugins())
-            return named if is_ours else None
-        case b"schema_version":
-            return "ranks" if b'"world_size"' in head.partition(b"[")[0] else "report"
-        case b"devices":
-            return "baseline"
-    return None
+    kind = match[1].decode() if match else ""
+    return kind if kind in _OF_CORE or any(kind in plugin.kinds for plugin in plugins()) else None

@@ -25,6 +25,7 @@ from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
     device_names,
     flags,
+    found,
     framework,
     integer,
     origin,
@@ -224,6 +225,7 @@ def assemble(
         warm_up_steps=warm_up_steps(metadata),
         step_source=step_source(metadata),
         thread_names=thread_names(metadata),
+        found=found(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),

@@ -252,6 +252,11 @@ class WindowRecorder(RecorderState):
                 "No step ended before or after the recording, so no step was timed without the profiler."
             )
 
+    def add_found(self, counts: dict[str, int]) -> None:
+        """Add the number of things that each observer found to the files."""
+        self._takes.files.found(counts)
+        self._takes.notes += self._takes.files.amend()
+
     def _add_steps_after(self, *, wait: bool = False) -> None:
         """Add the steps timed after the recording, and the samples, to its file."""
         if self._timer.timed:

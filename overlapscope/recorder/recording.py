@@ -290,6 +290,8 @@ class Recording:
             self._profilers.finish(stop=self._whole_program)
             recorder.finish()
             self._leave()
+            counts = {name: observer.count for name, observer in self.observers.items()}
+            recorder.add_found({name: count for name, count in counts.items() if count is not None})
         # `overlapscope run` shows those of a whole program.
         if self._speaks and not self._whole_program:
             for note in self.notes:

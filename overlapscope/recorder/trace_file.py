@@ -18,7 +18,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Self
 
-from overlapscope.base.marks import HOST_ACTIVITY, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import (
+    FOUND,
+    HOST_ACTIVITY,
+    ORIGIN,
+    PLAIN_STEPS,
+    STEP_SOURCE,
+    THREADS,
+    TORCH,
+    WARM_UP_STEPS,
+)
 from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import destination
@@ -49,6 +58,8 @@ class Metadata:
     """Python's names of threads, by their numbers."""
     host_activity: HostActivity | None = None
     """Activity of the host in steps after the recording, if it was sampled."""
+    found: dict[str, int] = field(default_factory=dict)
+    """Number of things that each observer found, by the names of their plugins."""
 
     def json(self) -> str:
         """Return the text that is in the trace, exactly once."""
@@ -68,6 +79,8 @@ class Metadata:
             content[PLAIN_STEPS] = to_builtins(self.plain_steps)
         if self.host_activity is not None:
             content[HOST_ACTIVITY] = to_builtins(self.host_activity)
+        if self.found:
+            content[FOUND] = self.found
         return json.dumps(content)
 
 
@@ -314,6 +327,11 @@ class TraceFiles:
             activity = activity or file.amended.host_activity
             plain = PlainSteps(plain.before, after, clocked)
             file.amended = replace(file.amended, plain_steps=plain, host_activity=activity)
+
+    def found(self, counts: dict[str, int]) -> None:
+        """Note how many things each observer found."""
+        for file in self._files.values():
+            file.amended = replace(file.amended, found=counts)
 
     def amend(self) -> Iterator[str]:
         """Add what came after the recording to the files, and yield a sentence for each that cannot be amended."""

@@ -9,7 +9,7 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.catalog import advice
 from overlapscope.catalog.names import in_words_of
-from overlapscope.prediction.unasked import replayed_unasked
+from overlapscope.prediction.plain_program import PlainProgram, replayed_unasked
 from overlapscope.rules import RuleDraft, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
@@ -17,8 +17,7 @@ from overlapscope.rules.rule import Draft, Fixes, Rule
 
 if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
-    from overlapscope.prediction.gains import FixGain, Savings
-    from overlapscope.prediction.plain_program import PlainProgram
+    from overlapscope.prediction.outcomes import FixGain, Savings
 
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""
@@ -169,7 +168,7 @@ class SavingsOf:
     def _largest(self, fixes: Fixes) -> FixGain | None:
         """Return the saving of the best fix; None if no replay can tell."""
         # Most healthy programs have no such finding and never need the replay or its modules.
-        from overlapscope.prediction.gains import Savings
+        from overlapscope.prediction.outcomes import Savings
 
         if self._savings is None:
             self._savings = Savings(self._claims.trace, self._claims.device.result.device, self._ready)

@@ -19,7 +19,7 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import from_user
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, Trust, host_parts
 from overlapscope.analysis.trust import verdict
-from overlapscope.base.saved import Tool, decode, encode
+from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.errors import UsageError
@@ -27,7 +27,6 @@ from overlapscope.prediction.plain_program import PlainProgram, find_program, su
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 
-SCHEMA_VERSION = 1
 PLAIN = "plain"
 """Flag of the environment (`analysis.results.Environment`) in a report on the plain program."""
 
@@ -137,11 +136,6 @@ def of_plain(device: Device) -> Device:
     if plain is None or plain.program is None:
         return device
     return msgspec.structs.replace(plain.program, plain=plain)
-
-
-def to_json(report: Report) -> bytes:
-    """Return the report as indented JSON that ends with a newline."""
-    return encode(report)
 
 
 def from_json(data: bytes) -> Report:

@@ -435,6 +435,8 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """End of a step according to the recorder, such as `calls of ResNet.forward`; empty if not noted."""
     thread_names: dict[int, str] = field(default_factory=dict)
     """Python's names of threads by their numbers, as far as the recorder noted them."""
+    found: dict[str, int] = field(default_factory=dict)
+    """Number of things that each observer of the recording found, such as `hazards`, by the names of their plugins."""
     period: OwnPeriod | None = None
     """Period of a recording without marked steps; None if it marks steps, or nothing repeats."""
     whole_graphs: int = 0

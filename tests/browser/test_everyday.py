@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 
 import overlapscope
 from benchmarks.grow import grow
-from overlapscope.report.model import to_json
+from overlapscope.base.saved import encode
 from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import PAGES, arrive, check_accessible, choose, drop, forget, go, holding, settle, url, visit
 from tests.browser.proxy import Proxy
@@ -283,7 +283,7 @@ def test_the_annotated_copy_is_a_trace_with_the_same_report(page: Page, dashboar
     file = tmp_path / "copy.json.gz"
     download.value.save_as(file)
     copied, original = (
-        json.loads(to_json(overlapscope.analyze(overlapscope.load(path))))["traces"][0]["devices"]
+        json.loads(encode(overlapscope.analyze(overlapscope.load(path))))["traces"][0]["devices"]
         for path in (file, SAMPLE)
     )
     assert copied == original

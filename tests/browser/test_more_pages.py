@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from overlapscope.ranks.result import to_json
+from overlapscope.base.saved import encode
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import arrive, go, holding, settle, visit
 from tests.support.dashboard_process import Served
@@ -160,7 +160,7 @@ def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
     page: Page, serve_traces: Serve, tmp_path: Path
 ) -> None:
     report = tmp_path / "ranks.json"
-    report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
+    report.write_bytes(encode(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
     shutil.copy(TRACES / "ddp" / "rank1.json.gz", tmp_path / "rank33.json.gz")
     visit(page, serve_traces(report, tmp_path / "rank33.json.gz"), "ranks")
     expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 delays each other rank")
@@ -181,7 +181,7 @@ def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
 
 def test_reports_alone_open_where_they_are_shown(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
     for name, late in (("monday", 1), ("tuesday", 2)):
-        (tmp_path / f"{name}.json").write_bytes(to_json(job(4, late)))
+        (tmp_path / f"{name}.json").write_bytes(encode(job(4, late)))
     served = serve_traces(tmp_path)
     page.goto(served.address)
     settle(page)

@@ -23,7 +23,7 @@ from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.upload import DroppedFiles
-from overlapscope.plugins.history.stored import Stored
+from overlapscope.plugins.history.drop import Stored
 from tests.plugins.history.histories import weeks, write
 from tests.support.dashboard_process import ask, serve
 

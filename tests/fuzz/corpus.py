@@ -21,12 +21,13 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.base.saved import encode
 from overlapscope.budgets import baseline
 from overlapscope.errors import UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.prediction.predict import predict
 from overlapscope.reading import kineto, load
-from overlapscope.report.model import Report, build, to_json
+from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 from tests.support.helpers import MS, TRACES, recordings
 from tests.support.made_up_programs import Do, record, repeated
@@ -91,7 +92,7 @@ def saved() -> tuple[OriginalTrace, ...]:
     saved_reports = []
     for origin in origins()[::8]:
         report = report_of(origin)
-        saved_reports.append(OriginalTrace(f"report of {origin.name}", to_json(report)))
+        saved_reports.append(OriginalTrace(f"report of {origin.name}", encode(report)))
         with suppress(UsageError):
             saved_reports.append(OriginalTrace(f"baseline of {origin.name}", baseline.to_json(baseline.of(report))))
     return tuple(saved_reports)

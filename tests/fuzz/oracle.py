@@ -34,6 +34,7 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.base.saved import encode
 from overlapscope.budgets import config
 from overlapscope.budgets import document as check_document
 from overlapscope.budgets.check import check
@@ -44,22 +45,21 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.commands import main
 from overlapscope.compare import document as diff_document
 from overlapscope.compare.diff import diff
-from overlapscope.compare.diff import to_json as diff_json
 from overlapscope.contracts import document as contract_document
 from overlapscope.contracts.compare import compare
-from overlapscope.contracts.file import from_toml, to_toml
+from overlapscope.contracts.model import from_toml, to_toml
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction.document import document as whatif_document
+from overlapscope.prediction.plain_program import replayed_unasked
 from overlapscope.prediction.predict import predict
-from overlapscope.prediction.unasked import replayed_unasked
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import Unreadable, reduce
-from overlapscope.ranks.result import to_json as ranks_json
+from overlapscope.ranks.join import report_on
+from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import _scan, _stream, files, kineto, load, parts
 from overlapscope.reading._batch import Batch
 from overlapscope.reading.cache import Cache
@@ -67,7 +67,7 @@ from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.source import ReadRequest
 from overlapscope.render import markdown, terminal
 from overlapscope.report.document import document
-from overlapscope.report.model import Report, build, from_json, to_json
+from overlapscope.report.model import Report, build, from_json
 from overlapscope.report.page import Page
 from overlapscope.trace.model import Trace, TraceTable
 from tests.fuzz import sweep
@@ -227,7 +227,7 @@ def _equal(left: Any, right: Any) -> bool:
 def _again(trace: Trace, report: Report) -> None:
     """Check that the same trace has the same report when it is analyzed again."""
     other = build([analyze_trace(replace(trace))], replayed=False)
-    _must(to_json(other) == to_json(report), "the same trace has another report")
+    _must(encode(other) == encode(report), "the same trace has another report")
 
 
 def _place(error: BaseException) -> str:
@@ -383,7 +383,7 @@ def _named_inside(key: Any, name: str) -> str:
 
 def _report(report: Report) -> None:
     _possible(msgspec.to_builtins(report))
-    data = to_json(report)
+    data = encode(report)
     _must(from_json(data) == report, "the JSON report reads back as another")
     json.loads(data, parse_constant=_no_constant)
     devices = {(trace.source, device.device): device for trace in report.traces for device in trace.devices}
@@ -601,7 +601,7 @@ def _against(path: Path) -> None:
 
 def _of_saved(report: Report, drawn: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Check a report that may have been edited: it fails only with our own errors."""
-    yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
+    yield "report again", lambda: json.loads(encode(report), parse_constant=_no_constant)
     yield (
         "check of a report",
         lambda: [check(report, replace(setting, allow_predicted=True)) for setting in _settings()],
@@ -649,7 +649,7 @@ def _html(analysis: TraceAnalysis) -> None:
 def _diff(rng: random.Random, origin: OriginalTrace, report: Report) -> None:
     sides = (report_of(origin), report)
     difference = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
-    json.loads(diff_json(difference), parse_constant=_no_constant)
+    json.loads(encode(difference), parse_constant=_no_constant)
     for device in difference.devices:
         figures = device.figures
         for whole, pieces in (
@@ -702,12 +702,11 @@ def _contract(trace: Trace) -> None:
 
 
 def _ranks(origin: OriginalTrace, trace: Trace) -> None:
-    joined = Joined()
+    joined: list[Any] = []
     for number, lanes_trace in enumerate((trace, trace_of(origin))):
         outcome = reduce(replace(lanes_trace, rank=number if trace.rank is None else lanes_trace.rank))
-        for rank in (outcome,) if isinstance(outcome, Unreadable) else outcome:
-            joined.add(rank)
-    report = joined.report()
+        joined += (outcome,) if isinstance(outcome, Unreadable) else outcome
+    report = report_on(joined)
     _possible(msgspec.to_builtins(report))
-    json.loads(ranks_json(report), parse_constant=_no_constant)
+    json.loads(encode(report), parse_constant=_no_constant)
     _shown(terminal.render(ranks_document(report, TERMINAL), width=WIDTH))

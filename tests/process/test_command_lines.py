@@ -75,12 +75,12 @@ def _absurd_reports(place: Path) -> None:
     changed("r-uncounted.json", lambda report: _device(report)["evidence"][0]["by_step"].update(count=[]))
     changed("r-emptied.json", lambda report: _device(report)["copies"][0].update(by_step=dict.fromkeys(_COPIES, ())))
     changed("r-version.json", lambda report: report.update(schema_version=99))
-    (place / "r-deep.json").write_text('{"schema_version": 1, "traces": ' + DEEP)
-    (place / "r-surrogate.json").write_bytes(b'{"schema_version": 1, "traces": "\\ud800"}')
-    (place / "r-bytes.json").write_bytes(b'{"schema_version": 1, "traces": "\xff"}')
-    (place / "b-deep.json").write_text('{"devices": ' + DEEP)
-    (place / "b-none.json").write_text('{"devices": []}')
-    (place / "k-deep.json").write_text('{"schema_version": 1, "world_size": ' + DEEP)
+    (place / "r-deep.json").write_text('{"kind": "report", "traces": ' + DEEP)
+    (place / "r-surrogate.json").write_bytes(b'{"kind": "report", "traces": "\\ud800"}')
+    (place / "r-bytes.json").write_bytes(b'{"kind": "report", "traces": "\xff"}')
+    (place / "b-deep.json").write_text('{"kind": "baseline", "devices": ' + DEEP)
+    (place / "b-none.json").write_text('{"kind": "baseline", "devices": []}')
+    (place / "k-deep.json").write_text('{"kind": "ranks", "world_size": ' + DEEP)
     (place / "c-deep.json").write_text('{"constants": ' + DEEP)
 
 

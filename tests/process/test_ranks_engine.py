@@ -18,15 +18,16 @@ import pytest
 
 from benchmarks.ranks_job import SyntheticJob
 from overlapscope.base.extras import how_to_install
+from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
 from overlapscope.ranks.clusters import connected
 from overlapscope.ranks.engine import Outcome, reduce_all, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.parts import from_json
-from overlapscope.ranks.result import RanksReport, Unreadable, to_json
+from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.reading import LIMIT_BYTES
 from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_until
 
@@ -52,11 +53,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
 
 
 def joined(outcomes: Iterable[Outcome]) -> RanksReport:
-    together = Joined()
-    for outcome in outcomes:
-        for item in (outcome,) if isinstance(outcome, Unreadable) else outcome:
-            together.add(item)
-    return together.report()
+    return report_on(
+        item for outcome in outcomes for item in ((outcome,) if isinstance(outcome, Unreadable) else outcome)
+    )
 
 
 def in_this_process(locations: Iterable[Location]) -> RanksReport:
@@ -105,7 +104,7 @@ def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(jo
     (tmp_path / "rank3.json.gz").write_bytes(b"")
     locations = expand_urls(tmp_path)
     report = joined(reduce_all(locations, workers=2))
-    assert to_json(report) == to_json(in_this_process(locations))
+    assert encode(report) == encode(in_this_process(locations))
     assert [row.rank for row in report.ranks] == [0, 1, 4, 5]
     assert [(failure.rank, failure.source) for failure in report.unreadable] == [
         (rank, str(tmp_path / f"rank{rank}.json.gz")) for rank in (2, 3)

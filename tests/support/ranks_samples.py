@@ -9,8 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.intervals import subtract, union
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import CommKernels, ReducedRank, reduce
+from overlapscope.ranks.join import report_on
+from overlapscope.ranks.messages import CommKernels
+from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.reading import load
 
@@ -73,10 +74,10 @@ def job(
     broken: tuple[int, ...] = (),
 ) -> RanksReport:
     """Return the report of such a job; one rank is late, some are missing, and the traces of some cannot be read."""
-    joined = Joined()
+    joined: list[ReducedRank | Unreadable] = []
     for rank in range(size):
         if rank in broken:
-            joined.add(Unreadable(source=f"job/rank{rank}.json.gz", reason="is damaged; copy it again.", rank=rank))
+            joined.append(Unreadable(source=f"job/rank{rank}.json.gz", reason="is damaged; copy it again.", rank=rank))
         elif rank not in missing:
-            joined.add(multiplied(rank, size, late_us=late_us if rank == late else 0.0))
-    return joined.report()
+            joined.append(multiplied(rank, size, late_us=late_us if rank == late else 0.0))
+    return report_on(joined)

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.figures import Buckets, Engines, Overlap
 from overlapscope.analysis.results import Trust
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank, StepFigures
+from overlapscope.ranks.messages import CommKernels
+from overlapscope.ranks.reduced import ReducedRank, StepFigures
 
 
 class CommKernel(NamedTuple):

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
+from overlapscope.base.saved import encode
 from overlapscope.errors import ConfigError, UnreadableTrace, UsageError
 from overlapscope.pytest_plugin import _file_name, assert_overlap, overlap
-from overlapscope.report import model as reports
 from tests.support.pytest_runs import OPTIONS, PAGEABLE, PLUGIN, PREFETCHING, output
 
 pytestmark = pytest.mark.usefixtures("everything_is_loaded", "not_in_ci")
@@ -79,7 +79,7 @@ class TestAStoredTrace:
         report = ov.analyze(trace)
         if as_what == "report":
             return report
-        (tmp_path / "report.json").write_bytes(reports.to_json(report))
+        (tmp_path / "report.json").write_bytes(encode(report))
         return tmp_path / "report.json"
 
     def test_passes(self, as_what: str, tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.base.saved import encode
 from overlapscope.errors import UnreadableTrace
 from overlapscope.export import annotated
 from overlapscope.reading import load
-from overlapscope.report.model import build, to_json
+from overlapscope.report.model import build
 from overlapscope.trace.model import Kind, Memory
 from tests.support import kineto_files
 from tests.support.helpers import TRACES, Host, Op, make_trace, tried
@@ -117,7 +118,7 @@ def check_against_report(ours: list[Event], analysis: TraceAnalysis) -> None:
 
 def report_text(analysis: TraceAnalysis) -> str:
     """Return the report without the name of the file."""
-    return to_json(build([analysis])).decode().replace(json.dumps(analysis.trace.source)[1:-1], "FILE")
+    return encode(build([analysis])).decode().replace(json.dumps(analysis.trace.source)[1:-1], "FILE")
 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name.split(".")[0])

@@ -26,10 +26,10 @@ from msgspec.structs import replace
 from overlapscope import analyze
 from overlapscope.analysis import analyze_trace
 from overlapscope.base import memory
+from overlapscope.base.saved import encode
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.reading import _columns, _stream, files, kineto, load
 from overlapscope.reading.files import SourceFile
-from overlapscope.report.model import to_json
 from overlapscope.trace.model import Damage, Kind, Trace
 from tests.support.helpers import Op, make_trace
 from tests.support.kineto_files import kernel, write
@@ -495,7 +495,7 @@ def test_metadata_of_a_million_digits_says_nothing(tmp_path: Path, number: str) 
         assert names(trace) == ["first", "last"]
         assert trace.rank is trace.world_size is None
         assert not trace.warm_up_steps
-        assert to_json(analyze(trace))
+        assert encode(analyze(trace))
 
 
 @pytest.mark.parametrize("args", ["null", "[]", '"x"', "5", '{"device": null, "stream": [], "correlation": {}}'])
@@ -547,7 +547,7 @@ def test_what_was_repaired_can_be_written_as_json(tmp_path: Path) -> None:
     path.write_bytes(around(kernel_text().replace('"name"', '\xff "name"')).encode("latin-1"))
     trace = load(path)
     assert trace.damage.examples
-    assert b"repaired" in to_json(analyze(trace))
+    assert b"repaired" in encode(analyze(trace))
 
 
 @pytest.mark.parametrize("ts", ["0", "-5.0", "1e300", "null", "NaN", "900000000000.0", '"x"'])

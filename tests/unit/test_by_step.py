@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.average import in_frame
+from overlapscope.base.saved import encode
 from overlapscope.commands import main
-from overlapscope.report.model import to_json
 from overlapscope.trace.model import Kind
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace
 from tests.unit.test_sums import gpu_ops, host_events, running, steps, waits
@@ -146,7 +146,7 @@ def test_a_step_that_began_in_the_lead_in_is_partial(ahead: int) -> None:
 def test_a_report_that_lacks_figures_is_to_be_made_again(
     missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    written = json.loads(to_json(ov.analyze(TRACES / "pipeline_1stream.json.gz")))
+    written = json.loads(encode(ov.analyze(TRACES / "pipeline_1stream.json.gz")))
     del written["traces"][0]["devices"][0][missing]
     path = tmp_path / "report.json"
     path.write_text(json.dumps(written))

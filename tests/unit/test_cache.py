@@ -27,6 +27,7 @@ from msgspec.structs import fields, replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
+from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.dashboard.library import Library
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -35,7 +36,7 @@ from overlapscope.reading.cache import READER_DIGEST, Cache, Opening
 from overlapscope.reading.cache_file import BrokenFile
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.source import ReadRequest
-from overlapscope.report.model import build, to_json
+from overlapscope.report.model import build
 from overlapscope.trace.model import Damage, Kind, Trace, TraceTable
 from tests.support.helpers import MS, TRACES, Host, Op, Wait, make_trace, recordings, tried
 from tests.support.kineto_files import kernel, write
@@ -74,7 +75,7 @@ def assert_equal(first: Trace, other: Trace) -> None:
 
 
 def report(trace: Trace) -> bytes:
-    return to_json(build([analyze_trace(trace)]))
+    return encode(build([analyze_trace(trace)]))
 
 
 # -- the same as a fresh reading ------------------------------------------------------------------

@@ -357,9 +357,10 @@ def test_ops_that_take_no_time_are_no_gpu_activity(tmp_path: Path, capsys: pytes
 
 def test_a_report_of_a_file_whose_name_is_not_text_can_be_written_in_python(tmp_path: Path) -> None:
     import overlapscope as ov
-    from overlapscope.report.model import from_json, to_json
+    from overlapscope.base.saved import encode
+    from overlapscope.report.model import from_json
 
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.json.gz"))
     path.write_bytes(Path(PIPELINE).read_bytes())
     report = ov.analyze(ov.load(path))
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report

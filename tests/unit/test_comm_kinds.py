@@ -9,7 +9,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.messages import point_to_point
 from overlapscope.ranks.reduced import reduce
 from overlapscope.trace.model import Kind
@@ -68,7 +68,7 @@ def test_a_kernel_is_named_without_types_and_parameters(tmp_path: Path, name: st
 
 
 def test_an_all_to_all_of_older_pytorch_is_matched_but_not_judged(tmp_path: Path) -> None:
-    joined = Joined()
+    joined = []
     for rank in (0, 1):
         events = [host("user_annotation", "ProfilerStep#1", 0, 1000)]
         for number, name in enumerate(("nccl:all_to_all", "nccl:all_reduce")):
@@ -77,8 +77,8 @@ def test_an_all_to_all_of_older_pytorch_is_matched_but_not_judged(tmp_path: Path
             kernel_name = SEND_RECV if number == 0 else "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)"
             events += [kernel(at + 30 + 10 * rank, 60 - 10 * rank, name=kernel_name, correlation=number + 1)]
         path = write(tmp_path / f"rank{rank}.json", events, distributedInfo={"rank": rank, "world_size": 2})
-        joined.add(reduce(ov.load(path, progress=False, cache=False))[0])
-    report = joined.report()
+        joined.append(reduce(ov.load(path, progress=False, cache=False))[0])
+    report = report_on(joined)
     assert (report.matching.matched, report.matching.not_collective, report.matching.judged) == (4, 0, 1)
     assert {row.collective for row in report.communication.rows} == {"all_to_all", "all_reduce"}
     assert any(note.startswith("1 collective in which not every rank waits") for note in report.notes)

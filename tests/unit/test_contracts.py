@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,9 +16,9 @@ from msgspec.structs import replace
 from overlapscope import load
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
-from overlapscope.contracts.compare import Promise, compare, pairs
-from overlapscope.contracts.file import _plain, from_toml, to_toml
-from overlapscope.contracts.model import Beside, Contract, TransferGroup
+from overlapscope.compare.groups import pairs
+from overlapscope.contracts.compare import Promise, compare
+from overlapscope.contracts.model import Beside, Contract, TransferGroup, from_toml, to_toml
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
@@ -397,23 +396,6 @@ def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
     contract = observe(training)
     assert from_toml(to_toml(contract), "x") == contract
     assert len(to_toml(contract)) < 4096
-
-
-@pytest.mark.parametrize(
-    "lines",
-    ["", "a = 1", 'a = "x"  # y', "a = [[1, 2]]", "[[t]]", "a = 1\n\n# c\n[[t]]\nb = 2\n[[t]]\nb = 3"],
-)
-@pytest.mark.parametrize(
-    "more",
-    ["", "a = 1", "[[a]]", "a = 01", "a = [1,]", 'a = "\\n"', "[t]", "a = true", "é = 1", "c = [1, 2\n]", "[[t]]", "x"],
-)
-def test_plain_files_are_read_as_any_other(lines: str, more: str) -> None:
-    text = f"{lines}\n{more}\n"
-    try:
-        expected = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        expected = None
-    assert _plain(text) in (None, expected)
 
 
 @pytest.mark.parametrize(

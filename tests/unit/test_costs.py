@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import judged_windows
-from overlapscope.prediction import gains, unasked
+from overlapscope.prediction import outcomes as predicted_outcomes
+from overlapscope.prediction import plain_program
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
-from overlapscope.prediction.predict import Outcome, outcomes, predict
+from overlapscope.prediction.outcomes import Outcome, Savings, outcomes
+from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.report import findings as costing
 from overlapscope.report import tables, verdict
@@ -143,7 +144,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unasked, "MOST_OPS", 10)
+    monkeypatch.setattr(plain_program, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert finding.cost_ns and finding.saving is None
 
@@ -234,7 +235,7 @@ def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypa
             raise Deadlock
         return outcomes(base, choices, expected)
 
-    monkeypatch.setattr(gains, "outcomes", deadlocked)
+    monkeypatch.setattr(predicted_outcomes, "outcomes", deadlocked)
     savings = Savings(trace, 0)
     next_best = savings.largest(fixes)
     assert next_best is not None and next_best.fix == fixes[0]

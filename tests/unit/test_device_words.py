@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
+from overlapscope.base.saved import encode
 from overlapscope.catalog.names import as_recorded, in_words_of
 from overlapscope.commands import main
-from overlapscope.report.model import to_json
 from tests.support.kineto_files import host, kernel, write
 from tests.support.trace_views import QUEUE, TraceView
 
@@ -66,7 +66,7 @@ def test_names_in_sentences_stay_as_they_were_recorded(tmp_path: Path) -> None:
     (sync,) = [finding for finding in report.findings if finding.rule == "host-sync"]
     assert sync.title.startswith("The host waits for the NPU in move to GPU, ")
     assert "aclrtSynchronizeStream in move to GPU" in sync.detail
-    assert not set("\ufdd0\ufdd1") & set(to_json(report).decode())
+    assert not set("\ufdd0\ufdd1") & set(encode(report).decode())
     assert in_words_of(["Ascend NPU"], f"the GPU in {as_recorded('a GPU')} of a GPU") == "the NPU in a GPU of an NPU"
     assert in_words_of(["NVIDIA H200"], f"in {as_recorded('a GPU')}") == "in a GPU"
 

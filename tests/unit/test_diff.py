@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.analysis.average import judged_steps
+from overlapscope.base.saved import encode
 from overlapscope.commands.schema import schema_of
-from overlapscope.compare.diff import diff, to_json
+from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, Diff, FigureChange, Figures
 from overlapscope.compare.noise import DRAWS, draw, interval, weights
 from overlapscope.report.model import Report
@@ -424,7 +425,7 @@ def test_a_graph_launches_the_kernels_that_ops_launched() -> None:
 @pytest.mark.parametrize("name", ["offload_pipeline/three_streams", "ddp_training/ddp.traces", "dataloader/prefetcher"])
 def test_the_json_holds_all_and_follows_its_schema(name: str) -> None:
     difference = diff(report(name), report(name))
-    data = to_json(difference)
+    data = encode(difference)
     validate(msgspec.json.decode(data), schema_of("diff"))
     assert msgspec.json.decode(data, type=Diff) == difference
     assert not any(change.change for device in difference.devices for change in every_change(device))

@@ -18,7 +18,7 @@ from overlapscope.base.saved import encode
 from overlapscope.inputs import read_baseline
 from overlapscope.render import terminal
 from overlapscope.report.document import document
-from overlapscope.report.model import from_json, to_json
+from overlapscope.report.model import from_json
 from overlapscope.report.page import Page
 from tests.support.helpers import TRACES, Host, make_trace
 from tests.support.kineto_files import call, host, kernel, memcpy, write
@@ -34,12 +34,12 @@ def test_a_report_reads_back_whatever_the_ids_of_threads(tmp_path: Path) -> None
     ]
     report = analyze(load(write(tmp_path / "trace.json", events)))
     assert [stall.thread for stall in report.devices[0].host_stalls] == [2**63 - 1]
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
 
 
 def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -> None:
     report = analyze(load(write(tmp_path / "trace.json", [host("cpu_op", "aten::mm", 1.0, 10.0)])))
-    changed = json.loads(to_json(report))
+    changed = json.loads(encode(report))
     changed["traces"][0]["host"]["steps"] = []
     with pytest.raises(msgspec.ValidationError, match="length >= 1"):
         from_json(json.dumps(changed).encode())
@@ -57,7 +57,7 @@ def test_a_report_whose_host_time_has_no_steps_is_none_of_ours(tmp_path: Path) -
     ],
 )
 def test_a_report_whose_average_is_not_of_its_whole_steps_is_none_of_ours(place: tuple[Any, ...], value: int) -> None:
-    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
+    changed = json.loads(encode(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
     part = changed["traces"][0]["devices"][0]
     part["per_step"].update(first=0, steps=len(part["steps"]))
     from_json(json.dumps(changed).encode())
@@ -70,7 +70,7 @@ def test_a_report_whose_average_is_not_of_its_whole_steps_is_none_of_ours(place:
 
 @pytest.mark.parametrize("steps", [0, -1])
 def test_a_report_without_figures_of_steps_has_an_average_of_some(steps: int) -> None:
-    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
+    changed = json.loads(encode(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
     [device] = changed["traces"][0]["devices"]
     device.update(steps=[], copies=[], host_stalls=[], kernels=[], evidence=[], plain=None)
     from_json(json.dumps(changed).encode())
@@ -81,7 +81,7 @@ def test_a_report_without_figures_of_steps_has_an_average_of_some(steps: int) ->
 
 @pytest.mark.parametrize("place", ["rule", "id", "cause", "target_kind"])
 def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: str) -> None:
-    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
+    changed = json.loads(encode(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
     [trace] = changed["traces"]
     [device] = trace["devices"]
     within = {"rule": changed["findings"], "id": trace["trust"]["checks"], "cause": device["evidence"]}
@@ -92,7 +92,7 @@ def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: st
 
 def test_a_report_of_no_time_is_shown() -> None:
     """A saved report may have been edited: causes in a span of no length have no share of it."""
-    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
+    changed = json.loads(encode(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
     changed["traces"][0]["devices"][0]["span_ns"] = 0
     report = from_json(json.dumps(changed).encode())
     assert report.devices[0].span_ns == 0
@@ -154,7 +154,7 @@ def test_a_report_is_written_with_at_most_two_copies_of_its_json_in_memory() -> 
 
 
 def test_a_report_whose_groups_have_no_kernels_is_a_baseline_without_kernels(tmp_path: Path) -> None:
-    report = json.loads(to_json(analyze(load(TRACES / "ddp" / "rank0.json.gz"))))
+    report = json.loads(encode(analyze(load(TRACES / "ddp" / "rank0.json.gz"))))
     for group in report["traces"][0]["devices"][0]["kernels"]:
         group["count"] = 0
     path = tmp_path / "report.json"
@@ -179,7 +179,7 @@ def test_a_report_whose_groups_have_no_kernels_is_a_baseline_without_kernels(tmp
 def test_a_report_with_unknown_causes_or_another_verdict_than_its_checks_is_none_of_ours(
     change: Callable[[dict[str, Any]], None], said: str
 ) -> None:
-    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
+    changed = json.loads(encode(analyze(load(Path("traces/known_causes/event_wait.json.gz")))))
     change(changed["traces"][0])
     with pytest.raises(msgspec.ValidationError, match=said):
         from_json(json.dumps(changed).encode())
@@ -195,4 +195,4 @@ def test_a_report_reads_back_though_the_end_cut_off_the_steps_before_the_last(tm
             events.append(kernel(1000.0 + 100 * number + launch, 0.5, correlation=40 * number + launch))
     report = analyze(load(write(tmp_path / "trace.json", events)))
     assert [step.partial for step in report.devices[0].steps] == [False, False, False, True, False]
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report

@@ -9,7 +9,7 @@ from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph, Why
 from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.noise import spread
+from overlapscope.prediction.outcomes import spread
 from overlapscope.prediction.replay import replay
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope.ranks.host_collectives import _Idle, _waits, started_earlier
+from overlapscope.base.intervals import Intervals
+from overlapscope.ranks.host_collectives import _waits, started_earlier
 from overlapscope.trace.model import HostEvents
 
 US = 1000
@@ -44,7 +45,7 @@ def test_waits_are_those_that_a_look_at_every_collective_finds(
     issued = issue + unit * data.draw(st.integers(0, 2))
     marks = unit * np.array(sorted(data.draw(st.sets(st.integers(0, 40), max_size=4))), np.int64)
     bounds = unit * np.array(sorted(edges), np.int64)
-    idle = _Idle(bounds[:-1][::2], bounds[1:][::2])
+    idle = Intervals(bounds[:-1][::2], bounds[1:][::2])
     ranges = HostEvents(
         names=("gloo:all_reduce",),
         start_ns=issue,
@@ -54,7 +55,7 @@ def test_waits_are_those_that_a_look_at_every_collective_finds(
         place=np.arange(len(made), dtype=np.int32),
     )
     expected = []
-    for start, end in zip(idle.start_ns.tolist(), idle.end_ns.tolist(), strict=True):
+    for start, end in zip(idle.starts.tolist(), idle.ends.tolist(), strict=True):
         slack = max(200 * US, round(0.05 * (end - start)))
         its = [at for at in range(len(made)) if issue[at] <= start and start + 20 * US <= ends[at] <= end + slack]
         if its:

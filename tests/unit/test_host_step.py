@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import HostUse, host_parts
+from overlapscope.base.saved import encode
 from overlapscope.base.words import bare_shares, duration
 from overlapscope.errors import UsageError
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.render import markdown
 from overlapscope.report import host_view, tables
 from overlapscope.report.document import document
-from overlapscope.report.model import build, from_json, to_json
+from overlapscope.report.model import build, from_json
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
 from overlapscope.report.verdict import judge
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
@@ -248,7 +249,7 @@ def test_the_level_follows_from_the_parts(trace: Trace) -> None:
 @given(host_traces())
 def test_a_report_read_from_json_states_the_same_step(trace: Trace) -> None:
     report = section_of(trace).page.report
-    [section] = Page(from_json(to_json(report))).sections()
+    [section] = Page(from_json(encode(report))).sections()
     assert section.host_parts == section_of(trace).host_parts
 
 

@@ -174,6 +174,14 @@ def test_the_thread_of_the_steps_is_named(
     assert load(tmp_path / "again.json").thread_names == again.thread_names
 
 
+def test_only_whole_numbers_of_found_things_are_read(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "cpu.json", loading_ms=2))
+    content = json.loads(path.read_text())
+    for found, read in (({"hazards": 2, "a": -1, "b": "x", "c": True, "d": 1.5e99}, {"hazards": 2}), ([2], {})):
+        path.write_text(json.dumps({**content, "overlapscope": {"found": found}}))
+        assert load(path).found == read
+
+
 @pytest.mark.parametrize(
     ("loading_ms", "what"),
     [

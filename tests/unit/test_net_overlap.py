@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.net_overlap import _left_out
 from overlapscope.analysis.results import NetOverlap
-from overlapscope.report.model import build, from_json, to_json
+from overlapscope.base.saved import encode
+from overlapscope.report.model import build, from_json
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Trace
@@ -188,7 +189,7 @@ class TestTheReport:
     def test_keeps_negative_costs_in_json(self) -> None:
         report = build([analyze_trace(_planted(0.0))])
         assert _slowed_ns(report.devices[0].net_overlap[0])[0] < 0
-        assert from_json(to_json(report)).devices == report.devices
+        assert from_json(encode(report)).devices == report.devices
 
     def test_says_a_cost_that_is_certain_and_large(self) -> None:
         (section,) = Page(build([analyze_trace(_planted(0.3))])).sections()

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.prediction.calibration import Constants, SizedTime
-from overlapscope.prediction.observed_hardware import FEWEST, observe
+from overlapscope.prediction.hardware import FEWEST, observe
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, tried
 from tests.support.recordings import trace_of

@@ -13,6 +13,7 @@ import pytest
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.results import Device, missing_ns, partition
+from overlapscope.base.saved import encode
 from overlapscope.base.words import bare_shares, duration
 from overlapscope.budgets.check import check
 from overlapscope.budgets.places import figures
@@ -20,15 +21,15 @@ from overlapscope.budgets.settings import Budget, Settings
 from overlapscope.compare.diff import diff
 from overlapscope.documents.model import Document
 from overlapscope.prediction.predict import predict
-from overlapscope.ranks.frame import by_steps, rows_of
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.result import by_steps, rows_of
 from overlapscope.render import html, markdown
 from overlapscope.render.notebook import screen
 from overlapscope.report import charts, tables
 from overlapscope.report.document import details, document, head
 from overlapscope.report.headline import headlines
-from overlapscope.report.model import from_json, of_program, to_json
+from overlapscope.report.model import from_json, of_program
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import cost, judge, plain_sentence
 from overlapscope.rules.finding import costliest_first
@@ -130,7 +131,7 @@ def test_cards_bar_and_table_have_the_same_figures(recording: Path) -> None:
 def test_a_finding_saves_the_same_everywhere(recording: Path) -> None:
     """By its own `whatif`, and in the report read from JSON."""
     report = report_of(recording)
-    assert from_json(to_json(report)).findings == report.findings
+    assert from_json(encode(report)).findings == report.findings
     for section, device in sections(recording):
         for finding in section.findings:
             saving = finding.saving

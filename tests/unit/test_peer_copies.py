@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.average import COLUMN, means
+from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.export import chrome_trace
-from overlapscope.report.model import Report, to_json
+from overlapscope.report.model import Report
 from overlapscope.timeline.details import op as details_of
 from overlapscope.trace.model import GpuOps, Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Op, make_trace
@@ -193,7 +194,7 @@ def test_an_average_step_has_no_more_peer_copies_than_memory_work(steps: list[li
 
 
 def as_written(report: Report) -> dict[str, Any]:
-    written: dict[str, Any] = json.loads(to_json(report))
+    written: dict[str, Any] = json.loads(encode(report))
     return written
 
 

@@ -14,10 +14,11 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.results import Device
+from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.report.findings import counterparts, find_all
-from overlapscope.report.model import Report, build, from_json, of_plain, of_program, to_json
+from overlapscope.report.model import Report, build, from_json, of_plain, of_program
 from overlapscope.report.page import Page
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, Where, costliest_first
@@ -130,7 +131,7 @@ def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:
 
 def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
     report = launches(2 * MS)
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
     judged = of_program(report)
     [device], [recorded] = judged.devices, report.devices
     assert recorded.plain is not None

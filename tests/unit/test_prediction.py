@@ -16,12 +16,12 @@ from overlapscope import analyze
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
-from overlapscope.prediction.gains import LEAST_GAIN, best, candidates
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, check_names, in_order, parse
+from overlapscope.prediction.outcomes import Outcome, outcome
 from overlapscope.prediction.overhead import plain_program
-from overlapscope.prediction.predict import Outcome, outcome, predict
+from overlapscope.prediction.predict import LEAST_GAIN, best, candidates, predict
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.prediction.steps import least_step_ns

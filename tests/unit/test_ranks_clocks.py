@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.ranks.clocks import FOLLOWED, HALVINGS, HOP_NS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
-from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.reduced import ReducedRank
 from tests.support.ranks_schedules import CommKernel, Met, ScheduledJob, jobs, made_rank
 
 US = 1_000

@@ -12,13 +12,13 @@ from urllib.parse import parse_qs, urlsplit
 import flask
 import pytest
 
+from overlapscope.base.saved import encode
 from overlapscope.dashboard import routes
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.ranks_shown import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.result import to_json
+from overlapscope.ranks.join import report_on
 from tests.support.helpers import with_plain_steps
 from tests.support.ranks_samples import DDP, job, recorded
 
@@ -28,7 +28,7 @@ SAMPLES = DDP.parent
 def written(path: Path, text: bytes | None = None) -> Path:
     """Return a report of four ranks; the traces of two of them lie beside it if `path` is where they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(to_json(job(4)) if text is None else text)
+    path.write_bytes(encode(job(4)) if text is None else text)
     return path
 
 
@@ -55,7 +55,7 @@ def test_a_report_that_is_named_is_not_a_trace(tmp_path: Path) -> None:
 
 def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
     written(tmp_path / "out" / "ranks.json")
-    written(tmp_path / "old" / "ranks.json", b'{"schema_version": 1, "tool": {}, "world_size": 4}')
+    written(tmp_path / "old" / "ranks.json", b'{"kind": "ranks", "schema_version": 2, "world_size": 4}')
     library = Library([tmp_path])
     assert [ranks_file.id for ranks_file in library.ranks_files()] == ["out/ranks.json"]
     assert library.entries() == ()
@@ -73,7 +73,7 @@ def test_a_named_report_that_cannot_be_read_is_an_error(
     tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
 ) -> None:
     with pytest.raises(UnreadableTrace, match=message):
-        Library([written(tmp_path / "ranks.json", spoil(to_json(job(4))))])
+        Library([written(tmp_path / "ranks.json", spoil(encode(job(4))))])
 
 
 def test_the_url_says_which_report_is_meant(tmp_path: Path) -> None:
@@ -112,10 +112,7 @@ def test_rows_of_a_report_find_their_traces(tmp_path: Path) -> None:
 def test_the_traces_of_a_folder_are_reduced_and_joined() -> None:
     library = Library([SAMPLES])
     ranks = all_read(library, "ddp/rank1")
-    expected = Joined()
-    for rank in recorded():
-        expected.add(rank)
-    assert ranks.report == expected.report()
+    assert ranks.report == report_on(recorded())
     assert [ranks.trace(row) for row in range(2)] == ["ddp/rank0", "ddp/rank1"]
     # They are small, where the traces that they were made from may be a thousand times too large to keep.
     assert library.opened("ddp/rank0") is None

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.messages import bus_factor, message_bytes, reaches_all
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.ranks.collectives import gather, match
-from overlapscope.ranks.comm_causes import by_rank, find_comm_causes
 from overlapscope.ranks.comm_result import CommTime, Communication
+from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes
 from overlapscope.ranks.comparison import Comparison, compare
-from overlapscope.ranks.groups import by_group
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import CommKind, ReducedRank, reduce
+from overlapscope.ranks.join import report_on
+from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.trace.model import Collectives
 from tests.support.comm_programs import PLANTED, HostAct, play
 from tests.support.helpers import MS
@@ -168,14 +168,14 @@ def test_each_exposed_nanosecond_of_joined_ranks_has_one_cause(ranks: list[Reduc
 def test_a_late_rank_is_a_straggler_and_the_rest_is_transfer_if_all_ranks_are_recorded(world_size: int | None) -> None:
     program = PLANTED[CommCause.WAITING_OR_TRANSFER]
     late = 3 * MS
-    reports = Joined()
+    reports = []
     for rank in range(2):
         # The collective of the rank that is in time ends with that of the late one.
         delay = [HostAct("busy", ns=late)] if rank else []
         acts = [act._replace(ns=act.ns + late) if act.what == "comm" and not rank else act for act in program]
-        for reduced in reduce(play([*delay, *acts], rank=rank, source=f"rank{rank}.json").trace):
-            reports.add(replace(reduced, world_size=world_size))
-    report = reports.report()
+        reduced = reduce(play([*delay, *acts], rank=rank, source=f"rank{rank}.json").trace)
+        reports += [replace(each, world_size=world_size) for each in reduced]
+    report = report_on(reports)
     early, last = report.ranks
     assert early.exposed_comm_by_cause[CommCause.STRAGGLER] > late - MS
     assert last.exposed_comm_by_cause[CommCause.STRAGGLER] == 0

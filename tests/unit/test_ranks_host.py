@@ -11,10 +11,9 @@ import pytest
 from overlapscope import load
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
-from overlapscope.ranks.frame import rows_of
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.result import RanksReport
+from overlapscope.ranks.result import RanksReport, rows_of
 from overlapscope.ranks.verdict import judge
 from overlapscope.reading import load as load_any
 

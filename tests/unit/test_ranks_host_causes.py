@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from overlapscope.base.intervals import Intervals, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
-from overlapscope.ranks.host_causes import attribute
 from overlapscope.ranks.host_collectives import HostCollectives, HostWait
+from overlapscope.ranks.on_host import attribute
 from overlapscope.trace.model import HostEvents
 
 LENGTH = 60

@@ -17,17 +17,19 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.intervals import Intervals, union
+from overlapscope.base.saved import encode
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.engine import reduce_all
 from overlapscope.ranks.files import expand_urls
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.parts import from_json
-from overlapscope.ranks.reduced import MOST_RANKS, CommKind, ComparedRank, ReducedRank, collectives_only, reduce
-from overlapscope.ranks.result import RanksReport, Unreadable, to_json
+from overlapscope.ranks.reduced import MOST_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
+from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.ranks.tables import other_tables
 from overlapscope.ranks.verdict import judge
 from tests.support.ranks_samples import counting_all_waits
@@ -41,10 +43,7 @@ Events = list[dict[str, Any]]
 
 
 def join(ranks: Iterable[ReducedRank | Unreadable], expected: int | None = None) -> RanksReport:
-    joined = Joined(expected=expected)
-    for rank in ranks:
-        joined.add(rank)
-    return joined.report()
+    return report_on(ranks, expected=expected)
 
 
 @cache
@@ -176,7 +175,7 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
 def test_the_same_comes_of_any_order() -> None:
     unreadable = Unreadable(source="b/rank3.json", reason="It is cut.")
     ranks: list[ReducedRank | Unreadable] = [*real(), as_by(real()[0], source="another.json"), unreadable]
-    reports = {to_json(join(order)) for order in itertools.permutations(ranks)}
+    reports = {encode(join(order)) for order in itertools.permutations(ranks)}
     assert len(reports) == 1
 
 
@@ -484,7 +483,7 @@ def test_a_number_that_can_be_no_rank_is_none(tmp_path: Path, rank: int) -> None
     odd = planted(tmp_path, 1, distributedInfo={"rank": rank, "world_size": 2})
     report = join([real()[0], odd])
     assert [row.rank for row in report.ranks] == [0, None]
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
 
 
 def test_steps_with_absurd_numbers_are_no_steps(tmp_path: Path) -> None:
@@ -507,18 +506,18 @@ def test_a_reduced_rank_travels_and_is_small() -> None:
     for rank in real():
         packed = pickle.dumps(rank)
         assert len(packed) < Path(rank.source).stat().st_size / 4
-        assert to_json(join([pickle.loads(packed)])) == to_json(join([rank]))
+        assert encode(join([pickle.loads(packed)])) == encode(join([rank]))
 
 
 def test_the_report_is_read_back_as_it_was() -> None:
     report = join([*real(), Unreadable(source="x", reason="y")])
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
     assert set(schema_of("ranks")["$defs"]["RanksReport"]["properties"]) == set(msgspec.to_builtins(report))
 
 
 def test_a_part_of_a_plugin_that_is_not_here_is_kept_and_not_shown() -> None:
     report = join(real())
-    other = from_json(to_json(replace(report, parts=report.parts | {"other": {"seen": [1, 2]}})))
+    other = from_json(encode(replace(report, parts=report.parts | {"other": {"seen": [1, 2]}})))
     assert other.parts["other"] == {"seen": [1, 2]}
     assert judge(other) == judge(report) and other_tables(other) == other_tables(report)
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.ranks.collectives import Meetings, gather, match, symmetric
 from overlapscope.ranks.comparison import compare, notes
 from overlapscope.ranks.messages import point_to_point
-from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.reduced import ReducedRank
 from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank
 
 WORLD = CommKind("allreduce", "0", "[0, 1]", 2)

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.base.saved import encode
 from overlapscope.ranks.comm_result import CommDimension, Communication
+from overlapscope.ranks.comm_words import dimensions_table, groups_table
+from overlapscope.ranks.communication import Transfers, nvlink_gb_per_s, slow_groups
 from overlapscope.ranks.document import TERMINAL, document
-from overlapscope.ranks.groups import nvlink_gb_per_s
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.mesh import RankGroup, families, ranks_of_group, rebuild
 from overlapscope.ranks.parts import from_json
-from overlapscope.ranks.reduced import CommKind
-from overlapscope.ranks.result import RanksReport, to_json
-from overlapscope.ranks.transfers import Transfers, slow_links
+from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
 from overlapscope.render import terminal
 from tests.support.ranks_schedules import CommKernel, made_rank
@@ -194,7 +195,7 @@ def test_time_is_summed_up_by_dimension() -> None:
     for row in communication(report).rows:
         assert row.dimension is not None
         assert communication(report).dimensions[row.dimension].name == row.description
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
 
 
 def test_the_verdict_states_the_mesh_and_what_each_dimension_costs() -> None:
@@ -253,9 +254,9 @@ def test_a_group_whose_few_quick_calls_make_up_for_the_others_is_not_named() -> 
     took = np.array([0] * 4 + [126_000] * 13 + [100_000] * 17)
     transfers = Transfers(kind=np.repeat([0, 1], 17), bytes=np.full(34, MIB), took_ns=took, shortest_ns=took)
     kinds = [CommKind("allreduce", name, name, 2) for name in ("[0, 1]", "[2, 3]")]
-    assert slow_links(transfers, kinds) == []
-    (slow,) = slow_links(transfers.take(took > 0), kinds)
-    assert (slow.kind, slow.lost_ns) == (0, 13 * 26_000)
+    assert slow_groups(transfers, kinds, 0) == []
+    (slow,) = slow_groups(transfers.take(took > 0), kinds, 0)
+    assert (slow.group, slow.lost_ns) == ("[0, 1]", 13 * 26_000)
 
 
 def test_a_file_whose_groups_are_of_no_dimension_is_refused() -> None:
@@ -268,7 +269,15 @@ def test_a_file_whose_groups_are_of_no_dimension_is_refused() -> None:
         replace(comm, dimensions=()),
     ):
         with pytest.raises(ValidationError, match="dimensions"):
-            from_json(to_json(replace(report, communication=broken)))
+            from_json(encode(replace(report, communication=broken)))
+
+
+def test_groups_of_no_ranks_in_a_file_are_shown() -> None:
+    report = report_of_job()
+    comm = communication(report)
+    rows, every = (tuple(replace(each, ranks=0) for each in part) for part in (comm.rows, comm.dimensions))
+    strange = replace(report, communication=replace(comm, rows=rows, dimensions=every))
+    assert groups_table(strange, rows=5).rows and dimensions_table(strange, rows=5).rows
 
 
 def test_dimensions_that_are_exposed_together_are_said_to_be_and_unknown_groups_are_none() -> None:

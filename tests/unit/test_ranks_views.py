@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from overlapscope.base.saved import encode
 from overlapscope.documents.model import brief
 from overlapscope.documents.table import Table
-from overlapscope.ranks import metrics, tables
+from overlapscope.ranks import charts, tables
 from overlapscope.ranks import verdict as words
 from overlapscope.ranks.charts import (
     MOST_BARS,
@@ -26,13 +27,12 @@ from overlapscope.ranks.charts import (
     slots,
     step_map,
 )
-from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, looks
-from overlapscope.ranks.group_names import group_ranks, meeting_name
+from overlapscope.ranks.comm_words import group_ranks, meeting_name
+from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, headlines, looks
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.metrics import headlines
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import reduce
-from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, to_json
+from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
 from overlapscope.rules.finding import Where
@@ -393,10 +393,10 @@ def test_who_came_last_is_not_said_where_the_clocks_do_not_tell() -> None:
 def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
     look = looks(real())[0]
     assert look.title == "Rank 0 delays the others"
-    assert "in a step: idle +" in look.more and " against " in look.more
-    assert look.causes.startswith("Why its GPU waits: idle by dispatch ")
+    more, causes = look.sentences
+    assert "in a step: idle +" in more and " against " in more
+    assert causes.startswith("Why its GPU waits: idle by dispatch ")
     assert look.findings[0].startswith("dispatch: ")
-    assert look.sentences == (look.more, look.causes)
 
 
 def test_every_rank_can_be_sorted_by_number() -> None:
@@ -435,14 +435,14 @@ def test_two_traces_of_one_rank_and_two_devices_of_one_are_distinguished() -> No
 @pytest.mark.parametrize("make", [real, large, of_no_job])
 def test_a_map_is_plain_json_and_tells_which_rank_is_where(make: Any, dark: bool) -> None:
     report = make()
-    drawn = [rank_map(report, metric, dark) for metric in metrics.shown(report)]
+    drawn = [rank_map(report, metric, dark) for metric in charts.metrics_shown(report)]
     drawn += [step_map(report, dark)] if drawn_steps(report) else []
     drawn += [rank_buckets(report, dark)]
     assert len(drawn) >= 2
     for figure in drawn:
         assert "NaN" not in json.dumps(figure)
     places = slots(report)
-    for figure in drawn[: len(metrics.shown(report))]:
+    for figure in drawn[: len(charts.metrics_shown(report))]:
         texts = [item for line in figure["data"][0]["hovertext"] for item in line]
         assert all(text.removeprefix("<b>").startswith(place.name) for text, place in zip(texts, places, strict=False))
         assert not any(texts[len(places) :])
@@ -454,7 +454,7 @@ def test_a_click_on_a_map_finds_the_rank() -> None:
 
 
 def test_a_map_colours_by_the_value() -> None:
-    report, metric = large(), metrics.METRICS["made-wait"]
+    report, metric = large(), charts.METRICS["made-wait"]
     heat, absent = rank_map(report, metric, False)["data"]
     values = [value for line in heat["z"] for value in line]
     assert max(range(1024), key=lambda rank: values[rank] or 0) == 5
@@ -472,7 +472,7 @@ def with_step(row: RankRow, **figures: object) -> RankRow:
 def test_what_is_even_looks_even() -> None:
     report = real()
     even = replace(report, ranks=tuple(with_step(row, span_ns=40_000_000 + row.device) for row in report.ranks))
-    heat = rank_map(even, metrics.METRICS["step"], False)["data"][0]
+    heat = rank_map(even, charts.METRICS["step"], False)["data"][0]
     assert heat["zmax"] - heat["zmin"] == pytest.approx(0.05 * 40, rel=1e-3)
 
 
@@ -485,7 +485,7 @@ def test_less_efficiency_is_the_stronger_colour() -> None:
     ]
     report = replace(report, ranks=tuple(rows))
     scales = [
-        rank_map(report, metrics.METRICS[key], False)["data"][0]["colorscale"] for key in ("efficiency", "exposed-comm")
+        rank_map(report, charts.METRICS[key], False)["data"][0]["colorscale"] for key in ("efficiency", "exposed-comm")
     ]
     assert [color for _, color in scales[0]] == [color for _, color in scales[1]][::-1]
 
@@ -516,7 +516,7 @@ def test_so_many_ranks_that_bars_would_not_be_seen_have_none() -> None:
 
 def hostile() -> RanksReport:
     """Whatever a trace may have written says something else."""
-    data = to_json(job(4, broken=(3,))).decode()
+    data = encode(job(4, broken=(3,))).decode()
     for name in ("allreduce", "job/rank1.json.gz", "job/rank3.json.gz", "ProfilerStep#3", "NVIDIA H200", "is damaged"):
         assert name in data
         data = data.replace(name, json.dumps(HOSTILE)[1:-1])
@@ -530,7 +530,7 @@ def test_nothing_foreign_gets_through_as_it_is() -> None:
     assert "<img" not in page(report)
     shown_in = in_markdown(report)
     assert "<img" not in shown_in.replace("\\<img", "") and "\x1b" not in shown_in
-    figures = [rank_map(report, metric, False) for metric in metrics.shown(report)]
+    figures = [rank_map(report, metric, False) for metric in charts.metrics_shown(report)]
     assert "<img" not in json.dumps([*figures, step_map(report, False), rank_buckets(report, False)])
 
 
@@ -546,7 +546,7 @@ def test_html_is_one_file_with_the_maps_in_it() -> None:
     text = page(large())
     assert "Rank 5 delays each other rank" in unescape(text)
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", text)
-    for id in (*range(len(metrics.shown(large()))), "steps", "buckets"):
+    for id in (*range(len(charts.metrics_shown(large()))), "steps", "buckets"):
         assert f'id="ranks-{id}"' in text
     assert "All 1,014" in text
     assert text.count("<tr>") > 1014

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.intervals import union
 from overlapscope.ranks.clocks import Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.pairs import message_waits, pair
-from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.waits import TOGETHER, RankWaits, find_waits
 from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis.average import judged_steps
 from overlapscope.base.marks import is_step_name
+from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.verdict import doubts
 from overlapscope.ranks.verdict import judge as judge_ranks
 from overlapscope.reading import look
-from overlapscope.report.model import from_json, to_json
+from overlapscope.report.model import from_json
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, batches, file_parts, step_name
@@ -214,7 +215,7 @@ def test_the_figures_are_of_the_phase_that_takes_most_time(tmp_path: Path) -> No
     assert finding.where is not None and finding.where.line == "vllm/v1/core/sched/scheduler.py:1832 in schedule"
     idle = sum(step.end_ns - step.start_ns - step.busy_ns for step in decode)
     assert 0.9 * idle < finding.cost_ns <= idle
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
 
 
 def test_a_report_begins_with_the_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

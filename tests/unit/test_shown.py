@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
+from overlapscope.base.saved import encode
 from overlapscope.base.shown import Shown
 from overlapscope.ranks.parts import from_json as ranks_from_json
-from overlapscope.ranks.result import to_json as ranks_to_json
 from overlapscope.render.notebook import LINES, WIDTH
 from overlapscope.report.model import Report
 from tests.support.helpers import TRACES
@@ -33,7 +33,7 @@ def result(name: str) -> Shown:
         case "WhatIf":
             return ov.whatif(trace, ["pin"])
         case "RanksReport":
-            return ranks_from_json(ranks_to_json(job(2)))
+            return ranks_from_json(encode(job(2)))
         case "several":
             return ov.analyze([trace, ov.load(GOOD)])
         case _:

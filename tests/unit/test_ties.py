@@ -12,7 +12,7 @@ from overlapscope.analysis.host_order import Relation, relations
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import check_names
-from overlapscope.prediction.noise import spread
+from overlapscope.prediction.outcomes import spread
 from overlapscope.prediction.predict import predict
 from overlapscope.trace.model import HostEvents, Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, make_trace

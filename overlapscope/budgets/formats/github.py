@@ -50,14 +50,11 @@ def _annotation(command: str, verdict: BudgetVerdict) -> str:
 
 
 def _command(command: str, message: str, **properties: str) -> str:
-    written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    escaped = {key: _data(value).replace(":", "%3A").replace(",", "%2C") for key, value in properties.items()}
+    written = ",".join(f"{key}={value}" for key, value in escaped.items())
     return f"::{command} {written}::{_data(message)}"
 
 
 def _data(text: str) -> str:
     """Escape a message as GitHub's toolkit does."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -37,7 +37,7 @@ def _issue(verdict: BudgetVerdict, seen: Counter[str]) -> dict[str, Any]:
     return _entry(
         verdict.metric,
         " · ".join(parts),
-        _severity(verdict),
+        "major" if words.counted(verdict) else "minor" if verdict.status == "fail" else "info",
         _digest(f"{identity}\0{seen[identity]}"),
         at,
         line,
@@ -52,12 +52,6 @@ def _entry(check: str, description: str, severity: str, fingerprint: str, path: 
         "severity": severity,
         "location": {"path": path, "lines": {"begin": line}},
     }
-
-
-def _severity(verdict: BudgetVerdict) -> str:
-    if words.counted(verdict):
-        return "major"
-    return "minor" if verdict.status == "fail" else "info"
 
 
 def _identity(verdict: BudgetVerdict, path: str | None) -> str:

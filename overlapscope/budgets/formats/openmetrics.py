@@ -16,18 +16,10 @@ from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerd
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 
-_BASE: Final[dict[Unit, tuple[str, float]]] = {
+_BASE: Final[dict[Unit, tuple[str, float]]] = {unit: (unit, 1) for unit in get_args(Unit)} | {
     "ns": ("seconds", 1e9),
     "pct": ("ratio", 100),
     "gb_per_s": ("bytes_per_second", 1e-9),
-    "launches": ("launches", 1),
-    "findings": ("findings", 1),
-    "differences": ("differences", 1),
-    "devices": ("devices", 1),
-    "kernels": ("kernels", 1),
-    "copies": ("copies", 1),
-    "calls": ("calls", 1),
-    "bytes": ("bytes", 1),
 }
 """Name of the base unit, and the divisor."""
 

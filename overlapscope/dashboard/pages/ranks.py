@@ -19,12 +19,9 @@ from overlapscope.dashboard.ranks_shown import TRACES, FolderJob, Ranks, chosen,
 from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks import parts as rank_parts
-from overlapscope.ranks.charts import Slot, slot_at
-from overlapscope.ranks.document import Look, looks
-from overlapscope.ranks.group_table import groups_table
-from overlapscope.ranks.mesh_words import dimensions_table
-from overlapscope.ranks.metrics import METRICS, first, headlines
-from overlapscope.ranks.metrics import shown as metrics_of
+from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
+from overlapscope.ranks.comm_words import dimensions_table, groups_table
+from overlapscope.ranks.document import Look, headlines, looks
 from overlapscope.ranks.parts import PartTable
 from overlapscope.ranks.result import Meeting, RanksReport
 from overlapscope.ranks.verdict import TONES, clocks, doubts, judge
@@ -142,13 +139,13 @@ def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
 
 def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
     """Return the map of all ranks by a metric, and the map of their steps."""
-    report, metric = ranks.report, first(ranks.report)
+    report, metric = ranks.report, first_metric(ranks.report)
     opened = " A click opens the rank's trace." if ranks.traces else ""
     panels = []
     if metric is not None:
         choice = dmc.SegmentedControl(
             id=METRIC,
-            data=[{"value": metric.key, "label": metric.title} for metric in metrics_of(report)],
+            data=[{"value": metric.key, "label": metric.title} for metric in metrics_shown(report)],
             value=metric.key,
             size="xs",
         )

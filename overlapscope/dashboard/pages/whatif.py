@@ -20,8 +20,7 @@ from overlapscope.dashboard.opened import DrawnPrediction, WhatIfRequest
 from overlapscope.dashboard.url import UrlState
 from overlapscope.dashboard.whatif_panels import RUNG
 from overlapscope.errors import OverlapscopeError
-from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.prediction.interventions.intervention import Intervention
+from overlapscope.prediction.interventions import INTERVENTIONS, Intervention
 from overlapscope.prediction.result import WhatIf
 
 _LEAD = (

@@ -194,9 +194,8 @@ class Tools(msgspec.Struct, frozen=True):
         """Predict the step time with some changes, as an interval, by replaying the trace. Without changes, find those
         that save most, one after another.
         """
-        from overlapscope.prediction.gains import best
         from overlapscope.prediction.interventions import check_names
-        from overlapscope.prediction.predict import predict
+        from overlapscope.prediction.predict import best, predict
 
         [trace] = self.trace(path).traces
         if changes:
@@ -305,9 +304,8 @@ class Tools(msgspec.Struct, frozen=True):
         """Find the rank that delays the others, and show how each rank spends its time."""
         from overlapscope.ranks.engine import reduce_all
         from overlapscope.ranks.files import expand_urls
-        from overlapscope.ranks.frame import by_steps, rows_of
         from overlapscope.ranks.join import report_on
-        from overlapscope.ranks.reduced import Unreadable
+        from overlapscope.ranks.result import Unreadable, by_steps, rows_of
 
         result = report_on(
             reduced

@@ -49,6 +49,11 @@ class HazardChecker:
         return self._findings.hazards
 
     @property
+    def count(self) -> int | None:
+        """Number of data races; None if the program used no GPU."""
+        return len(self.hazards) if devices.cuda_is_up() else None
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on missing checks."""
         return (*self._unchecked, *([_STOPPED_EARLY] if self._stopped_early else ()))
@@ -60,11 +65,10 @@ class HazardChecker:
 
     def report(self) -> tuple[str, list[str]]:
         """Return a sentence on the number of data races, and the description of each."""
-        hazards = self.hazards
-        if not devices.cuda_is_up():
+        if self.count is None:
             return "data races were not checked, because the program used no GPU.", []
-        count = f"{plural(len(hazards), 'data race')} found." if hazards else _NONE
-        return " ".join((count, *self._unchecked)), list(map(describe, hazards))
+        count = f"{plural(self.count, 'data race')} found." if self.count else _NONE
+        return " ".join((count, *self._unchecked)), list(map(describe, self.hazards))
 
     def start(self) -> None:
         """Begin, once, whether or not CUDA is initialized or a GPU exists.

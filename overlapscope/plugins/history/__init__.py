@@ -24,7 +24,7 @@ PLUGIN = Plugin(
             f"{__name__}.page",
             option="stored reports to show on the page History: the file of a history, or a directory of reports "
             "(default: the history of overlapscope history, if there is one)",
-            data=f"{__name__}.stored:find",
+            data=f"{__name__}.drop:find",
             state=("job", "metric", "by", "entry", "against"),
         ),
     ),
@@ -36,5 +36,5 @@ PLUGIN = Plugin(
         "history-check": f"{__name__}.course:HistoryCheck",
     },
     baseline=f"{__name__}.baseline",
-    keeper=f"{__name__}.keeper",
+    keeper=f"{__name__}.drop",
 )

@@ -44,8 +44,7 @@ def find(args: argparse.Namespace) -> Callable[[Report], Report] | None:
 
 def _of_level(history: str | None, named: str | None, report: Report) -> Report:
     """Return the report in the middle of the current level of a report's job, and print which report that is."""
-    from overlapscope.plugins.history.entry import moment, short
-    from overlapscope.plugins.history.figures import gpu_of
+    from overlapscope.plugins.history.entry import gpu_of, moment, short
     from overlapscope.plugins.history.store import Store
     from overlapscope.report.model import of_program
     from overlapscope.report.origin import of_report

@@ -62,7 +62,12 @@ class HistoryCommand:
             "--format json`, or a directory or URL with entries of other machines.",
         )
         add.add_argument("sources", nargs="+", metavar="SOURCE", help="trace, directory, report, entry, or URL")
-        _add_origin(add)
+        add.add_argument("--job", metavar="NAME", help="name of the program (default: as the trace states)")
+        add.add_argument("--commit", metavar="SHA", help="commit of the program (default: as the trace states)")
+        add.add_argument("--branch", metavar="NAME", help="branch of the program (default: as the trace states)")
+        add.add_argument(
+            "--label", metavar="KEY=VALUE", type=_label, action="append", default=[], help="label; may be repeated"
+        )
         add.add_argument("--check", metavar="FILE", help="result of `overlapscope check --format json` for the report")
         add.add_argument("--to", metavar="DIR|URL", help="write the entries there as files, for other machines to add")
         add_analysis(add)
@@ -126,16 +131,6 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="file of the history (default: one for this user)",
         default=argparse.SUPPRESS,
-    )
-
-
-def _add_origin(parser: argparse.ArgumentParser) -> None:
-    """Add the options of an origin."""
-    parser.add_argument("--job", metavar="NAME", help="name of the program (default: as the trace states)")
-    parser.add_argument("--commit", metavar="SHA", help="commit of the program (default: as the trace states)")
-    parser.add_argument("--branch", metavar="NAME", help="branch of the program (default: as the trace states)")
-    parser.add_argument(
-        "--label", metavar="KEY=VALUE", type=_label, action="append", default=[], help="label; may be repeated"
     )
 
 
@@ -217,7 +212,7 @@ def _has_origin(args: argparse.Namespace) -> bool:
 
 def _entry(source: str, args: argparse.Namespace, check: CheckResult | None) -> Entry:
     from overlapscope.plugins.history.drop import is_entry, read
-    from overlapscope.plugins.history.figures import entry
+    from overlapscope.plugins.history.entry import entry
     from overlapscope.report.origin import of_report
 
     if is_entry(source):

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from overlapscope.base.saved import SCHEMA_VERSION
 from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric
 from overlapscope.budgets.verdicts import Unit
@@ -35,7 +36,7 @@ class JobCourse(msgspec.Struct, frozen=True, kw_only=True):
     """Output of `overlapscope history --format json` about a job."""
 
     kind: Literal["history-levels"] = "history-levels"
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
     job: str
     courses: tuple[Course, ...] = ()
     """Courses of the metrics that have values."""
@@ -56,7 +57,7 @@ class HistoryCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Output of `overlapscope history check --format json`."""
 
     kind: Literal["history-check"] = "history-check"
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
     job: str
     by: By
     outcome: Literal["pass", "fail", "inconclusive"]

@@ -1,24 +1,31 @@
-"""File drops: directories or buckets where machines put entries, and from which a store pulls new ones.
+"""File drops, from which a store pulls new entries, and the other ways of reports into and out of a history.
 
-Each entry is a file, `ID.json.zst`, that appears complete and never changes. Files in a drop are not trusted.
+A drop is a directory or bucket where machines put entries. Each entry is a file, `ID.json.zst`, that appears complete
+and never changes. Files in a drop are not trusted. The page History reads a history or a drop for each page, so that
+new reports appear. Other plugins keep reports and predictions here (`report.origin.Keeper`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec import Struct
 
 from overlapscope.base import disk
 from overlapscope.base.words import clean, size
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.plugins.history.entry import MOST_PACKED, SUFFIX, Entry, pack, unpack
-from overlapscope.plugins.history.figures import contradicted
-from overlapscope.plugins.history.store import Store
+from overlapscope.plugins.history.entry import MOST_PACKED, SUFFIX, Entry, contradicted, entry, pack, unpack
+from overlapscope.plugins.history.store import Store, default_path
+from overlapscope.prediction.result import StoredPrediction
 from overlapscope.ranks.files import error_text, filesystem_of, is_url, shown_url
+from overlapscope.report.model import Report
+from overlapscope.report.origin import Origin
 
 _NAME: Final = re.compile(rf"([0-9a-f]{{32}}){re.escape(SUFFIX)}")
 
@@ -95,7 +102,7 @@ def read(path: str | Path) -> Entry:
     return _read(_Directory(Path(path).parent), Path(path).name, os.fspath(path))
 
 
-def _read(place: _Place, name: str, shown: str) -> Entry:
+def _read(place: _Directory | _Bucket, name: str, shown: str) -> Entry:
     try:
         packed = place.read(name)
     except Exception as error:
@@ -108,23 +115,13 @@ def _read(place: _Place, name: str, shown: str) -> Entry:
     return entry
 
 
-class _Place(Protocol):
-    """Directory or bucket. Methods may raise any exception."""
-
-    @property
-    def shown(self) -> str: ...
-    def names(self) -> list[str]: ...
-    def read(self, name: str) -> bytes:
-        """Return the file's content, at most one byte more than an entry may have."""
-
-    def write(self, name: str, data: bytes) -> None: ...
-
-
-def _place(where: str | Path) -> _Place:
+def _place(where: str | Path) -> _Directory | _Bucket:
     return _Bucket(where) if isinstance(where, str) and is_url(where) else _Directory(Path(where))
 
 
 class _Directory:
+    """A directory. Methods may raise any exception, as those of a bucket, which are the same."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self.shown = clean(os.fsencode(path).decode(errors="backslashreplace"))
@@ -133,6 +130,7 @@ class _Directory:
         return os.listdir(self._path)
 
     def read(self, name: str) -> bytes:
+        """Return the file's content, at most one byte more than an entry may have."""
         with open(self._path / name, "rb", opener=disk.regular) as file:
             return file.read(MOST_PACKED + 1)
 
@@ -158,3 +156,118 @@ class _Bucket:
     def write(self, name: str, data: bytes) -> None:
         self._files.makedirs(self._path, exist_ok=True)
         self._files.pipe_file(f"{self._path}/{name}", data)
+
+
+# -- Stored reports of the page History --------------------------------------------------------------
+
+
+class Stored(Struct, frozen=True):
+    """Location of stored reports."""
+
+    path: Path
+    """The history's file, which need not exist yet."""
+    drop: str | None = None
+    """A directory or URL of reports; the file has those that were there at the last read."""
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """Open the history for reading. Raises UsageError if it is unreadable."""
+        self.pull()
+        with Store.open(self.path, read_only=True) as store:
+            yield store
+
+    def pull(self) -> tuple[str, ...]:
+        """Add new reports from the drop; return a sentence for each file that was skipped."""
+        if self.drop is None:
+            return ()
+        with Store.open(self.path) as store:
+            return pull(store, self.drop).bad
+
+    @property
+    def state(self) -> str:
+        """A text that changes with the file, or with what SQLite writes beside it; empty for a missing file.
+
+        It is text because a browser would round times in nanoseconds.
+        """
+        states: list[str] = []
+        for path in (self.path, Path(f"{os.path.realpath(self.path)}-wal")):
+            with suppress(OSError):
+                stat = path.stat()
+                # Readers create the second file, too, but leave it empty.
+                states += [f"{stat.st_mtime_ns}:{stat.st_size}"] if stat.st_size else []
+        return " ".join(states)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no report is stored; False for a drop, which may have new ones, and for an unreadable file."""
+        if self.drop is not None:
+            return False
+        if not self.state:
+            return True
+        try:
+            with Store.open(self.path, read_only=True) as store:
+                return not store.jobs()
+        except UsageError:
+            return False
+
+
+def find(named: str | None) -> Stored | None:
+    """Return the history in a file, or of the reports in a directory or at a URL.
+
+    The default is the user's history; None if the user can't have one.
+
+    Raises:
+        UsageError: The place that was named has no history.
+        MissingPackage: A package for that kind of place is missing.
+    """
+    if named is None:
+        with suppress(UsageError):
+            return Stored(default_path())
+        return None
+    if _is_folder(named):
+        from overlapscope.dashboard.scratch import own_directory
+
+        stored = Stored(own_directory() / "history.sqlite", drop=named)
+        for sentence in stored.pull():
+            logging.getLogger(__name__).warning("%s", sentence)
+        return stored
+    with Store.open(named, read_only=True):
+        return Stored(Path(named))
+
+
+# -- Reports that other plugins keep -----------------------------------------------------------------
+
+
+def place(named: str | os.PathLike[str] | None) -> tuple[str, Path]:
+    """Return where `add` adds to, and a directory for other files of the same programs. Raises UsageError.
+
+    Args:
+        named: File, directory or URL; by default the user's history.
+    """
+    where = os.fspath(default_path() if named is None else named)
+    if not is_url(where):
+        where = os.path.abspath(os.path.expanduser(where))
+    # A drop is for other machines, so other files are kept beside the default history then.
+    beside = default_path() if _is_folder(where) else Path(where)
+    return where, beside.parent
+
+
+def add(report: Report, origin: Origin, where: str) -> None:
+    """Add a report to a history, or to a directory or URL that is a file drop. Raises UsageError, MissingPackage."""
+    new = entry(report, origin)
+    if _is_folder(where):
+        put(new, where)
+    else:
+        with Store.open(where) as store:
+            store.add(new)
+
+
+def _is_folder(where: str) -> bool:
+    return is_url(where) or os.path.isdir(where)
+
+
+def add_predictions(predictions: Sequence[StoredPrediction]) -> None:
+    """Add predictions beside measurements to the user's history if it exists. Raises UsageError."""
+    if predictions and default_path().exists():
+        with Store.open() as store:
+            store.add_predictions(predictions)

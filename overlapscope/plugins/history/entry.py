@@ -1,23 +1,33 @@
-"""Entries of the history: a report, its figures and its origin."""
+"""Entries of the history: a report, its origin and its figures, which are those that `overlapscope check` judges."""
 
 from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf, isclose
+from statistics import fmean, stdev
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
+from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
 from overlapscope.base import zstd
-from overlapscope.base.saved import Quantity, decode
-from overlapscope.base.words import clean
+from overlapscope.base.saved import SCHEMA_VERSION, Quantity, decode
+from overlapscope.base.words import clean, listed
+from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.places import JudgedFigure
+from overlapscope.budgets.places import figures as judged_figures
+from overlapscope.budgets.samples import noise_floor, series, spent
 from overlapscope.budgets.verdicts import CheckResult
-from overlapscope.errors import UnreadableTrace
-from overlapscope.report.model import Report
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.report.model import Report, of_program
 from overlapscope.report.origin import Name, Origin
+from overlapscope.version import __version__
 
-SCHEMA_VERSION = 1
 SUFFIX: Final = ".json.zst"
 """Suffix of an entry's file, `ID.json.zst`."""
 MOST_PACKED: Final = 8 << 20
@@ -91,11 +101,6 @@ def unpack(packed: bytes, source: str) -> Entry:
         entry = decode(zstd.unpack(packed, MOST_UNPACKED), Entry)
     except (ValueError, msgspec.DecodeError) as error:
         raise UnreadableTrace(f"{source}: is not an entry of a history ({clean(str(error), 300)}).") from None
-    if entry.schema_version != SCHEMA_VERSION:
-        raise UnreadableTrace(
-            f"{source}: is an entry of schema version {entry.schema_version}, and this version of overlapscope reads "
-            f"{SCHEMA_VERSION}."
-        )
     if repeated(entry.figures):
         raise UnreadableTrace(f"{source}: has two values of one figure.")
     if entry.id != digest(entry.origin, entry.report, plain=entry.plain):
@@ -113,3 +118,203 @@ def short(commit: str) -> str:
     """Return the first digits of a commit, and its suffix such as `-dirty`."""
     digits, dash, rest = commit.partition("-")
     return f"{digits[:_SHORT]}{dash}{rest}"
+
+
+# -- Figures of a report -----------------------------------------------------------------------------
+
+KEPT_BYTES: Final = 16 << 10
+"""Maximum size of a packed entry in bytes. Parts that make it larger are left out."""
+
+_ROUNDED: Final = 1e-9
+
+
+def figures(report: Report) -> tuple[HistoryFigure, ...]:
+    """Return all figures of a report (`budgets.places.figures`)."""
+    return tuple(map(_figure, judged_figures(report)))
+
+
+def _figure(figure: JudgedFigure) -> HistoryFigure:
+    metric, place, numbers = figure.metric, figure.place, figure.values.known().numbers
+    return HistoryFigure(
+        metric=metric.id if figure.cause is None else f"{metric.id}/{figure.cause}",
+        rank=place.subject.rank,
+        # Figures of the host belong to no device.
+        device=place.subject.device or 0,
+        value=figure.value,
+        spread=stdev(numbers) if len(numbers) > 1 else None,
+        samples=len(numbers),
+        floor=_floor(figure),
+    )
+
+
+def _floor(figure: JudgedFigure) -> float:
+    """Return the change that `check` would consider noise between two recordings like this one."""
+    samples, metric = figure.place.samples, figure.metric
+    now = spent(partial(series, samples), None)
+    if figure.cause is not None:
+        only = {figure.cause: figure.value}
+        now = replace(now, exposed_copy=only, exposed_comm=only, idle=only)
+    whole = fmean(metric.whole(sample, None) for sample in samples) if metric.whole is not None else 0.0
+    return noise_floor(metric, now, now, whole, figure.value)
+
+
+# -- Entries ----------------------------------------------------------------------------------------
+
+
+def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> Entry:
+    """Return the entry for a report, with the result of its check if there was one.
+
+    If the packed entry exceeds `KEPT_BYTES`, parts of the report are left out. A note in it states which.
+
+    Raises:
+        UsageError: A trace was predicted, or two traces are of the same device, and so not of the same job.
+    """
+    plain, recorded = of_program(report) is not report, figures(report)
+    for trace in report.traces:
+        if trace.predicted_by is not None:
+            raise UsageError(
+                f"{clean(trace.source)}: was predicted by `overlapscope whatif`, and a history is of recordings; add a "
+                "recording of the changed program."
+            )
+    if repeated(recorded):
+        raise UsageError(
+            f"{clean(report.traces[0].source)} and the traces beside it are of the same rank, and an entry of the "
+            "history belongs to one job; add them one by one."
+        )
+    whole = Entry(
+        id=digest(origin, report, plain=plain),
+        origin=origin,
+        plain=plain,
+        gpu=gpu_of(report),
+        figures=recorded,
+        report=report,
+        check=check,
+    )
+    kept, cuts = whole, []
+    for part, cut in _CUTS.items():
+        if len(pack(kept)) <= KEPT_BYTES:
+            break
+        cuts.append(part)
+        kept = replace(kept, report=_without(kept.report, cut))
+    if not cuts:
+        return whole
+    note = f"The history keeps no {listed(cuts)} of this report, because it is large."
+    return replace(kept, left_out=tuple(cuts), report=replace(kept.report, notes=(*kept.report.notes, note)))
+
+
+_MOST_LAUNCHES = 10**9
+"""Number of launches that no recording has: each takes some 100 bytes of it."""
+
+
+def contradicted(entry: Entry) -> bool:
+    """Return whether an entry states another GPU or other figures than its report gives.
+
+    Another version may define figures differently, and a large report has lost its steps. Then figures can't be
+    computed again, and only impossible ones contradict the report.
+    """
+    report = entry.report
+    program = of_program(report)
+    if entry.gpu != gpu_of(report) or entry.plain != (program is not report):
+        return True
+    may_be_cut = "steps" in entry.left_out or report.tool.version != __version__
+    cut = may_be_cut and not any(device.steps for device in program.devices)
+    if any(_impossible(figure, program, cut=cut) for figure in entry.figures):
+        return True
+    if report.tool.version != __version__:
+        return False
+    again, stated = (
+        {(figure.metric, figure.rank, figure.device): figure for figure in all if not cut or _metric(figure).of_host}
+        for all in (figures(report), entry.figures)
+    )
+    return again.keys() != stated.keys() or not all(_same(again[key], stated[key]) for key in again)
+
+
+def _metric(figure: HistoryFigure) -> Metric:
+    return METRICS[figure.metric.partition("/")[0]]
+
+
+def _impossible(figure: HistoryFigure, report: Report, *, cut: bool) -> bool:
+    """Return whether no analysis of this recording has such a figure. `cut`: whether its report has lost its steps."""
+    if figure.metric.partition("/")[0] not in METRICS:
+        # A newer version may have further metrics.
+        return report.tool.version == __version__
+    metric = _metric(figure)
+    spans_ns = [
+        spans_ns
+        for trace in report.traces
+        if trace.rank == figure.rank
+        for device, spans_ns in _spans_ns(trace, of_host=metric.of_host)
+        if device == figure.device
+    ]
+    if not spans_ns:
+        return True
+    longest_ns, steps = spans_ns[0]
+    # A step of the host may be longer than any on the device.
+    bounds = {"ns": longest_ns, "pct": 100.0, "launches": _MOST_LAUNCHES} if metric.needs != "host" else {}
+    largest = bounds.get(metric.unit, inf) * (1 + _ROUNDED)
+    return (
+        not 0 <= figure.value <= largest
+        or not 0 <= (figure.spread or 0.0) <= largest
+        or not 0 <= figure.floor < inf
+        or not 1 <= figure.samples <= (inf if cut and not metric.of_host else max(steps, 1))
+    )
+
+
+def _spans_ns(trace: TraceResult, *, of_host: bool) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield each device of a trace with the longest time that a figure of it can be, and its number of steps."""
+    if not of_host:
+        yield from ((device.device, (device.span_ns, len(device.steps))) for device in trace.devices)
+    elif trace.host is not None:
+        yield 0, (max(step.span_ns for step in trace.host.steps), len(trace.host.steps))
+
+
+def _same(again: HistoryFigure, stated: HistoryFigure) -> bool:
+    def alike(first: float | None, second: float | None) -> bool:
+        return first == second or (
+            first is not None and second is not None and isclose(first, second, rel_tol=_ROUNDED, abs_tol=_ROUNDED)
+        )
+
+    return (
+        again.samples == stated.samples
+        and alike(again.value, stated.value)
+        and alike(again.spread, stated.spread)
+        and alike(again.floor, stated.floor)
+    )
+
+
+def gpu_of(report: Report) -> str | None:
+    """Return the names of the report's GPUs as the history keeps them."""
+    gpus = sorted({gpu for trace in report.traces for gpu in trace.environment.gpus})
+    return ", ".join(gpus)[:500] or None
+
+
+def _without(report: Report, cut: Callable[[Device], Device]) -> Report:
+    def both(device: Device) -> Device:
+        plain = device.plain
+        if plain is not None and plain.program is not None:
+            plain = replace(plain, program=cut(plain.program))
+        return replace(cut(device), plain=plain)
+
+    traces = (replace(trace, devices=tuple(map(both, trace.devices))) for trace in report.traces)
+    return replace(report, traces=tuple(traces))
+
+
+def _without_steps(device: Device) -> Device:
+    copies = CopiesByStep(count=(), bytes=(), duration_ns=(), time_ns=(), exposed_ns=())
+    stalls = StallsByStep(count=(), host_wait_ns=(), idle_caused_ns=())
+    cases = EvidenceByStep(count=(), time_ns=())
+    return replace(
+        device,
+        steps=(),
+        copies=tuple(replace(group, by_step=copies) for group in device.copies),
+        host_stalls=tuple(replace(stall, by_step=stalls) for stall in device.host_stalls),
+        evidence=tuple(replace(case, by_step=cases) for case in device.evidence),
+    )
+
+
+_CUTS: Final[dict[str, Callable[[Device], Device]]] = {
+    "kernels": lambda device: replace(device, kernels=()),
+    "ranges": lambda device: replace(device, ranges=()),
+    "steps": _without_steps,
+}
+"""Parts to leave out of large reports, in this order."""

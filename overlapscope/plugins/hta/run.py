@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from overlapscope.base.saved import SCHEMA_VERSION
 from overlapscope.base.words import in_spreadsheet
 from overlapscope.errors import OverlapscopeError
 from overlapscope.inputs import Source, read_traces
@@ -20,7 +21,6 @@ from overlapscope.trace.model import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 1
 
 Value = int | float | str | bool | None
 

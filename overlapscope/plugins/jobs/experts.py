@@ -14,15 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import Columns, mask_of, pick
-from overlapscope.base.grouping import groups_of, rows_by
+from overlapscope.base.grouping import group_starts, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank
 from overlapscope.ranks.collectives import Kernels, Meetings
+from overlapscope.ranks.communication import JudgedWindows, judged_windows, time_in
 from overlapscope.ranks.comparison import Comparison
-from overlapscope.ranks.exchanges import Exchanges
+from overlapscope.ranks.messages import Exchanges
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.waits import RankWaits, sum_by
-from overlapscope.ranks.windows import JudgedWindows, judged_windows, time_in
 
 
 def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[ExpertExchange, ...]:
@@ -35,7 +35,7 @@ def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[
     numbers = [rank.rank or 0 for rank in ranks]
     there = _to_experts(comparison.met, sizes, windows.begins)
     last = _last_at_next(kernels, waits)
-    group = _group(kernels)[sizes.kernel]
+    group = kernels.group[sizes.kernel]
     found = [
         _exchange(sizes.take(rows), there.take(mask_of(rows, len(sizes))[there.row]), numbers, windows, kernels, last)
         for _, rows in rows_by(groups_of([group, sizes.element_bytes]))
@@ -49,12 +49,6 @@ def _gathered(ranks: Sequence[ReducedRank]) -> Exchanges:
     before = np.cumsum([0, *(len(rank.comm) for rank in ranks)]).tolist()
     each = [(rank.exchanges, first) for rank, first in zip(ranks, before, strict=False)]
     return Exchanges.joined([replace(exchanges, kernel=exchanges.kernel + first) for exchanges, first in each])
-
-
-def _group(kernels: Kernels) -> I64:
-    """Return the number of the process group of each kernel."""
-    numbers: dict[tuple[str, str], int] = {}
-    return kernels.by_kind(lambda kind: numbers.setdefault((kind.group, kind.ranks), len(numbers)))[kernels.kind]
 
 
 class _Received(Columns, frozen=True):
@@ -100,7 +94,7 @@ class _LastAtNext(Struct, frozen=True, eq=False):
 
 
 def _last_at_next(kernels: Kernels, waits: RankWaits) -> _LastAtNext:
-    group = _group(kernels)
+    group = kernels.group
     order = np.lexsort((kernels.start_ns, group, kernels.rank))
     following = np.full(len(order), -1)
     same = (kernels.rank[order][1:] == kernels.rank[order][:-1]) & (group[order][1:] == group[order][:-1])
@@ -135,7 +129,7 @@ def _exchange(
         group_ranks=kind.ranks,
         group_size=kind.group_size if kind.group_size >= 0 else None,
         element_bytes=size if size >= 0 else None,
-        compared=len(_starts(there)),
+        compared=len(group_starts(there.exchange)),
         skew=most * kind.group_size / total if total else None,
         followed=int((its >= 0).sum()),
         largest_last=int(comes_last.sum()),
@@ -144,20 +138,16 @@ def _exchange(
     )
 
 
-def _starts(there: _Received) -> I64:
-    return np.unique(there.exchange, return_index=True)[1].astype(np.int64)
-
-
 def _most(there: _Received) -> I64:
     """Return the largest number of elements in each exchange."""
-    first = _starts(there)
+    first = group_starts(there.exchange)
     most: I64 = np.maximum.reduceat(there.elements, first) if len(first) else first
     return most
 
 
 def _alone_largest(there: _Received) -> Bool:
     """Return a mask of the members that alone receive the most in their exchange."""
-    number = np.unique(there.exchange, return_inverse=True)[1].ravel()
+    number = groups_of([there.exchange])
     largest = there.elements == pick(_most(there), number)
     alone: Bool = largest & (np.bincount(number[largest], minlength=len(number))[number] == 1)
     return alone

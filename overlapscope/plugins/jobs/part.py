@@ -38,14 +38,19 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     """From the last message to the next stage. On the last stage, from the last message that it sent back."""
 
     @property
+    def phases(self) -> tuple[PhaseTime, ...]:
+        """All phases, in order."""
+        return self.warm_up, self.steady, self.drain
+
+    @property
     def compute_ns(self) -> int:
         """Compute in all phases."""
-        return self.warm_up.compute_ns + self.steady.compute_ns + self.drain.compute_ns
+        return sum(phase.compute_ns for phase in self.phases)
 
     @property
     def length_ns(self) -> int:
         """Length of the rank's step."""
-        return self.warm_up.length_ns + self.steady.length_ns + self.drain.length_ns
+        return sum(phase.length_ns for phase in self.phases)
 
 
 class PipelineStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,11 +27,11 @@ from overlapscope.base.intervals import EMPTY, I64, Intervals, clip, subtract, t
 from overlapscope.base.marks import step_number
 from overlapscope.base.words import number_runs
 from overlapscope.plugins.jobs.part import PhaseTime, Pipeline, PipelineStep, StageTime
-from overlapscope.ranks.common_steps import common_steps
+from overlapscope.ranks.clocks import components
 from overlapscope.ranks.comparison import Comparison
-from overlapscope.ranks.message_clocks import components
 from overlapscope.ranks.messages import is_message
 from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.waits import common_steps
 
 _NEVER: Final = np.iinfo(np.int64).max
 

@@ -22,16 +22,8 @@ _CHANGES: Final = {
     "--bucket-mb N": "merge or divide data-parallel buckets, to N MB each",
 }
 """Help by option."""
-OPTIONS: Final = {
-    "no_straggler": "--no-straggler",
-    "issue_earlier": "--issue-earlier",
-    "own_communicators": "--own-communicators",
-    "bandwidth": "--bandwidth",
-    "bucket_mb": "--bucket-mb",
-    "rank": "--rank",
-    "workers": "--workers",
-    "scheduler": "--scheduler",
-}
+_NAMES: Final = ("no_straggler", "issue_earlier", "own_communicators", "bandwidth", "bucket_mb")
+OPTIONS: Final = {name: f"--{name.replace('_', '-')}" for name in (*_NAMES, "rank", "workers", "scheduler")}
 """Options by their names in the parsed arguments."""
 
 
@@ -55,9 +47,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: list[str], args: argparse.Namespace) -> int:
     """Predict the step of the job, print the result, and return the exit code. Raises UsageError."""
-    from overlapscope.plugins.jobs.joint.document import document
+    from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
     from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-    from overlapscope.plugins.jobs.joint.rank import RankSummary, Unfit
+    from overlapscope.plugins.jobs.joint.result import document
     from overlapscope.plugins.jobs.joint.summary import summarize
     from overlapscope.prediction.interventions import parse
     from overlapscope.ranks.engine import each
@@ -65,7 +57,7 @@ def run(asked: list[str], args: argparse.Namespace) -> int:
     from overlapscope.ranks.result import Unreadable
 
     parse(asked)
-    changes = JobChanges(args.no_straggler, args.issue_earlier, args.own_communicators, args.bandwidth, args.bucket_mb)
+    changes = JobChanges(*(getattr(args, name) for name in _NAMES))
     numbers = tuple(args.rank) if args.rank else None
     if numbers and not (asked or args.no_straggler):
         raise UsageError("--rank needs a change on ranks, such as --pin or --no-straggler.")

@@ -21,7 +21,7 @@ from overlapscope.base.words import bandwidth, clean, duration, listed, percent
 from overlapscope.errors import UsageError
 from overlapscope.plugins.laboratory import machine
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
-from overlapscope.prediction.observed_hardware import observe
+from overlapscope.prediction.hardware import observe
 from overlapscope.reading import load
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import SilentRecording

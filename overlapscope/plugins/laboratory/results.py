@@ -14,14 +14,12 @@ import msgspec
 from overlapscope.analysis.figures import Buckets, Overlap
 from overlapscope.analysis.results import CopyGroup
 from overlapscope.base import disk
-from overlapscope.base.saved import Tool, decode, encode
+from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode, encode
 from overlapscope.errors import UsageError
 from overlapscope.plugins.laboratory import RESULTS
 from overlapscope.plugins.laboratory.experiment import Truth, WrongResults
 from overlapscope.report.verdict import Level
 from overlapscope.rules.finding import Severity
-
-SCHEMA_VERSION = 1
 
 Status = Literal["ok", "failed", "skipped"]
 
@@ -202,10 +200,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 # -- The file `results.json` ---------------------------------------------------------------------------
 
 
-class _Version(msgspec.Struct):
-    schema_version: int
-
-
 def read_results(directory: Path, *, analyses: bool = True) -> Results:
     """Return the results in a directory; empty results if it has no `results.json` yet.
 
@@ -222,23 +216,17 @@ def read_results(directory: Path, *, analyses: bool = True) -> Results:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); choose another directory.") from None
     try:
-        version = decode(data, _Version).schema_version
-        if version == SCHEMA_VERSION:
-            return decode(data, Results) if analyses else _measured(data)
+        return decode(data, Results) if analyses else _measured(data)
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{path}: these are not results of the laboratory, or are from another version ({error}); choose "
             "another directory."
         ) from None
-    raise UsageError(
-        f"{path}: has schema version {version}, and this overlapscope reads version {SCHEMA_VERSION}; choose "
-        "another directory."
-    )
 
 
 def _measured(data: bytes) -> Results:
     """Return the results without analyses. Raise msgspec.ValidationError if they are invalid."""
-    decoded = msgspec.json.decode(data)
+    decoded = decode(data, dict[str, Any])
     for experiment in decoded.get("experiments", []):
         for variant in experiment.get("variants", []):
             variant.pop("analyses", None)

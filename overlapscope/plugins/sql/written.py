@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from overlapscope.base.saved import Tool, encode
+from overlapscope.base.saved import SCHEMA_VERSION, Tool, encode
 from overlapscope.base.words import clean, in_spreadsheet, plural
 from overlapscope.documents.model import Block, Document, Heading, Text, with_code
 from overlapscope.documents.table import Cell, Column, Row, Table, prose, rows, words
 from overlapscope.plugins.sql.engine import Answer
 from overlapscope.plugins.sql.tables import OF, TABLES, SqlColumn, unit_of
 
-SCHEMA_VERSION = 1
 _NAME_LIMIT = 200
 _GAP = 2
 """Space between columns of a table in a terminal."""

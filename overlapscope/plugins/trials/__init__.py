@@ -1,7 +1,7 @@
 """Trials of changes on a program, which runs unchanged and with each change while its steps are timed.
 
-`child` sets up a run, `search` decides which runs to make, `conduct` makes them, `result` holds the findings, and
-`edit` puts changes into the source. `in_code` does all of this with a function of the current process.
+`inside` is the process of a run, `search` decides which runs to make, `conduct` makes them, `result` holds the
+findings, and `edit` puts changes into the source. `in_code` does all of this with a function of the current process.
 """
 
 from overlapscope.plugin import Command, Plugin

@@ -136,7 +136,7 @@ class TryCommand:
 
 def _keep(done: Conducted) -> None:
     """Hand predictions beside measurements to the plugins that keep them."""
-    from overlapscope.plugins.trials.predictions import kept
+    from overlapscope.plugins.trials.summary import kept
     from overlapscope.report.origin import keepers
 
     predictions = kept(done.trial, time.time_ns())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,15 +15,13 @@ from msgspec.structs import replace
 from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugins.trials import fits, measure, search
+from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.edit import check_originals, edit, edits
-from overlapscope.plugins.trials.measure import change, timing
-from overlapscope.plugins.trials.predictions import predict_sets
+from overlapscope.plugins.trials.measure import SOUND, change, sameness, timing
 from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Setting, Steps, Task, TrialProgram
 from overlapscope.plugins.trials.result import Predicted, Sameness, Trial
-from overlapscope.plugins.trials.sameness import SOUND, sameness
 from overlapscope.plugins.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.plugins.trials.summary import TrialFindings, step_ns_of, summarize
+from overlapscope.plugins.trials.summary import TrialFindings, predict_sets, step_ns_of, summarize
 from overlapscope.render.progress import Progress
 
 _PATIENCE: Final = 5
@@ -36,7 +33,6 @@ _RECORDED: Final = 1.5
 _LONGER: Final = 1.5
 _LATER_S: Final = 5.0
 """Minimum extra time without overlapscope for a program that failed under it to count as working."""
-_RACES: Final = re.compile(r": (?:([\d,]+) data races?|no data races) found\b")
 _TOO_SHORT: Final = _RECORDED + 3
 """Minimum number of runs left for a recording: one change needs three runs after it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
@@ -186,7 +182,7 @@ class _Conductor:
         if self._steps_by is not None:
             notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
-        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        fitting, left_out = search.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
         workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
         wanted = measure.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else measure.SURVEY
         if not ended.complete:
@@ -277,11 +273,13 @@ class _Conductor:
         while checks and (best := findings.best) is not None and best not in findings.races:
             self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
-            races = _races(self._recorded(after, "--force", "--check-hazards", changes=best).output)
+            after.unlink(missing_ok=True)
+            self._recorded(after, "--check-hazards", changes=best)
+            races = _races(after)
             if races is None:
                 return
             findings.races[best] = races
-            findings.after = after if after.exists() and not races else None
+            findings.after = None if races else after
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> EndedRun:
         task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
@@ -320,7 +318,7 @@ class _Conductor:
         findings.cut_short = True
         run = {setting.change for run_made in findings.runs.all for setting in run_made.planned.settings}
         changes = (candidate.change for candidate in findings.candidates)
-        findings.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
+        findings.left_out += [search.left_out(change, NO_TIME) for change in changes if change not in run]
 
     def _left_s(self, findings: TrialFindings) -> float:
         return 60 * self._asked.minutes - self.wall_s - _checking_s(findings)
@@ -339,7 +337,7 @@ class _Conductor:
     def _keep(self, findings: TrialFindings, run: Run) -> None:
         findings.runs = replace(findings.runs, all=(*findings.runs.all, run))
         if run.left_out:
-            findings.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
+            findings.left_out.append(search.left_out(run.planned.settings[-1].change, run.left_out))
         self._progress.say(_line(len(findings.runs.all), run))
 
     def _run(
@@ -368,10 +366,14 @@ def _checking_s(findings: TrialFindings) -> float:
     return _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
 
 
-def _races(output: str) -> int | None:
-    """Return the number of data races that `overlapscope run --check-hazards` printed; None if it printed none."""
-    printed = _RACES.findall(output)
-    return sum(int(count.replace(",", "") or 0) for count in printed) if printed else None
+def _races(recording: Path) -> int | None:
+    """Return the number of data races that a recording states; None if it is missing or doesn't state any."""
+    from overlapscope.inputs import read_trace
+
+    try:
+        return read_trace(recording, cache=False).found.get("hazards")
+    except OverlapscopeError:
+        return None
 
 
 def _compiled(planned: Planned, ended: EndedRun, steps: int) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Final
 from overlapscope.base.words import NOTHING, clean, clean_lines, duration, listed, plural, unit_for
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Section, Span, Text, detail, with_code
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
+from overlapscope.plugins.trials.measure import SOUND
 from overlapscope.plugins.trials.result import Predicted, Trial, Tried
-from overlapscope.plugins.trials.sameness import SOUND
 from overlapscope.plugins.trials.search import MOST_ROUNDS, SHARP_PCT
 
 _LIMIT: Final = 300

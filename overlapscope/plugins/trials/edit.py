@@ -198,9 +198,8 @@ def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Edi
 
 
 def _collate(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    advice = CHANGES["collate"].advice
     for site in dict.fromkeys(loader.site for loader in facts.loaders if loader.collates):
-        yield _in_library(site, "collate", value, advice) or _EditStep(site, (), advice)
+        yield _at(site, "collate", value, CHANGES["collate"].advice)
 
 
 def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
@@ -255,7 +254,7 @@ def _threads(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Edi
     if facts.threads_site is not None:
         line = facts.threads_site.line
         ways = (Wish(line, "torch.set_num_threads", with_argument(value)),)
-        yield _in_library(facts.threads_site, "threads", value, advice) or _EditStep(facts.threads_site, ways, advice)
+        yield _at(facts.threads_site, "threads", value, advice, ways)
         return
     site = next((module.site for module in facts.modules if not module.site.library), Site("", 0))
     yield _EditStep(site, (Insertion("torch", (call,), None),) if site.path else (), advice)
@@ -267,18 +266,17 @@ def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditS
             mode = COMPILE_MODES.get(value)
             ways = (Compile(module.site.line, module.name, mode, module.of_torch),) if mode else ()
             advice = _GRAPH[f"forward {value}" if module.of_torch and ways else value]
-            yield _in_library(module.site, "graph", value, advice) or _EditStep(module.site, ways, advice)
+            yield _at(module.site, "graph", value, advice, ways)
 
 
 def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
-        yield _in_library(site, "prefetch", value, CHANGES["prefetch"].advice) or _EditStep(site, (), _LOOP_AHEAD)
+        yield _at(site, "prefetch", value, CHANGES["prefetch"].advice if site.library else _LOOP_AHEAD)
 
 
 def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    advice = CHANGES["late-item"].advice
     for read in facts.reads:
-        yield _in_library(read.site, "late-item", value, advice) or _EditStep(read.site, (), advice)
+        yield _at(read.site, "late-item", value, CHANGES["late-item"].advice)
 
 
 _LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
@@ -314,19 +312,19 @@ def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cs
         advice = f"Pass `{edited}` to {called}."
     else:
         advice = f"Call `.pin_memory()` on what {called} copies."
-    of_line = _EditStep(site, (Wish(site.line, callee, edited),), advice)
-    in_library = _in_library(site, change, value, advice)
-    if in_library is None:
-        return of_line
+    ways = (Wish(site.line, callee, edited),)
+    step = _at(site, change, value, advice, ways)
     # A library may be only involved in the line's own call, and a tokenizer's batch takes the option of `.to()`.
     by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, CallOptions))
-    return replace(in_library, ways=(*of_line.ways, *in_library.ways)) if by_line else in_library
+    return replace(step, ways=(*ways, *step.ways)) if site.library and by_line else step
 
 
-def _in_library(site: Site, change: str, value: str, advice: str) -> _EditStep | None:
-    """Return a change to a call that a library makes, by the library's option or in words; None for other calls."""
+def _at(
+    site: Site, change: str, value: str, advice: str, ways: tuple[Wish | Compile | Insertion, ...] = ()
+) -> _EditStep:
+    """Return an edit at a place; for a call that a library makes, by the library's option or in words."""
     if not site.library:
-        return None
+        return _EditStep(site, ways, advice)
     term = calls.term(site.library, change, value)
     if term is None:
         return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")

@@ -15,9 +15,8 @@ import msgspec
 import torch
 from torch.optim import Optimizer
 
-from overlapscope.plugins.trials.module_calls import ModuleCalls
+from overlapscope.plugins.trials.observed import ModuleCalls, tensors
 from overlapscope.plugins.trials.protocol import BUCKETS, RankResults, Sketch
-from overlapscope.plugins.trials.structures import tensors
 from overlapscope.recorder.wrapping import before
 
 _CHUNK = 1 << 20

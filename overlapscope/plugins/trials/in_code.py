@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct
 
 from overlapscope.plugins.trials.conduct import TrialOptions, conduct
-from overlapscope.plugins.trials.course import RunCourse
+from overlapscope.plugins.trials.inside import RunCourse
 from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task
 from overlapscope.plugins.trials.result import Trial
 from overlapscope.render.progress import Progress

@@ -1,4 +1,4 @@
-"""Pure choice of the number of steps to time, and statistics of their length and of the differences between runs.
+"""Pure choice of the number of steps to time, statistics of their length, and comparisons of runs and their results.
 
 A run's step is the mean over its timed steps, since a person waits for their sum. Two sets of changes are compared by
 the ratio of their steps in the same round of runs, so that a temporary slowdown of the machine affects both, and over
@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from statistics import fmean, stdev
+from itertools import combinations
+from statistics import fmean, median, stdev
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,8 @@ from msgspec import Struct
 
 from overlapscope.base.words import plural
 from overlapscope.errors import UsageError
-from overlapscope.plugins.trials.protocol import RankOutcome
+from overlapscope.plugins.trials.protocol import BUCKETS, RankOutcome, RankResults, Sketch
+from overlapscope.plugins.trials.result import Sameness
 
 BLOCKS = 10
 """Number of blocks that a run is cut into, since neighboring steps are alike."""
@@ -90,10 +92,9 @@ class RunNoise(Struct, frozen=True):
 
 
 def noise(timed: Sequence[Mapping[int, Timing]]) -> RunNoise | None:
-    """Estimate the noise from each set's runs by round: the residuals after fitting each set and each round.
+    """Return the noise of each set's runs by round: the residuals after fitting each set and each round.
 
-    Returns:
-        The noise; None if no degrees of freedom remain.
+    None if no degrees of freedom remain.
     """
     runs = [
         (row, number, math.log(timing.step_ns)) for row, runs in enumerate(timed) for number, timing in runs.items()
@@ -257,3 +258,88 @@ def shortened(wanted: StepPlan, there_are: int) -> StepPlan:
         )
     warmup = min(wanted.warmup_steps, max(_FEWEST_WARMUP_STEPS, there_are // 3))
     return StepPlan(warmup, min(wanted.timed_steps, there_are - warmup - _LAST_STEPS))
+
+
+# -- Sameness of results -----------------------------------------------------------------------------
+
+FACTOR: Final = 2
+"""Maximum distance of results from an unchanged run's, as a multiple of the distances between unchanged runs."""
+_FEW: Final = 12
+SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
+"""Results with which a change may be recommended."""
+WORST_LAST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
+
+
+def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bool:
+    """Return whether every rank of two runs has the same results, bit for bit."""
+    return (
+        bool(ranks)
+        and len(ranks) == len(others)
+        and all(mine.digest and mine.digest == theirs.digest for mine, theirs in zip(ranks, others, strict=True))
+    )
+
+
+def sameness(ranks: Sequence[RankResults], unchanged: Sequence[Sequence[RankResults]]) -> Sameness:
+    """Compare a changed run's results, by rank, with those of unchanged runs, one of them possibly rounded.
+
+    Returns:
+        The judgement of the worst rank.
+    """
+    if any(same_bits(ranks, other) for other in unchanged):
+        return "same"
+    others = [other for other in unchanged if len(other) == len(ranks)]
+    if not ranks or not others:
+        return "unknown"
+    return max(
+        (_judged(result, [other[rank] for other in others]) for rank, result in enumerate(ranks)), key=WORST_LAST.index
+    )
+
+
+def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
+    if not result.digest or not all(other.digest for other in unchanged):
+        return "unknown"
+    names = [sketch.name for sketch in result.sketches]
+    if any([sketch.name for sketch in other.sketches] != names for other in unchanged):
+        return "different"
+    if len(unchanged) < 2:
+        return "unknown"
+    pairs = (combinations(tensors, 2) for tensors in zip(*(other.sketches for other in unchanged), strict=True))
+    spreads = [max(distance(*pair) for pair in of_tensor) for of_tensor in pairs]
+    # A tensor on which unchanged runs agree may differ as much as the others do.
+    usual = median(spreads) if spreads else 0.0
+    for number, sketch in enumerate(result.sketches):
+        nearest = min(distance(sketch, other.sketches[number]) for other in unchanged)
+        if not nearest <= _factor(sketch) * max(spreads[number], usual):
+            return "different"
+    return "within noise" if _near(result.loss, [other.loss for other in unchanged], usual) else "different"
+
+
+def _factor(sketch: Sketch) -> float:
+    """Return the maximum distance of a tensor from an unchanged run's, as a multiple of that between unchanged runs.
+
+    Both are samples, and of few numbers one is often several times the other: the ratio of the mean squares of k
+    numbers has the F distribution. The root of its 99th percentile is about 1 + 12 / k for k from 3 to 20.
+    """
+    count = sum(map(bool, sketch.sums))
+    return FACTOR * (1 + _FEW / count) if 0 < count < BUCKETS else FACTOR
+
+
+def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -> bool:
+    losses = [other for other in unchanged if other is not None]
+    if loss is None or len(losses) < 2:
+        return loss is None and not losses
+    if math.isnan(loss):
+        return any(map(math.isnan, losses))
+    spread = max(losses) - min(losses)
+    return min(abs(loss - other) for other in losses) <= FACTOR * max(spread, usual * max(map(abs, losses)))
+
+
+def distance(sketch: Sketch, reference: Sketch) -> float:
+    """Return an estimate of the norm of the difference of two tensors, as a fraction of the larger norm.
+
+    It is 0 if both are zero, infinite if their shapes differ.
+    """
+    if len(sketch.sums) != len(reference.sums):
+        return math.inf
+    largest = max(sketch.norm, reference.norm)
+    return math.dist(sketch.sums, reference.sums) / largest if largest else 0.0

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -14,10 +15,12 @@ from typing import Final
 import msgspec
 
 from overlapscope.base.child import Child
-from overlapscope.plugins.trials.child import environment
-from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task, all_complete
+from overlapscope.plugins.trials.protocol import VARIABLE, EndedRun, RankOutcome, Task, all_complete
+from overlapscope.recorder import imports
 
 OUTPUT: Final = "output.txt"
+_HELPER = "compile_worker"
+"""Part of the command line of a process that compiles for torch.compile."""
 _KEPT_BYTES: Final = 1 << 18
 """Bytes of output to keep from the end, where a run states how it ended."""
 _POLL_S: Final = 0.02
@@ -71,6 +74,25 @@ class CommandLine(msgspec.Struct, frozen=True):
         variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, [*path, *here]))
         with TemporaryDirectory(prefix="overlapscope-") as empty:
             return run(command, variables, Path(directory), Path(empty), self.stdin, limit_s)
+
+
+def environment(task: Task) -> dict[str, str]:
+    """Return environment variables that make a program, and every Python process that it starts, do a task."""
+    variables = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
+    return imports.start_environment(f"{__name__}:watch") | variables
+
+
+def watch() -> None:
+    """Begin the task in such a process, once torch is imported."""
+    if any(_HELPER in part for part in sys.orig_argv):
+        return
+    try:
+        from overlapscope.plugins.trials.inside import ProcessRun
+
+        ProcessRun(msgspec.json.decode(os.environ[VARIABLE], type=Task)).begin()
+    except Exception:
+        # The program continues without the task. The parent finds no outcome, and this traceback in the output.
+        traceback.print_exc()
 
 
 def run(

@@ -10,10 +10,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from overlapscope.base.saved import Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
-
-SCHEMA_VERSION = 1
 
 Sameness = Literal["same", "within noise", "different", "unknown"]
 """Comparison of results: equal bit for bit; as far apart as those of unchanged runs; further apart; or unknown."""

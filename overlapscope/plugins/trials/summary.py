@@ -1,8 +1,9 @@
-"""Summary of a trial's runs."""
+"""Summary of a trial's runs, beside predictions of `whatif` from a recording of the unchanged program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 
@@ -10,11 +11,11 @@ from msgspec import Struct, field
 
 from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.measure import StepPlan
-from overlapscope.plugins.trials.protocol import Facts
+from overlapscope.plugins.trials.measure import StepPlan, same_bits
+from overlapscope.plugins.trials.protocol import Facts, Setting
 from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
-from overlapscope.plugins.trials.sameness import same_bits
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Runs, Settings
+from overlapscope.prediction.result import StoredPrediction
 
 
 class TrialFindings(Struct):
@@ -57,7 +58,7 @@ def summarize(
     runs = findings.runs
     tried = runs.tried()
     step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
-    best = findings.best
+    best, results = findings.best, [run.results for run in runs.of(AS_IS) if run.results]
     return Trial(
         program=program,
         device_name=findings.facts.device_name,
@@ -68,7 +69,7 @@ def summarize(
         baseline_runs=len(_timings(runs, AS_IS)),
         warmup_steps=findings.plan.warmup_steps,
         timed_steps=findings.plan.timed_steps,
-        repeatable=_repeatable(runs),
+        repeatable=len(results) > 1 and all(same_bits(results[0], other) for other in results[1:]),
         changes=tuple(_tried(findings, settings, predicted.get(settings), edited(settings)) for settings in tried),
         left_out=tuple(findings.left_out),
         best=None if best is None else tried.index(best),
@@ -89,6 +90,7 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
     before = tuple(others)
     total, added = runs.change(settings), runs.change(settings, before)
     of_all, alone = (_percentages(change) for change in (total, added))
+    as_is = step_ns_of(runs, AS_IS)
     failure = runs.failed(settings)
     return Tried(
         change=last.change,
@@ -96,7 +98,8 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         title=CHANGES[last.change].title,
         after=tuple(setting.text for setting in others),
         predicted_pct=predicted,
-        step_ns=_beside(runs, total) or step_ns_of(runs, settings),
+        # The unchanged step scaled by the measured ratio, which a slower machine in some rounds does not affect.
+        step_ns=step_ns_of(runs, settings) if total is None or not as_is else round(as_is * (1 + total.pct / 100)),
         measured_pct=of_all[0],
         measured_low_pct=of_all[1],
         measured_high_pct=of_all[2],
@@ -111,12 +114,6 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         failure=failure,
         edit=edit,
     )
-
-
-def _beside(runs: Runs, total: measure.StepChange | None) -> int | None:
-    """Return the unchanged step scaled by the measured ratio, which a slower machine in some rounds does not affect."""
-    as_is = step_ns_of(runs, AS_IS)
-    return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
 
 
 def _percentages(change: measure.StepChange | None) -> tuple[float | None, float | None, float | None]:
@@ -142,6 +139,63 @@ def step_ns_of(runs: Runs, settings: Settings) -> int | None:
     return round(fmean(timing.step_ns for timing in timings)) if timings else None
 
 
-def _repeatable(runs: Runs) -> bool:
-    results = [run.results for run in runs.of(AS_IS) if run.results]
-    return len(results) > 1 and all(same_bits(results[0], other) for other in results[1:])
+# -- Predictions, for the trial and for those who keep them ------------------------------------------
+
+_Settings = tuple[Setting, ...]
+
+
+def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
+    """Predict sets of changes, in percent of the plain step of `plain_step_ns`.
+
+    Returns:
+        The prediction of each set that has one.
+
+    Raises:
+        OverlapscopeError: The recording can't be read or has no GPU activity.
+    """
+    from overlapscope.inputs import read_trace
+    from overlapscope.prediction.predict import predict
+
+    trace = read_trace(recording, cache=False)
+
+    @cache
+    def predicted(interventions: tuple[str, ...]) -> Predicted | None:
+        result = predict(trace, interventions, plain_step_ns=plain_step_ns).result
+        gain, step_ns = result.gain_ns, result.baseline_step_ns
+        if gain is None:
+            return None
+        value, low, high = (-100 * saved / step_ns for saved in (gain.value, gain.high, gain.low))
+        return Predicted(value=value, low=low, high=high)
+
+    predictions = {}
+    for settings in sets:
+        parts = [_interventions(setting) for setting in settings]
+        result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
+        if result is not None:
+            predictions[settings] = result
+    return predictions
+
+
+def _interventions(setting: Setting) -> tuple[str, ...]:
+    change = CHANGES[setting.change]
+    return () if setting.value in change.unpredicted else change.predicted_by
+
+
+def kept(trial: Trial, at_ns: int) -> list[StoredPrediction]:
+    """Return the rows for the history: each set of changes that was both predicted and measured."""
+    return [
+        StoredPrediction(
+            at_ns=at_ns,
+            program=trial.program,
+            device=trial.device_name,
+            change=", ".join((*tried.after, Setting(tried.change, tried.value).text)),
+            predicted_pct=tried.predicted_pct.value,
+            low_pct=tried.predicted_pct.low,
+            high_pct=tried.predicted_pct.high,
+            measured_pct=tried.measured_pct,
+            measured_low_pct=tried.measured_low_pct,
+            measured_high_pct=tried.measured_high_pct,
+        )
+        for tried in trial.changes
+        if tried.predicted_pct is not None and tried.measured_pct is not None
+    ]

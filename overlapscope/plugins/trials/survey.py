@@ -18,14 +18,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from overlapscope.plugins.trials import protocol, uploads
-from overlapscope.plugins.trials.capture import why_not
-from overlapscope.plugins.trials.module_calls import ModuleCalls
+from overlapscope.plugins.trials import protocol
+from overlapscope.plugins.trials.observed import ModuleCalls, site, tensors
 from overlapscope.plugins.trials.protocol import Clipping, Facts, Loader, Module, Reads, Site, Uploads
-from overlapscope.plugins.trials.shims import loaders, optimizers
-from overlapscope.plugins.trials.shims.graph import is_compiled, is_of_torch
-from overlapscope.plugins.trials.sites import site
-from overlapscope.plugins.trials.structures import tensors
+from overlapscope.plugins.trials.shims import copies
+from overlapscope.plugins.trials.shims import options as torch_options
+from overlapscope.plugins.trials.shims.graph import is_compiled, is_of_torch, why_not
 from overlapscope.recorder import devices
 from overlapscope.recorder.sampling.facts import Collections, usable_cpus
 from overlapscope.recorder.wrapping import around, together
@@ -62,11 +60,11 @@ class Survey:
             around(DataLoader, "__init__", self._make),
             around(DataLoader, "__iter__", self._iterate),
             around(_BaseDataLoaderIter, "__next__", self._next),
-            uploads.watch(self._upload),
+            copies.watch(self._upload),
             around(torch.Tensor, "item", partial(self._read, "item")),
             around(torch.Tensor, "__float__", partial(self._read, "float")),
             around(torch, "set_num_threads", self._set_threads),
-            *(around(torch.nn.utils, name, partial(self._clip, name)) for name in optimizers.CLIPPING),
+            *(around(torch.nn.utils, name, partial(self._clip, name)) for name in torch_options.CLIPPING),
             self._collections.stop,
         )
         """Stop observing."""
@@ -137,16 +135,16 @@ class Survey:
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             on_gpu=on_gpu,
-            collates=loaders.collates(loader.dataset, loader.collate_fn, loader.batch_sampler),
+            collates=torch_options.collates(loader.dataset, loader.collate_fn, loader.batch_sampler),
             batches=1 if earlier is None else earlier.batches + 1,
         )
 
-    def _upload(self, upload: uploads.Upload) -> None:
+    def _upload(self, upload: copies.Upload) -> None:
         if self._stepping:
             with suppress(Exception):
                 self._count(upload)
 
-    def _count(self, upload: uploads.Upload) -> None:
+    def _count(self, upload: copies.Upload) -> None:
         lies = upload.source.untyped_storage().data_ptr()
         kind = Uploads(
             site=site(sys._getframe()),
@@ -172,15 +170,15 @@ class Survey:
         return protocol.Optimizer(
             site=self._made_at.get(optimizer) or Site("", 0),
             name=type(optimizer).__name__,
-            takes_fused=isinstance(optimizer, tuple(optimizers.with_option("fused")))
-            and not optimizers.why_not(type(optimizer), optimizer.param_groups),
+            takes_fused=isinstance(optimizer, tuple(torch_options.with_option("fused")))
+            and not torch_options.why_not(type(optimizer), optimizer.param_groups),
             fused=any(bool(group.get("fused")) for group in optimizer.param_groups),
-            foreach_missing=optimizers.is_missing(optimizer),
+            foreach_missing=torch_options.is_missing(optimizer),
         )
 
     def _clip(self, name: str, clip: Callable[..., Any], *args: Any, **options: Any) -> Any:
         with suppress(Exception):
-            if optimizers.is_off(optimizers.arguments(clip, *args, **options).arguments):
+            if torch_options.is_off(torch_options.arguments(clip, *args, **options).arguments):
                 self._clippings[Clipping(site(sys._getframe()), name)] = None
         return clip(*args, **options)
 

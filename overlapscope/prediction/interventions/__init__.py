@@ -1,22 +1,118 @@
-"""The interventions, a module each, and the texts that ask for them, such as `no-sync cudaStreamSynchronize`."""
+"""Changes to a program, as changes to its dependency graph, and the texts that ask for them.
+
+Such a text is `no-sync cudaStreamSynchronize`. Each module has the interventions of a subject, registered here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
+import numpy as np
+from msgspec import Struct, field
 
 from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
+from overlapscope.base.intervals import I64
 from overlapscope.base.registry import Registry
 from overlapscope.base.words import check_known, did_you_mean
 from overlapscope.catalog import interventions as catalogue
 from overlapscope.errors import UsageError
-from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.trace.model import Trace
 
+if TYPE_CHECKING:
+    from overlapscope.prediction.graph import Graph
+    from overlapscope.prediction.hardware import Hardware, Stance
+    from overlapscope.prediction.steps import JudgedSteps
+
+
+class Request(Struct, frozen=True, eq=False):
+    """Hardware, stance, steps and argument for an intervention."""
+
+    hardware: Hardware
+    stance: Stance
+    judged: JudgedSteps
+    plain_ns: float
+    """Replayed length of a plain step, such as those in which the host was sampled."""
+    argument: str | None = None
+
+
+class ShownNeeds(Struct, frozen=True):
+    """Dependencies of the moved copies that the recording itself shows."""
+
+    needs: bool = False
+    """True if it shows which kernels need each copy, and which kernels each copy needs."""
+    turns: bool = False
+    """True if it also shows which kernels must finish with a buffer before the buffer is written again."""
+    by_shapes: int = 0
+    """Number of copies whose readers are known by shapes."""
+
+
+class Applied(Struct, frozen=True, eq=False):
+    """Result of an intervention on a graph."""
+
+    graph: Graph
+    calls: I64
+    """Rows of `Graph.calls` whose calls or items it changed: the places in the program."""
+    touched: int
+    what: str
+    """Effect, in a sentence."""
+    copies: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Rows of `Graph.items` of copies with durations from the hardware's constants."""
+    shown: ShownNeeds = field(default_factory=ShownNeeds)
+    """Assumed dependencies that the recording shows."""
+    why_not: str = ""
+    """Clause that says why it touches nothing, unless nothing of the kind was recorded."""
+
+
+class Premise(Struct, frozen=True):
+    """An assumption of an intervention, and how its cost is found."""
+
+    text: str
+    costed: bool
+    """True if the intervention does the contrary at `Stance.WORST`."""
+    harmless: bool = False
+    """True if the contrary only makes the step shorter."""
+
+
+class Intervention(Struct, frozen=True):
+    """A change to a program, as a change to its dependency graph."""
+
+    id: str
+    """Key of its words in the catalogue."""
+    meaning: str
+    """Change to the graph."""
+    assumptions: tuple[Premise, ...]
+    advice: str
+    """Code to change."""
+    apply: Callable[[Graph, Request], Applied]
+    uses: tuple[str, ...] = ()
+    """Fields of `Constants` that it reads."""
+
+    @property
+    def words(self) -> catalogue.InterventionWords:
+        """Its words in the catalogue."""
+        return catalogue.INTERVENTIONS[self.id]
+
+
 INTERVENTIONS: Registry[Intervention] = Registry(
-    __name__, "INTERVENTION", catalogue.INTERVENTIONS, elsewhere={"graph": "cuda_graph"}
+    __name__,
+    "",
+    (),
+    elsewhere={
+        "faster-loader": "host_work:FASTER_LOADER",
+        "pin": "pin:PIN",
+        "non-blocking": "waits:NON_BLOCKING",
+        "no-sync": "waits:NO_SYNC",
+        "no-gc": "host_work:NO_GC",
+        "less-host": "host_work:LESS_HOST",
+        "batch-copies": "batch_copies:BATCH_COPIES",
+        "side-stream": "streams:SIDE_STREAM",
+        "two-way": "streams:TWO_WAY",
+        "prefetch": "streams:PREFETCH",
+        "fused": "launches:FUSED",
+        "graph": "launches:GRAPH",
+    },
 )
 """Every intervention, in the order in which they are applied."""
 

@@ -13,8 +13,9 @@ from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.prediction.graph import DeviceItems, Graph, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies, without_time_in
-from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions._changes import NOTHING, copies, without_time_in
+from overlapscope.prediction.interventions.waits import waits_of_copies
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import I64, Bool, HostEvents, Kind, Memory
 
@@ -150,7 +151,7 @@ def _calls_of(graph: Graph, run: I64, line: I64, is_own: Bool) -> I64:
     return line[low : high + 1]
 
 
-INTERVENTION = Intervention(
+BATCH_COPIES = Intervention(
     id="batch-copies",
     meaning=f"Copies of at most {size_text(SMALL_BYTES)} that are issued one after another, in one direction on "
     "one stream, become one copy of all their bytes, with one call. Values that are read one by one, as "

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from overlapscope.base.saved import Tool
-from overlapscope.plugins.history.entry import Entry
-from overlapscope.plugins.history.figures import entry
+from overlapscope.plugins.history.entry import Entry, entry
 from overlapscope.plugins.history.store import Store
 from overlapscope.report.origin import Origin
 from tests.support.helpers import TRACES

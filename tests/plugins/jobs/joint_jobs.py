@@ -14,13 +14,13 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
-from overlapscope.plugins.jobs.joint.rank import BY_EVENT, Parts, RankSummary
+from overlapscope.plugins.jobs.joint.condense import ItemWork
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, Parts, RankSummary
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.ranks.reduced import CommKind
-from overlapscope.trace.model import Kind
 from tests.support.ranks_schedules import CommKernel, made_rank
 
 
@@ -170,24 +170,7 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
     length[rest] = np.array(its.ended) - np.array(its.arrived)
     begin = np.zeros(number_of_items, np.int64)
     begin[kernels], begin[rest - 1], begin[rest] = its.kernel_start, its.arrived, its.arrived
-    items = DeviceItems.filled(
-        device=0,
-        lane=lane,
-        kind=int(Kind.OTHER),
-        host_memory=0,
-        bytes=-1,
-        duration_ns=length,
-        call=call,
-        launch_lag_ns=0,
-        after_call=False,
-        queue_lag_ns=0,
-        engine_lag_ns=0,
-        release_ns=EARLIEST_NS,
-        moved=False,
-        gone=False,
-        start_ns=begin,
-        end_ns=begin + length,
-    )
+    items = DeviceItems.of(lane=lane, duration_ns=length, call=call, start_ns=begin, end_ns=begin + length)
     needed = np.array([number for number, turn in enumerate(turns[:-1]) if turn.then == "kernel"], np.int64)
     orders = Orders.joined(
         [
@@ -218,13 +201,15 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
         segment_of_item=np.append(kernels, np.repeat(kernels, 2)),
         segment_of_call=segment_of_call,
         closed_by=kernels,
-        work_ns=work,
-        launched_work_ns=np.zeros(number_of_items, np.int64),
-        compute_ns=work,
-        launched_compute_ns=np.zeros(number_of_items, np.int64),
-        recorded_start_ns=items.start_ns,
-        recorded_end_ns=items.end_ns,
-        launched_host_ns=np.zeros(number_of_items, np.int64),
+        work=ItemWork.filled(
+            work_ns=work,
+            launched_work_ns=0,
+            compute_ns=work,
+            launched_compute_ns=0,
+            launched_host_ns=0,
+            recorded_start_ns=items.start_ns,
+            recorded_end_ns=items.end_ns,
+        ),
         ready=np.full(count, BY_EVENT),
         ahead_call=np.full(count, -1),
         ahead_item=np.full(count, -1),

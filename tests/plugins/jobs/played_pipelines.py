@@ -9,9 +9,10 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.intervals import union
 from overlapscope.ranks.messages import BATCH, Messages
-from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.reduced import ReducedRank
 from tests.support.ranks_schedules import CommKernel, made_rank, with_steps
 
 SEND, RECEIVE = (CommKind(name, "pp", "[0, 1, 2, 3]", 4) for name in ("send", "recv"))

@@ -21,9 +21,8 @@ from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.changes import latencies
-from overlapscope.plugins.jobs.joint.join import JoinedJob, Ties, of_entries, ties
-from overlapscope.plugins.jobs.joint.own_communicators import without_sharing
-from overlapscope.plugins.jobs.joint.rank import Parts
+from overlapscope.plugins.jobs.joint.join import JoinedJob, Parts, Ties, Unpredictable, of_entries, ties
+from overlapscope.plugins.jobs.joint.sharing import without_sharing
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
@@ -33,14 +32,6 @@ _BUCKET = re.compile(r"(?:\w+:|.*_)?all_?reduce.*", re.IGNORECASE)
 
 MOST_PIECES = 10_000
 """Maximum number of pieces of a bucket."""
-
-
-class NoBuckets(Exception):
-    """The recordings show no buckets."""
-
-
-class TooManyPieces(Exception):
-    """A bucket would be divided into more than `MOST_PIECES`."""
 
 
 class _BucketRun(Struct, frozen=True, eq=False):
@@ -73,14 +64,15 @@ def rebucketed(
         The ranks with these buckets, and their ties.
 
     Raises:
-        NoBuckets: No two all-reduces of known size follow each other, and none is a backward pass's only one, so it is
-            unknown when their parts are ready.
-        TooManyPieces: The size is too small for the buckets.
+        Unpredictable: It is unknown when parts of buckets are ready, or the size is too small for them.
     """
     runs = list(_runs(job, parts))
     before, steps = sum(len(run.meetings) for run in runs), len({run.step for run in runs if run.step >= 0})
     if not runs:
-        raise NoBuckets
+        raise Unpredictable(
+            "No two all-reduces of known size follow each other, and no backward pass has a single one, so it is "
+            "unknown how buckets are filled."
+        )
     count = len(job.met)
     into, pieces, size = _planned(count, runs, bucket_bytes)
     if (into == np.arange(count)).all() and (pieces == 1).all():
@@ -125,7 +117,8 @@ def _planned(count: int, runs: Sequence[_BucketRun], bucket_bytes: float) -> tup
         for end in _ends(run.bytes.tolist(), bucket_bytes):
             last, total = run.meetings[end - 1], int(run.bytes[begin:end].sum())
             if total > MOST_PIECES * bucket_bytes:
-                raise TooManyPieces
+                most = f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets."
+                raise Unpredictable(most)
             into[run.meetings[begin:end]], size[last] = last, total
             pieces[last] = max(1, round(total / bucket_bytes))
             begin = end
@@ -269,8 +262,8 @@ def _with_launches(job: JoinedJob, part: Parts, place: int, more: I64) -> Parts:
     previous = calls.previous
     follows = (previous >= 0) & (calls.handed_by < 0)
     work = at_call + np.where(follows, pick(past_call, previous, 0), 0)
-    folded = part.launched_host_ns > 0
-    lag = np.where(folded, np.maximum(pick(past_call, items.call, 0), -part.launched_host_ns), 0)
+    folded = part.work.launched_host_ns > 0
+    lag = np.where(folded, np.maximum(pick(past_call, items.call, 0), -part.work.launched_host_ns), 0)
     least = np.minimum(calls.before_ns, 0)
     network = replace(
         network,
@@ -325,18 +318,14 @@ def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, ea
         ),
         waits=replace(network.waits, item=last_of[whole[network.waits.item]]),
     )
-    of_items = (
-        "segment_of_item",
-        *("work_ns", "launched_work_ns", "compute_ns", "launched_compute_ns", "launched_host_ns"),
-        *("recorded_start_ns", "recorded_end_ns"),
-    )
     return replace(
         part,
         network=network,
         comm=last_of[part.comm],
         ahead_item=pick(last_of, part.ahead_item),
         marks=part.marks if part.marks_are_calls else first_of[part.marks],
-        **{name: getattr(part, name)[source] for name in of_items},
+        segment_of_item=part.segment_of_item[source],
+        work=part.work.take(source),
     )
 
 

@@ -12,8 +12,7 @@ from overlapscope.analysis.event_waits import HIGH
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.plugins.jobs.joint.join import JoinedJob
-from overlapscope.plugins.jobs.joint.rank import BY_EVENT, Parts
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, JoinedJob, Parts, Unpredictable
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
@@ -25,10 +24,6 @@ _BASE_NS, _STEP_NS = 16_000, 18_000
 are 8.4 and 9.6 us, and up to 1.9 times as much (src/graph/tuning.cc)."""
 _LEAST_COMPARED = 0.5
 """Minimum fraction of the late rank's work that must have counterparts on other ranks."""
-
-
-class Incomparable(Exception):
-    """No other rank does the same work as the late one."""
 
 
 class _Segments(Struct, frozen=True, eq=False):
@@ -50,7 +45,7 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
         the same in as many pieces as theirs, each piece does.
 
     Raises:
-        Incomparable: The others don't do the same work between the same collectives.
+        Unpredictable: The others don't do the same work between the same collectives.
     """
     part, segments = parts[place], _segments(job, parts)
     host, device = np.ones((2, int(part.segment_of_call.max(initial=0)) + 2))
@@ -74,7 +69,9 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
             shared = float(segments.device_ns[members].mean()) if stance == Stance.WORST else 0.0
             device[segment] = _factor(segments.device_ns, entry, peers, stance, shared)
     if compared_ns < _LEAST_COMPARED * total_ns or not total_ns:
-        raise Incomparable
+        raise Unpredictable(
+            "No other rank does the same work between the same collectives, so no-straggler is unknown."
+        )
     communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(part.network.items))
     shorter = with_device_work(part, np.where(communicates, 1.0, device[part.segment_of_item]))
     return _with_host_work(shorter, lighter)
@@ -96,7 +93,7 @@ class _HostPieces:
         none = np.empty(0, np.int64)
         rows = {key: (by_call.get(key, none), by_item.get(key, none)) for key in by_call.keys() | by_item.keys()}
         work = np.append(np.maximum(calls.before_ns, 0), calls.length_ns)
-        return cls(work, part.launched_host_ns.copy(), rows)
+        return cls(work, part.work.launched_host_ns.copy(), rows)
 
     def shorten(self, segment: int, others: Sequence[tuple[_HostPieces, int]], stance: Stance, factor: float) -> None:
         """Shorten a segment by a factor below 1, or make each piece that of the others if they have as many."""
@@ -141,7 +138,7 @@ def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
         calls, items = part.network.calls, part.network.items
         hosts = sum_by(part.segment_of_call, np.maximum(calls.before_ns, 0) + calls.length_ns, count)
         communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(items))
-        devices = sum_by(part.segment_of_item, np.where(communicates, 0, part.work_ns), count)
+        devices = sum_by(part.segment_of_item, np.where(communicates, 0, part.work.work_ns), count)
         meeting_of = np.full(count + 1, -1)
         known = closed >= 0
         meeting_of[closed[known] + 1] = job.met.meeting[entries[known]]
@@ -153,39 +150,36 @@ def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
 def with_device_work(part: Parts, factor: F64, *, compute_only: bool = False) -> Parts:
     """Return the rank with the device's work in each item multiplied by a factor, which is 1 for collectives.
 
-    Args:
-        part: The rank.
-        factor: A factor for each item.
-        compute_only: Multiply compute, but no copies.
+    With `compute_only`, compute is multiplied, but no copies are.
     """
-    items, compute, launched_compute = part.network.items, part.compute_ns, part.launched_compute_ns
-    work, launched = (compute, launched_compute) if compute_only else (part.work_ns, part.launched_work_ns)
+    items, compute, launched_compute = part.network.items, part.work.compute_ns, part.work.launched_compute_ns
+    work, launched = (compute, launched_compute) if compute_only else (part.work.work_ns, part.work.launched_work_ns)
     more, launched_more = _whole(work * (factor - 1)), _whole(launched * (factor - 1))
-    in_gap = (part.work_ns > 0) & (items.duration_ns == 0)
+    in_gap = (part.work.work_ns > 0) & (items.duration_ns == 0)
     items = replace(
         items,
         duration_ns=items.duration_ns + np.where(in_gap, 0, more),
         queue_lag_ns=items.queue_lag_ns + np.where(in_gap, more, 0),
         launch_lag_ns=items.launch_lag_ns + launched_more,
     )
-    return replace(
-        part,
-        network=replace(part.network, items=items),
-        work_ns=part.work_ns + more,
-        launched_work_ns=part.launched_work_ns + launched_more,
+    its_work = replace(
+        part.work,
+        work_ns=part.work.work_ns + more,
+        launched_work_ns=part.work.launched_work_ns + launched_more,
         compute_ns=_whole(compute * factor),
         launched_compute_ns=_whole(launched_compute * factor),
     )
+    return replace(part, network=replace(part.network, items=items), work=its_work)
 
 
 def _with_host_work(part: Parts, host: _HostPieces) -> Parts:
     """Return the rank with other pieces of host work."""
     network, items, calls = part.network, part.network.items, part.network.calls
-    items = replace(items, launch_lag_ns=items.launch_lag_ns + host.launches_ns - part.launched_host_ns)
+    items = replace(items, launch_lag_ns=items.launch_lag_ns + host.launches_ns - part.work.launched_host_ns)
     before, length = np.split(np.append(np.maximum(calls.before_ns, 0), calls.length_ns) - host.calls_ns, 2)
     calls = replace(calls, before_ns=calls.before_ns - before, length_ns=calls.length_ns - length)
     network = replace(network, items=items, calls=calls)
-    return replace(part, network=network, launched_host_ns=host.launches_ns)
+    return replace(part, network=network, work=replace(part.work, launched_host_ns=host.launches_ns))
 
 
 def _shortened(work_ns: I64, factor: float) -> I64:
@@ -226,12 +220,9 @@ def issued_earlier(part: Parts, stance: Stance) -> tuple[Parts, int]:
 def _orders_of_earlier(part: Parts, free: I64, ahead: Bool, stance: Stance) -> Orders:
     """Return the orders if collectives are issued earlier.
 
-    Args:
-        part: The rank.
-        free: Arrivals that wait for no op of another stream, even if they were seen to begin when one had ended.
-        ahead: Mask of the all-gathers of weights, which then wait for the copies of the weights before. At best, they
-            don't, as if they were gathered several layers ahead.
-        stance: The stance.
+    The `free` arrivals wait for no op of another stream, even if they were seen to begin when one had ended. Gathers of
+    weights (`ahead`) wait for the copies of the weights before. At best, they don't, as if they were gathered several
+    layers ahead.
     """
     network, gathers = part.network, part.comm[ahead] - 1
     count, orders = len(network.items), network.orders

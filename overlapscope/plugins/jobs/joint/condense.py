@@ -13,12 +13,30 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
-from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import DeviceItems, Graph, Network, Orders, Waits, Why
 from overlapscope.prediction.replay import Replay
 from overlapscope.trace.model import Kind
+
+
+class ItemWork(Columns, frozen=True):
+    """Work in the items of a reduced network, a row for each."""
+
+    work_ns: I64
+    """Time of its ops, inside `queue_lag_ns` if it is a stretch, else its length."""
+    launched_work_ns: I64
+    """Time of ops inside `launch_lag_ns`."""
+    compute_ns: I64
+    """Time of compute inside `work_ns`."""
+    launched_compute_ns: I64
+    """Time of compute inside `launched_work_ns`."""
+    launched_host_ns: I64
+    """Host work inside `launch_lag_ns`, since the call that it counts from."""
+    recorded_start_ns: I64
+    """Recorded start; of a stretch, of its last op."""
+    recorded_end_ns: I64
 
 
 class Condensed(Struct, frozen=True, eq=False):
@@ -31,30 +49,35 @@ class Condensed(Struct, frozen=True, eq=False):
     """Row in the graph of each call."""
     place: I64
     """Row in the network of each kept item of the graph, the second of the two if it is divided; -1 for the others."""
+    work: ItemWork
+
+
+class _Emitted(Columns, frozen=True):
+    """Items of the reduced network: kept items, or stretches of others."""
+
+    at: I64
+    """Place before which it comes; of a kept item, its own."""
+    row: I64
+    """Place of its last item."""
+    whole: Bool
+    """True for a kept item."""
+    key: I64
+    """As in `_Called`."""
+    lag_ns: I64
+    gap_ns: I64
+    release_ns: I64
+    length_ns: I64
     work_ns: I64
-    """Time of each item's ops, inside `queue_lag_ns` if it is a stretch, else its length."""
     launched_work_ns: I64
-    """Time of ops inside `launch_lag_ns`."""
     compute_ns: I64
-    """Time of compute inside `work_ns`."""
     launched_compute_ns: I64
-    """Time of compute inside `launched_work_ns`."""
     launched_host_ns: I64
-    """Host work inside `launch_lag_ns`, since the call that it counts from."""
 
 
 def condense(graph: Graph, replayed: Replay, items: Bool, calls: Bool, divided: Bool) -> Condensed:
-    """Reduce a graph.
+    """Return a graph, given its replay, reduced to some items and calls, besides those that the result needs.
 
-    Args:
-        graph: The graph.
-        replayed: Its replay.
-        items: Mask of items to keep, besides those that the result needs.
-        calls: Mask of calls to keep, besides those that the result needs.
-        divided: Mask of items to keep in two parts: one of no length at the start, then one of the item's length.
-
-    Returns:
-        The reduced network.
+    `divided` items are kept in two parts: one of no length at the start, then one of the item's length.
     """
     engines = _engine_orders(graph, replayed)
     orders = Orders.joined([graph.orders, engines])
@@ -147,34 +170,23 @@ class _Reducer:
 
     def condensed(self, calls: Calls, call_rows: I64) -> Condensed:
         graph, rows = self._graph, self._rows
-        stretches = self._stretches()
-        whole = self._whole()
+        emitted = _Emitted.joined([self._stretches(), self._whole()])
         # Items of a stretch come before the kept item that ends it.
-        emitted = np.lexsort(
-            (np.repeat([0, 1], [len(stretches["at"]), len(whole["at"])]), _both(stretches, whole, "at"))
-        )
-        column = {name: _both(stretches, whole, name)[emitted] for name in whole}
-        row = rows[column["row"]]
-        items = DeviceItems.filled(
-            device=0,
+        emitted = emitted.take(np.lexsort((emitted.whole, emitted.at)))
+        row = rows[emitted.row]
+        items = DeviceItems.of(
             lane=graph.items.lane[row],
-            kind=int(Kind.OTHER),
-            host_memory=0,
-            bytes=-1,
-            duration_ns=column["length"],
-            call=np.where(column["key"] >= 0, column["key"] // 2, -1),
-            launch_lag_ns=column["lag"],
-            after_call=(column["key"] >= 0) & (column["key"] % 2 == 1),
-            queue_lag_ns=column["gap"],
-            engine_lag_ns=0,
-            release_ns=column["release"],
-            moved=False,
-            gone=False,
+            duration_ns=emitted.length_ns,
+            call=np.where(emitted.key >= 0, emitted.key // 2, -1),
+            launch_lag_ns=emitted.lag_ns,
+            after_call=(emitted.key >= 0) & (emitted.key % 2 == 1),
+            queue_lag_ns=emitted.gap_ns,
+            release_ns=emitted.release_ns,
             start_ns=self._replayed.start_ns[row],
             end_ns=self._replayed.end_ns[row],
         )
         first_part, last_part = np.full((2, len(graph.items)), -1)
-        is_whole = np.flatnonzero(column["whole"] == 1)
+        is_whole = np.flatnonzero(emitted.whole)
         last_part[row[is_whole]] = is_whole
         first_part[row[is_whole][::-1]] = is_whole[::-1]
         orders, waits = self._orders, graph.waits
@@ -189,37 +201,41 @@ class _Reducer:
             item=row,
             call=call_rows,
             place=last_part,
-            work_ns=column["work"],
-            launched_work_ns=column["launched_work"],
-            compute_ns=column["compute"],
-            launched_compute_ns=column["launched_compute"],
-            launched_host_ns=column["launched_host"],
+            work=ItemWork(
+                emitted.work_ns,
+                emitted.launched_work_ns,
+                emitted.compute_ns,
+                emitted.launched_compute_ns,
+                emitted.launched_host_ns,
+                graph.items.start_ns[row],
+                graph.items.end_ns[row],
+            ),
         )
 
-    def _whole(self) -> dict[str, I64]:
+    def _whole(self) -> _Emitted:
         """Return the kept items, of divided ones both parts."""
         at = np.repeat(np.flatnonzero(self._kept), 1 + self._divided[self._kept])
         second = np.append(False, at[1:] == at[:-1])[: len(at)]
         first_of_two = self._divided[at] & ~second
         row, called = self._rows[at], self._called
         length = np.where(first_of_two, 0, self._length[at])
-        return {
-            "at": at,
-            "row": at,
-            "length": length,
-            "gap": np.where(second, 0, self._graph.items.queue_lag_ns[row]),
-            "key": np.where(second, -1, called.key[row]),
-            "lag": np.where(second, 0, called.lag_ns[row]),
-            "release": np.where(second, EARLIEST_NS, self._graph.items.release_ns[row]),
-            "work": length,
-            "launched_work": np.zeros(len(at), np.int64),
-            "compute": np.where(first_of_two, 0, self._compute[at]),
-            "launched_compute": np.zeros(len(at), np.int64),
-            "launched_host": np.where(second, 0, called.host_ns[row]),
-            "whole": np.ones(len(at), np.int64),
-        }
+        return _Emitted.filled(
+            at=at,
+            row=at,
+            whole=True,
+            key=np.where(second, -1, called.key[row]),
+            lag_ns=np.where(second, 0, called.lag_ns[row]),
+            gap_ns=np.where(second, 0, self._graph.items.queue_lag_ns[row]),
+            release_ns=np.where(second, EARLIEST_NS, self._graph.items.release_ns[row]),
+            length_ns=length,
+            work_ns=length,
+            launched_work_ns=0,
+            compute_ns=np.where(first_of_two, 0, self._compute[at]),
+            launched_compute_ns=0,
+            launched_host_ns=np.where(second, 0, called.host_ns[row]),
+        )
 
-    def _stretches(self) -> dict[str, I64]:
+    def _stretches(self) -> _Emitted:
         """Return an item for each stretch and each call that it waits for."""
         inside = np.flatnonzero(~self._kept)
         ends = np.flatnonzero(self._kept)
@@ -245,22 +261,18 @@ class _Reducer:
         gap = self._end[at] - self._end[begin] + self._length[begin] + self._graph.items.queue_lag_ns[self._rows[begin]]
         member = inside[order]
         has = key[order] >= 0
-        return {
-            "at": stop[order],
-            "row": at,
-            "length": np.zeros(len(order), np.int64),
-            "gap": np.where(first, gap, 0),
-            "key": key[order],
-            "lag": np.where(has, bound[order], 0),
-            "release": np.where(first, release[stop[order]], EARLIEST_NS),
-            "work": np.where(first, work[at] - work[begin] + self._length[begin], 0),
-            "launched_work": np.where(has, work[at] - work[member] + self._length[member], 0),
-            "compute": np.where(first, compute[at] - compute[begin] + self._compute[begin], 0),
-            "launched_compute": np.where(has, compute[at] - compute[member] + self._compute[member], 0),
-            "launched_host": np.where(has, self._called.host_ns[row[order]], 0),
-            "whole": np.zeros(len(order), np.int64),
-        }
-
-
-def _both(one: dict[str, I64], other: dict[str, I64], name: str) -> I64:
-    return np.concatenate([one[name], other[name]])
+        return _Emitted.filled(
+            at=stop[order],
+            row=at,
+            whole=False,
+            key=key[order],
+            lag_ns=np.where(has, bound[order], 0),
+            gap_ns=np.where(first, gap, 0),
+            release_ns=np.where(first, release[stop[order]], EARLIEST_NS),
+            length_ns=0,
+            work_ns=np.where(first, work[at] - work[begin] + self._length[begin], 0),
+            launched_work_ns=np.where(has, work[at] - work[member] + self._length[member], 0),
+            compute_ns=np.where(first, compute[at] - compute[begin] + self._compute[begin], 0),
+            launched_compute_ns=np.where(has, compute[at] - compute[member] + self._compute[member], 0),
+            launched_host_ns=np.where(has, self._called.host_ns[row[order]], 0),
+        )

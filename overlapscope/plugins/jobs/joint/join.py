@@ -15,21 +15,94 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
+from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
-from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.condense import ItemWork
+from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import mean
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
 from overlapscope.ranks.messages import kernel_name
-from overlapscope.ranks.reduced import CommKind, stated_world_size
-from overlapscope.trace.model import Kind
+from overlapscope.ranks.reduced import ComparedRank, stated_world_size
+
+NOT_SHOWN = -2
+"""In `Parts.ready`: the recording doesn't show when the input of the collective is ready."""
+BY_EVENT = -1
+"""In `Parts.ready`: the collective waits for an event after which its input is ready."""
+
+
+class Unpredictable(Exception):
+    """A change whose effect on a job is unknown; the text is the reason, in a sentence."""
+
+
+class Unfit(Struct, frozen=True):
+    """A recording that can't take part in a joint replay, and why."""
+
+    source: str
+    reason: str
+
+
+class Parts(Struct, frozen=True, eq=False):
+    """A rank's network at a stance.
+
+    Each collective is two items in a row: the rank's arrival, which has no length, and the rest. Work is divided into
+    segments: a segment ends with the launch of a collective.
+    """
+
+    network: Network
+    comm: I64
+    """Item of the rest of each collective, in the order of `ComparedRank.comm`; its arrival is the item before it."""
+    segment_of_item: I64
+    segment_of_call: I64
+    closed_by: I64
+    """Segment that the launch of each collective ends; -1 where the launch was not recorded."""
+    work: ItemWork
+    ready: I64
+    """Call at which the input of each collective is ready; `BY_EVENT` or `NOT_SHOWN`."""
+    ahead_call: I64
+    """Call after which each collective could be launched if weights were gathered one layer ahead; -1 for none."""
+    ahead_item: I64
+    """Item that each of these would wait for."""
+    filled_ns: I64
+    """Time over which the gradients that each collective reduces become ready; -1 where it is unknown."""
+    before_launch_ns: I64
+    """Host work of the op that launches each collective, up to the launch."""
+    after_launch_ns: I64
+    """Host work of that op after the launch."""
+    marks: I64
+    """Items with which the judged steps begin; on the host, calls, the end of the last step included."""
+    marks_are_calls: bool
+
+
+class RankSummary(Struct, frozen=True, eq=False):
+    """A rank, ready to be joined."""
+
+    reduced: ComparedRank
+    recorded: Parts
+    by_stance: dict[Stance, Parts]
+    """Networks of the changed rank in a lucky, usual and unlucky run."""
+    lengths_ns: I64
+    """Recorded lengths of the judged steps."""
+    changed: tuple[JointChange, ...] = ()
+    """Interventions on this rank alone."""
+    plain: PlainStep | None = None
+    """Step without the profiler, if the recorder timed it."""
+    lighter: tuple[RankSummary, ...] = ()
+    """The rank with ever less host work (`prediction.overhead.lighter_ones`); empty if `plain` is None."""
+    lost_speed: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
+    """Share of its speed that compute loses beside collectives: lower bound, estimate, upper bound; None if unknown."""
+    uncertain: int = 0
+    """Number of times on the host that may have been waits or work."""
+
 
 MOST_UNJOINED_PCT = 1.0
 """Maximum share of a step for communication that keeps its recorded length, because it can't be joined."""
@@ -243,25 +316,7 @@ def _shifted(release_ns: I64, shift_ns: int) -> I64:
 
 
 def _hubs(last_ns: I64, lane: int) -> DeviceItems:
-    count = np.zeros(len(last_ns), np.int64)
-    return DeviceItems.filled(
-        device=count,
-        lane=lane,
-        kind=int(Kind.OTHER),
-        host_memory=0,
-        bytes=-1,
-        duration_ns=0,
-        call=-1,
-        launch_lag_ns=0,
-        after_call=False,
-        queue_lag_ns=NO_QUEUE_NS,
-        engine_lag_ns=0,
-        release_ns=EARLIEST_NS,
-        moved=False,
-        gone=False,
-        start_ns=last_ns,
-        end_ns=last_ns,
-    )
+    return DeviceItems.of(lane=lane, duration_ns=0, queue_lag_ns=NO_QUEUE_NS, start_ns=last_ns, end_ns=last_ns)
 
 
 class JobTimes(Struct, frozen=True, eq=False):

@@ -16,11 +16,12 @@ from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, contains, union
-from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.condense import ItemWork
+from overlapscope.plugins.jobs.joint.join import Parts, RankSummary, Unfit
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.noise import HOST
+from overlapscope.prediction.outcomes import HOST
 from overlapscope.ranks.host_collectives import (
     NOTICED_NS,
     HostCollectives,
@@ -32,21 +33,14 @@ from overlapscope.ranks.host_collectives import (
 )
 from overlapscope.ranks.reduced import ComparedRank
 from overlapscope.trace.host_ops import OPTIMIZER_STEP
-from overlapscope.trace.model import HostEvents, Kind, Trace
+from overlapscope.trace.model import HostEvents, Trace
 
 _GATHERS_WEIGHTS = "FSDP::all_gather"
 """Beginning of the names of ranges in which FSDP2 gathers weights, which only the optimizer changes."""
 
 
-class _Instant(NamedTuple):
-    """A call to make: something that happens on the starting thread."""
-
-    start_ns: int
-    end_ns: int
-    collective: int
-    """Collective that is started, or whose input is ready; -1 for others."""
-    kind: str
-    """`ready`, `issue`, `wait` or `mark`."""
+_WAIT, _READY, _ISSUE, _MARK = range(4)
+"""Kinds of calls: things that happen on the starting thread, in their order at an instant."""
 
 
 def host_rank(trace: Trace, reduced: ComparedRank) -> RankSummary | Unfit:
@@ -100,29 +94,24 @@ def _ready(trace: Trace, found: HostCollectives) -> _Ready:
 
 
 def _parts(network: Network, issued: I64, ready: I64, marks: I64) -> Parts:
-    """Return a rank whose network has nothing but collectives on the device.
-
-    Args:
-        network: The network.
-        issued: Call that starts each collective.
-        ready: Call at which the input of each collective is ready.
-        marks: Calls with which the judged steps begin.
-    """
+    """Return a rank whose network has nothing but collectives on the device, issued and ready at these calls."""
     count, items = len(issued), network.items
-    no_work, unknown, none = np.zeros(len(items), np.int64), np.full(count, -1), np.zeros(count, np.int64)
+    unknown, none = np.full(count, -1), np.zeros(count, np.int64)
     return Parts(
         network=network,
         comm=2 * np.arange(count) + 1,
         segment_of_item=np.repeat(np.arange(count), 2),
         segment_of_call=np.searchsorted(issued, np.arange(len(network.calls))),
         closed_by=np.arange(count),
-        work_ns=no_work,
-        launched_work_ns=no_work,
-        compute_ns=no_work,
-        launched_compute_ns=no_work,
-        launched_host_ns=no_work,
-        recorded_start_ns=items.start_ns,
-        recorded_end_ns=items.end_ns,
+        work=ItemWork.filled(
+            work_ns=0,
+            launched_work_ns=0,
+            compute_ns=0,
+            launched_compute_ns=0,
+            launched_host_ns=0,
+            recorded_start_ns=items.start_ns,
+            recorded_end_ns=items.end_ns,
+        ),
         ready=ready,
         ahead_call=unknown,
         ahead_item=unknown,
@@ -148,34 +137,22 @@ class _Thread:
 
     def parts(self, stance: Stance | None = None) -> Parts:
         """Return the network at a stance; of the recording itself without one."""
+        began, noticed, ended = (
+            np.array([(wait.start_ns, wait.noticed_ns, wait.end_ns) for wait in self._waits], np.int64).reshape(-1, 3).T
+        )
         # An uncertain wait is work at the worst stance and a wait at the others. Either may give the shorter step,
         # depending on the change; the predicted interval includes both.
-        worked = stance == Stance.WORST
-        ready = self._ready.earliest_ns if stance == Stance.BEST else self._ready.usual_ns
-        instants = [
-            *(_Instant(at, at, number, "ready") for number, at in enumerate(ready.tolist())),
-            *(_Instant(at, at, number, "issue") for number, at in enumerate(self._issue.tolist())),
-            *(_Instant(at, at, -1, "mark") for at in self._marks.tolist()),
-            *(
-                _Instant(wait.start_ns, wait.end_ns if worked and not wait.certain else wait.noticed_ns, number, "wait")
-                for number, wait in enumerate(self._waits)
-            ),
-        ]
-        order = {"wait": 0, "ready": 1, "issue": 2, "mark": 3}
-        instants.sort(key=lambda instant: (instant.end_ns, instant.start_ns, order[instant.kind], instant.collective))
-        return self._built(instants, stance)
-
-    def _built(self, instants: Sequence[_Instant], stance: Stance | None) -> Parts:
-        host = 1 + HOST.get(stance, 0.0) if stance is not None else 1.0
-        end = np.array([instant.end_ns for instant in instants])
-        is_wait = np.array([instant.kind == "wait" for instant in instants])
-        number = np.array([instant.collective for instant in instants])
-        kind = np.array([instant.kind for instant in instants])
-        start = np.where(is_wait, np.array([instant.start_ns for instant in instants]), end)
+        worked = ~np.array([wait.certain for wait in self._waits], np.bool_) & (stance == Stance.WORST)
+        others = [self._ready.earliest_ns if stance == Stance.BEST else self._ready.usual_ns, self._issue, self._marks]
+        counts = [len(began), *map(len, others)]
+        kind, number = np.repeat(np.arange(4), counts), np.concatenate([np.arange(count) for count in counts])
+        start = np.concatenate([began, *others])
+        end = np.concatenate([np.where(worked, ended, noticed), *others])
+        order = np.lexsort((number, kind, start, end))
+        start, end, kind, number = start[order], end[order], kind[order], number[order]
         start = np.maximum(start, np.append(start[:1], end[:-1]))
-        certain = np.array([wait.certain for wait in self._waits], np.bool_)
-        worked = is_wait & (stance == Stance.WORST)
-        worked[is_wait] &= ~certain[number[is_wait]]
+        worked = pick(worked, np.where(kind == _WAIT, number, -1), False)
+        host = 1 + HOST.get(stance, 0.0) if stance is not None else 1.0
         before = np.append(0, start[1:] - end[:-1])
         calls = Calls.filled(
             row=-1,
@@ -189,13 +166,13 @@ class _Thread:
             start_ns=start,
             end_ns=end,
         )
-        issued, ready = (np.flatnonzero(kind == name)[np.argsort(number[kind == name])] for name in ("issue", "ready"))
-        marks = np.flatnonzero(kind == "mark")
+        issued, ready = (np.flatnonzero(kind == name)[np.argsort(number[kind == name])] for name in (_ISSUE, _READY))
+        marks = np.flatnonzero(kind == _MARK)
         items = self._items(issued, calls)
         # Without a recorded wait, the end of the step waits for a collective.
         waiter = pick(marks, np.searchsorted(marks, issued))
         unmatched = np.ones(len(issued), np.bool_)
-        for call in np.flatnonzero(is_wait).tolist():
+        for call in np.flatnonzero(kind == _WAIT).tolist():
             wait = self._waits[int(number[call])]
             rows = unmatched & (self._issue <= wait.start_ns) & (self._ranges.end_ns <= wait.ended_ns)
             waiter[rows] = call
@@ -224,21 +201,12 @@ class _Thread:
         gap = np.where(queued > EARLIEST_NS, ranges.start_ns - queued, 0)
         second = np.tile([False, True], count)
         start = np.repeat(ranges.start_ns, 2)
-        return DeviceItems.filled(
-            device=0,
+        return DeviceItems.of(
             lane=np.repeat(lane, 2),
-            kind=int(Kind.OTHER),
-            host_memory=0,
-            bytes=-1,
             duration_ns=np.where(second, np.repeat(ranges.end_ns - ranges.start_ns, 2), 0),
             call=np.where(second, -1, np.repeat(issued, 2)),
             launch_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, np.minimum(lag, usual), lag), 2)),
-            after_call=False,
             queue_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, gap, np.minimum(gap, NOTICED_NS)), 2)),
-            engine_lag_ns=0,
-            release_ns=EARLIEST_NS,
-            moved=False,
-            gone=False,
             start_ns=start,
             end_ns=np.where(second, np.repeat(ranges.end_ns, 2), start),
         )

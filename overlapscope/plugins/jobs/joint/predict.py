@@ -1,8 +1,16 @@
-"""Prediction of a job's step from the summaries of its ranks."""
+"""Prediction of a job's step from the summaries of its ranks.
+
+Without the profiler, its hosts' work is shortened until the job's step is the plain one. All ranks are shortened alike,
+first by one, two... times the overhead that each recording shows, as `prediction.overhead.lighter_ones` yields them.
+The overhead itself is used if that gives the plain step within the differences between runs. Otherwise the step is
+nearly linear in it, so predictions are made for these, and interpolated to the one that gives the plain step. The rest
+is scaled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -12,21 +20,32 @@ from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, listed, percent, plural
 from overlapscope.errors import UsageError
-from overlapscope.plugins.jobs.joint.buckets import MOST_PIECES, NoBuckets, TooManyPieces, rebucketed
-from overlapscope.plugins.jobs.joint.changes import Incomparable, faster_transfers, issued_earlier, like_others
-from overlapscope.plugins.jobs.joint.contention import contended_times, lost_speed
-from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob, Ties, doubts, gather, obstacles, ties, times
-from overlapscope.plugins.jobs.joint.own_communicators import on_own_communicators
-from overlapscope.plugins.jobs.joint.plain import as_plain
-from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.buckets import rebucketed
+from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
+from overlapscope.plugins.jobs.joint.join import (
+    JobTimes,
+    JoinedJob,
+    Parts,
+    RankSummary,
+    Ties,
+    Unfit,
+    Unpredictable,
+    doubts,
+    gather,
+    obstacles,
+    ties,
+    times,
+)
 from overlapscope.plugins.jobs.joint.result import JointChange, JointRank, JointWhatIf
+from overlapscope.plugins.jobs.joint.sharing import contended_times, lost_speed, on_own_communicators
 from overlapscope.prediction.base import MOST_ERROR_PCT
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.noise import KERNELS
+from overlapscope.prediction.outcomes import KERNELS
+from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
-from overlapscope.ranks.stragglers import find_stragglers
+from overlapscope.ranks.summary import find_stragglers
 
 
 class JobChanges(Struct, frozen=True):
@@ -90,26 +109,11 @@ def predict_job(
             )
         )
     try:
-        return as_plain(
-            job,
-            before.step_ns,
-            _contended,
-            lambda lighter, its_times: _predicted(lighter, its_times, changes, numbers),
-            no_straggler=changes.no_straggler,
-        ) or _predicted(job, _contended(job), changes, numbers)
+        return _as_plain(job, before.step_ns, changes, numbers) or _predicted(_timed(job), changes, numbers)
     except Deadlock:
         return _refused(("With these changes, ranks wait for each other in a circle.",))
-    except NoBuckets:
-        return _refused(
-            (
-                "No two all-reduces of known size follow each other, and no backward pass has a single one, so it is "
-                "unknown how buckets are filled.",
-            )
-        )
-    except TooManyPieces:
-        return _refused((f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets.",))
-    except Incomparable:
-        return _refused(("No other rank does the same work between the same collectives, so no-straggler is unknown.",))
+    except Unpredictable as error:
+        return _refused((str(error),))
 
 
 def _recorded(job: JoinedJob) -> tuple[list[Parts], Ties]:
@@ -133,11 +137,19 @@ def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
     )
 
 
-def _contended(job: JoinedJob) -> JobTimes:
-    return contended_times(job, *_recorded(job), Stance.EXPECTED)
+class _TimedJob(NamedTuple):
+    """A job, and its times without changes."""
+
+    job: JoinedJob
+    times: JobTimes
 
 
-def _predicted(job: JoinedJob, before: JobTimes, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+def _timed(job: JoinedJob) -> _TimedJob:
+    return _TimedJob(job, contended_times(job, *_recorded(job), Stance.EXPECTED))
+
+
+def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+    job, before = timed
     made = _of_ranks(job)
     places = _late(job, numbers) if changes.no_straggler else []
     asked = changes.any or bool(made)
@@ -357,3 +369,109 @@ def _on_own_communicators(
         else (),
     )
     return changed, tied, change
+
+
+# -- A job without the profiler ----------------------------------------------------------------------
+
+
+def _as_plain(job: JoinedJob, step_ns: int, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf | None:
+    """Return the prediction for the plain program of a job; None if a rank's plain step is unknown.
+
+    `step_ns` is the replayed step of the recorded job.
+    """
+    known = [rank.plain for rank in job.ranks if rank.plain is not None]
+    if len(known) < len(job.ranks) or not step_ns:
+        return None
+    plain_ns = sum(plain.step_ns for plain in known) // len(known)
+    recorded = _timed(job)
+    heavier, lighter = _around(recorded, plain_ns)
+    above, below = heavier.times.step_ns, lighter.times.step_ns
+    share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
+    scale = plain_ns / (above + share * (below - above))
+    low, high = (
+        sum(each) / len(each) / plain_ns
+        for each in ([plain.low_ns for plain in known], [plain.high_ns for plain in known])
+    )
+    longer = _predicted(heavier, changes, numbers)
+    shorter = longer if lighter is heavier else _predicted(lighter, changes, numbers)
+    result = _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
+    if not changes.no_straggler:
+        return result
+    # The profiler may have made the rank late.
+    as_recorded = longer if heavier is recorded else _predicted(recorded, changes, numbers)
+    return _if_recording_delays(result, as_recorded, step_ns - plain_ns)
+
+
+def _around(recorded: _TimedJob, plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
+    """Return jobs with more and with less host work than the plain program; the same twice if its step is alike."""
+    lighter = map(_timed, _lighter(recorded.job))
+    longer, shorter = recorded, next(lighter, recorded)
+    if abs(shorter.times.step_ns - plain_ns) <= DIFFER * plain_ns:
+        return shorter, shorter
+    if recorded.times.step_ns <= plain_ns:
+        return recorded, recorded
+    while shorter.times.step_ns > plain_ns and (tried := next(lighter, None)) is not None:
+        longer, shorter = shorter, tried
+    return longer, shorter
+
+
+def _lighter(job: JoinedJob) -> Iterator[JoinedJob]:
+    """Yield the job with ever less host work. Ranks with fewer such summaries keep their last."""
+    for number in range(max(len(rank.lighter) for rank in job.ranks)):
+        yield replace(job, ranks=tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks))
+
+
+def _if_recording_delays(result: JointWhatIf, recorded: JointWhatIf, overhead_ns: int) -> JointWhatIf:
+    """Return the result for a late rank that may owe as much of its delay to recording as a step is longer by it."""
+    step, gain, before_ns = result.predicted_step_ns, recorded.gain_ns, _step_ns(result)
+    if step is None or gain is None:
+        return result
+    step = replace(step, high=max(step.high, before_ns - max(0, gain.low - max(0, overhead_ns))))
+    return replace(result, predicted_step_ns=step, gain_ns=step.below(before_ns))
+
+
+def _step_ns(result: JointWhatIf) -> int:
+    return result.replayed_step_ns or 0
+
+
+def _between(
+    longer: JointWhatIf, shorter: JointWhatIf, share: float, scale: float, ends: tuple[float, float]
+) -> JointWhatIf:
+    """Return the figures at a share of the way from one prediction to the other, scaled; intervals also by `ends`."""
+
+    def at(one: int, other: int) -> int:
+        return round(scale * (one + share * (other - one)))
+
+    def estimate(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+        if one is None or other is None:
+            return None
+        return Estimate(
+            value=at(one.value, other.value),
+            low=min(at(one.value, other.value), round(at(one.low, other.low) * ends[0])),
+            high=max(at(one.value, other.value), round(at(one.high, other.high) * ends[1])),
+        )
+
+    def rank(one: JointRank, other: JointRank) -> JointRank:
+        waits = (one.predicted_waited_ns, other.predicted_waited_ns)
+        return replace(
+            one,
+            replayed_step_ns=at(one.replayed_step_ns, other.replayed_step_ns),
+            waited_ns=at(one.waited_ns, other.waited_ns),
+            predicted_step_ns=estimate(one.predicted_step_ns, other.predicted_step_ns),
+            predicted_waited_ns=None if waits[0] is None or waits[1] is None else at(waits[0], waits[1]),
+        )
+
+    before, step = (
+        at(_step_ns(longer), _step_ns(shorter)),
+        estimate(longer.predicted_step_ns, shorter.predicted_step_ns),
+    )
+    gain = None if step is None else step.below(before)
+    return replace(
+        longer,
+        replayed_step_ns=before,
+        predicted_step_ns=step,
+        gain_ns=gain,
+        gain_pct=None if gain is None or not before else 100 * gain.value / before,
+        ranks=tuple(map(rank, longer.ranks, shorter.ranks)),
+        plain=True,
+    )

@@ -1,4 +1,4 @@
-"""Structures of a joint prediction, with the names of `overlapscope whatif RANKS --format json`.
+"""Result of a joint prediction and its document, with the names of `overlapscope whatif RANKS --format json`.
 
 Times are integer nanoseconds, of an average step: of the program without the profiler if all ranks timed that, else as
 recorded.
@@ -6,15 +6,16 @@ recorded.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from overlapscope.base.saved import Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
+from overlapscope.base.words import Unit, between, clean, clean_lines, duration, percent, plural, unit_for
+from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
+from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import Estimate
-
-SCHEMA_VERSION = 1
 
 
 class JointRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,7 @@ class JointChange(msgspec.Struct, frozen=True, kw_only=True):
 class JointWhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Predicted step of a job."""
 
-    shown_by: ClassVar[str] = "overlapscope.plugins.jobs.joint.document:verdict_and_document"
+    shown_by: ClassVar[str] = "overlapscope.plugins.jobs.joint.result:verdict_and_document"
     kind: Literal["whatif-ranks"] = "whatif-ranks"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
@@ -71,3 +72,110 @@ class JointWhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[JointRank, ...]
     plain: bool = False
     """True if all times but the recorded ones are of the program without the profiler."""
+
+
+# -- Document ----------------------------------------------------------------------------------------
+
+MOST_ROWS: Final = 16
+"""Maximum number of ranks with a row each; of more ranks, those that change most are shown."""
+_WORTH_PCT: Final = 1.0
+"""Maximum change, in percent, that is neither good nor bad."""
+_NAME_LIMIT: Final = 200
+
+
+def verdict_and_document(result: JointWhatIf) -> tuple[str, object]:
+    """Return the answer, and a function that builds the document."""
+    return headline(result), lambda: document(result)
+
+
+def document(result: JointWhatIf, *, offered: Table | None = None) -> Document:
+    """Return the document of a prediction.
+
+    Args:
+        offered: Table of the available changes, if the user named none.
+    """
+    title = f"overlapscope whatif: {plural(len(result.ranks), 'rank')}" if result.ranks else "overlapscope whatif"
+    blocks: list[Block] = [Heading(title, 1), _answer(result)]
+    if not result.valid:
+        blocks.append(Items(tuple(with_code(clean_lines(reason)) for reason in result.reasons)))
+        return Document(title, tuple(blocks))
+    blocks.append(_ranks(result))
+    changes = []
+    for number, change in enumerate(result.changes, 1):
+        assumed = [Text(f"Assumed: {assumption}", "muted") for assumption in change.assumptions]
+        title_of_change = f"{number}. {clean(change.change, _NAME_LIMIT)}: {change.title}"
+        changes.append(panel(title_of_change, Text(clean_lines(change.what)), *detail("assumptions", assumed)))
+    if changes:
+        blocks.append(Section(tuple(changes), "Changes"))
+    if offered is not None:
+        blocks.append(offered)
+    return Document(title, tuple(blocks))
+
+
+def _answer(result: JointWhatIf) -> Section:
+    gain = result.gain_pct or 0
+    tone: Tone = "" if abs(gain) < _WORTH_PCT else "good" if gain > 0 else "poor"
+    remarks = []
+    if result.valid:
+        joined = f"Replays of {plural(len(result.ranks), 'rank')}, joined at {plural(result.meetings, 'collective')}"
+        steps = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
+        how = "without the profiler" if result.plain else "as recorded"
+        remarks = [Text(f"{joined}; {steps}, {how}", "muted")]
+        remarks += [Text(with_code(clean_lines(reason)), "fair") for reason in result.reasons]
+    return Section((Text(headline(result), tone, strong=True), *remarks), kind="verdict", tone=tone)
+
+
+def headline(result: JointWhatIf) -> str:
+    """Return the gain of the changes, or why there is no prediction."""
+    before, after, gain = result.replayed_step_ns, result.predicted_step_ns, result.gain_ns
+    if not result.valid or before is None:
+        return "No prediction for this job."
+    unit = unit_for(before)
+    if after is None or gain is None:
+        return f"The joint simulation matches the recordings ({unit.text(before)}), so changes can be predicted."
+    if not any(change.touched for change in result.changes):
+        return "A step would take as long as now: these changes do not apply to these recordings."
+    reach = _reach(after, unit)
+    if unit.text(after.value) == unit.text(before):
+        return f"A step of the job would take as long as now, {unit.text(before)}{f' ({reach})' if reach else ''}."
+    share = f"{percent(abs(result.gain_pct or 0))} {'less' if gain.value > 0 else 'more'}"
+    if gain.value > 0:
+        share += (
+            f"; saves at most {duration(gain.high)}" if gain.low <= 0 else f"; saves {between(gain.low, gain.high)}"
+        )
+    return f"A step of the job would take {unit.text(after.value)} instead of {unit.text(before)} ({share})."
+
+
+def _reach(estimate: Estimate, unit: Unit) -> str:
+    low, high = unit.number(estimate.low), unit.number(estimate.high)
+    return "" if low == high else f"between {low} and {high} {unit.name}"
+
+
+def _ranks(result: JointWhatIf) -> Table:
+    """Return the table of the ranks that change most, in the order of ranks."""
+    unit = unit_for(max((rank.replayed_step_ns for rank in result.ranks), default=0))
+    shown = sorted(sorted(result.ranks, key=_unchanged)[:MOST_ROWS], key=lambda rank: rank.rank)
+    changed = result.predicted_step_ns is not None
+    columns = [words("rank"), Column(f"step now, {unit.name}"), Column(f"waits now, {unit.name}")]
+    if changed:
+        columns += [Column(f"step then, {unit.name}"), prose("between", spare=1), Column(f"waits then, {unit.name}")]
+    left_out = len(result.ranks) - len(shown)
+    note = f"{plural(left_out, 'rank')} that change less are left out; --format json has all." if left_out else ""
+    return Table("Ranks", tuple(columns), rows(_row(rank, unit) for rank in shown), note=note)
+
+
+def _unchanged(rank: JointRank) -> tuple[int, int]:
+    """Return a key that sorts the ranks whose waiting changes most first."""
+    then = rank.waited_ns if rank.predicted_waited_ns is None else rank.predicted_waited_ns
+    return -abs(rank.waited_ns - then), rank.rank
+
+
+def _row(rank: JointRank, unit: Unit) -> list[str | Cell]:
+    def cell(ns: int) -> Cell:
+        return Cell(unit.number(ns), ns)
+
+    line: list[str | Cell] = [Cell(str(rank.rank), rank.rank), cell(rank.replayed_step_ns), cell(rank.waited_ns)]
+    if rank.predicted_step_ns is not None and rank.predicted_waited_ns is not None:
+        then = rank.predicted_step_ns
+        line += [cell(then.value), _reach(then, unit).removeprefix("between "), cell(rank.predicted_waited_ns)]
+    return line

@@ -25,16 +25,15 @@ from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
 from overlapscope.plugins.jobs.joint.condense import condense
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.on_host import host_rank
-from overlapscope.plugins.jobs.joint.rank import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.base import Base, prepare
-from overlapscope.prediction.graph import Graph, Network, Why
+from overlapscope.prediction.graph import Graph, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import parse
-from overlapscope.prediction.noise import spread
+from overlapscope.prediction.outcomes import apply, spread
 from overlapscope.prediction.overhead import lighter_ones
-from overlapscope.prediction.predict import apply
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
 from overlapscope.ranks.on_host import reduce_host
@@ -44,12 +43,7 @@ from overlapscope.trace.model import Kind, Trace
 
 
 def summarize(trace: Trace, changes: Sequence[str], numbers: Sequence[int] | None) -> RankSummary | Unfit:
-    """Summarize a rank.
-
-    Args:
-        trace: Its recording.
-        changes: Interventions on single ranks.
-        numbers: Ranks to apply them to; None for all.
+    """Summarize a rank, with interventions on all single ranks, or on those of some numbers.
 
     Returns:
         The summary, or the reason why this recording can't take part in a joint replay.
@@ -148,7 +142,8 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     reduced = condense(graph, replayed, kept, needed, mask_of(comm, len(items)))
     ends, place_of_call = reduced.place[comm], np.full(len(calls), NOT_SHOWN)
     place_of_call[reduced.call] = np.arange(len(reduced.call))
-    ready = _ready(reduced.network, ends)
+    stated = reduced.network.orders.then[reduced.network.orders.why == Why.EVENT]
+    by_event = mask_of(stated, len(reduced.network.items))[ends - 1]
     before_launch, after_launch = _around_launch(graph, comm)
     return Parts(
         network=reduced.network,
@@ -156,14 +151,8 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
         segment_of_item=segment[reduced.item],
         segment_of_call=segment_of_call[reduced.call],
         closed_by=np.where(callers >= 0, np.searchsorted(launching, callers), -1),
-        work_ns=reduced.work_ns,
-        launched_work_ns=reduced.launched_work_ns,
-        compute_ns=reduced.compute_ns,
-        launched_compute_ns=reduced.launched_compute_ns,
-        launched_host_ns=reduced.launched_host_ns,
-        recorded_start_ns=items.start_ns[reduced.item],
-        recorded_end_ns=items.end_ns[reduced.item],
-        ready=np.where(ready == NOT_SHOWN, pick(place_of_call, free, NOT_SHOWN), ready),
+        work=reduced.work,
+        ready=np.where(by_event, BY_EVENT, pick(place_of_call, free, NOT_SHOWN)),
         ahead_call=pick(place_of_call, ahead.call),
         ahead_item=pick(reduced.place, ahead.item),
         filled_ns=_filled(graph, replayed, comm, step),
@@ -256,13 +245,6 @@ def _filled(graph: Graph, replayed: Replay, comm: I64, step: I64) -> I64:
     return result
 
 
-def _ready(network: Network, ends: I64) -> I64:
-    """Return for each collective whether it waits for an event that shows when its input is ready."""
-    arrivals = ends - 1
-    stated = mask_of(network.orders.then[network.orders.why == Why.EVENT], len(network.items))
-    return np.where(stated[arrivals], BY_EVENT, NOT_SHOWN)
-
-
 _GATHERS, _COPIES_OUT = re.compile(r"FSDP::all_gather( \(.*)?", re.DOTALL), "FSDP::all_gather_copy_out"
 
 
@@ -278,10 +260,7 @@ class OneAhead(NamedTuple):
 def one_ahead(graph: Graph, comm: I64, step: I64) -> OneAhead:
     """Return where all-gathers would be launched that are now launched when their layer is reached.
 
-    Args:
-        graph: The graph.
-        comm: Items of its collectives.
-        step: Step of each call; -1 for none.
+    `comm` are the items of collectives, and `step` is the step of each call, -1 for none.
     """
     calls, items, notes = graph.calls, graph.items, graph.trace.annotations
     result = OneAhead(np.full(len(comm), -1), np.full(len(comm), -1))

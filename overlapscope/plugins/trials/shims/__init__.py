@@ -68,16 +68,16 @@ Shim = Callable[[str, Note], Undo]
 """Makes a change with this value, and returns a function that undoes it."""
 
 SHIMS = {
-    "workers": "loaders:start_workers",
-    "collate": "loaders:start_collate",
+    "workers": "options:start_workers",
+    "collate": "options:start_collate",
     "pin": "copies:start_pin",
     "non-blocking": "copies:start_non_blocking",
-    "prefetch": "prefetch:start",
+    "prefetch": "copies:start_ahead",
     "graph": "graph:start",
-    "fused": "optimizers:start_fused",
-    "foreach": "optimizers:start_foreach",
-    "gc": "process:start_gc",
-    "threads": "process:start_threads",
+    "fused": "options:start_fused",
+    "foreach": "options:start_foreach",
+    "gc": "options:start_gc",
+    "threads": "options:start_threads",
     "late-item": "late_item:start",
 }
 """Place of the `Shim` of each change, imported when it is made."""

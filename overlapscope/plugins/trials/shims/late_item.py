@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from overlapscope.plugins.trials import late_values
+from overlapscope.plugins.trials.observed import is_ours, is_program
 from overlapscope.plugins.trials.shims import Note
-from overlapscope.plugins.trials.sites import is_ours, is_program
 from overlapscope.recorder.wrapping import Undo, around, together
 
 _OF_TORCH = torch.Tensor.__format__.__code__.co_filename

@@ -17,7 +17,7 @@ from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.export import annotated
 from overlapscope.plugins.ascend import PLUGIN
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
 from overlapscope.reading.files import HEAD_BYTES
 from overlapscope.trace.model import Kind, Memory, Trace
@@ -216,7 +216,7 @@ def test_the_rank_is_in_the_name_or_in_the_file_beside_the_directory(tmp_path: P
 
 
 def test_collectives_are_matched_between_ranks(tmp_path: Path) -> None:
-    joined = Joined()
+    joined = []
     for rank in (0, 1):
         view = TraceView(device=rank)
         for number in range(3):
@@ -225,8 +225,8 @@ def test_collectives_are_matched_between_ranks(tmp_path: Path) -> None:
             view.kernel(at + 100, 200 + 300 * rank, 100 + number)
             late = at + 310 + 300 * rank
             view.collective(late, at + 900 - late, 200 + number, f"hcom_allReduce__586_{number}_1")
-        joined.add(reduce(read(view, tmp_path, f"rank{rank}.trace_view.json"))[0])
-    report = joined.report()
+        joined.append(reduce(read(view, tmp_path, f"rank{rank}.trace_view.json"))[0])
+    report = report_on(joined)
     assert [row.rank for row in report.ranks] == [0, 1] and report.stragglers[0].rank == 1
     assert report.matching.matched == report.matching.kernels == 6
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from overlapscope import analyze
+from overlapscope.base.saved import encode
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.commands import main
 from overlapscope.plugins.assistant.answers import MOST_BYTES
-from overlapscope.report.model import to_json
 from tests.support.assistant import Assistant, ToolError, assistant
 from tests.support.helpers import TRACES
 from tests.support.kineto_files import kernel, memcpy, write
@@ -136,7 +136,7 @@ def test_links_to_files_outside_are_refused_and_nothing_is_written(tmp_path: Pat
     write(outside, [kernel(0, 5, correlation=1)])
     (folder / "link.json").symlink_to(outside)
     write(folder / "bad.json", [kernel(0, 5, correlation=1), memcpy(10, 5, correlation=2)])
-    (folder / "report.json").write_bytes(to_json(analyze(TRACES / GPT2)))
+    (folder / "report.json").write_bytes(encode(analyze(TRACES / GPT2)))
     before = content(tmp_path)
     with assistant(folder) as asked:
         assert "link.json" not in all_traces(asked)

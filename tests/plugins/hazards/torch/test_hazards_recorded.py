@@ -9,6 +9,7 @@ import torch
 
 import overlapscope as ov
 from benchmarks.several_gpus_plan import JOBS, PROGRAMS
+from overlapscope.plugins.hazards.checker import HazardChecker
 from tests.exhaustive.test_scenario_jobs import ended
 from tests.support.recorded import steps, work
 
@@ -41,6 +42,18 @@ def test_data_races_are_looked_for_until_the_recording_is_complete(path: Path) -
             rec.step()
         assert torch.Tensor.numpy is not unwrapped
     assert torch.Tensor.numpy is unwrapped
+
+
+def test_a_recording_states_how_many_data_races_were_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ov.record(path, active=1, observers=("hazards",)) as rec:
+        rec.step()
+    assert ov.load(path).found == {}
+    # Without a GPU, none can be found.
+    monkeypatch.setattr(HazardChecker, "count", 2)
+    with ov.record(path, active=1, observers=("hazards",)) as rec:
+        for _ in range(4):
+            rec.step()
+    assert ov.load(path).found == {"hazards": 2}
 
 
 @pytest.mark.parametrize("options", [["--race"], []])

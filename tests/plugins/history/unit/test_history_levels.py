@@ -27,7 +27,7 @@ def series(values: Sequence[float] | F64, *, floor: float = 1e-9, error: float =
 
 
 def point(at_ns: int, value: float, *, commit: str | None = None, device: int = 0, plain: bool = True) -> Point:
-    return Point(f"{at_ns:05}", at_ns, "train.py", commit, None, "H200", None, device, value, 1.0, 4, 0.5, plain)
+    return Point(f"{at_ns:05}", at_ns, commit, "H200", None, device, value, 1.0, 4, 0.5, plain)
 
 
 def following(random: np.random.Generator, count: int, share: float) -> F64:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope.plugins.history.chart import column_of, thin
+from overlapscope.plugins.history.document import column_of, thin
 
 VALUES = st.floats(-1e9, 1e9, allow_nan=False)
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 import overlapscope as ov
+from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.jax import json as xla_json
 from overlapscope.plugins.jax import xplane
 from overlapscope.prediction.predict import predict
 from overlapscope.reading import look
-from overlapscope.report.model import to_json
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US
 from tests.support.recordings import report_of, trace_of
@@ -397,7 +397,7 @@ def test_mutated_files_are_read_or_refused_in_a_sentence(tmp_path: Path, recordi
                     data[place : place + 9] = b"\xff" * 9
         with suppress(UnreadableTrace):
             report = ov.analyze(read(tmp_path, bytes(data)))
-            assert to_json(report)
+            assert encode(report)
             for device in report.traces[0].devices:
                 assert sum(msgspec.structs.astuple(device.buckets)) == device.span_ns, seed
 

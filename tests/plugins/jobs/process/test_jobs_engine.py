@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-from overlapscope.plugins.jobs.joint.rank import RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.ranks.engine import each, reduce_by
 from overlapscope.ranks.files import expand_urls

@@ -10,8 +10,9 @@ from benchmarks.several_gpus import free_port
 from overlapscope import load
 from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.jobs.part import Pipeline
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport, Unreadable
 from tests.plugins.jobs.pipelines_by_hand import stages_by_hand
 from tests.support import forked
@@ -69,14 +70,13 @@ def recorded(folder: Path, schedule: str, *, world: int = 3, chunks: int = 1, sl
 
 
 def compared(paths: list[Path]) -> RanksReport:
-    ranks = Joined()
+    ranks: list[ReducedRank | Unreadable] = []
     for path in paths:
         try:
-            for rank in reduce_any(load(str(path))):
-                ranks.add(rank)
+            ranks += reduce_any(load(str(path)))
         except OverlapscopeError as error:
-            ranks.add(Unreadable(source=str(path), reason=error.reason))
-    return ranks.report()
+            ranks.append(Unreadable(source=str(path), reason=error.reason))
+    return report_on(ranks)
 
 
 def assert_times_are_those_by_hand(pipeline: Pipeline, paths: list[Path]) -> None:

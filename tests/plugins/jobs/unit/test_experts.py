@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.plugins.jobs.experts import find_experts
 from overlapscope.plugins.jobs.part import ExpertExchange
-from overlapscope.plugins.jobs.words import load_of_experts
+from overlapscope.plugins.jobs.ranks import load_of_experts
 from overlapscope.ranks.comm_result import CommTime
 from overlapscope.ranks.comparison import Comparison, compare
-from overlapscope.ranks.exchanges import Exchanges, find_exchanges
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.reduced import CommKind, ReducedRank
+from overlapscope.ranks.messages import Exchanges, find_exchanges
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.verdict import judge
 from tests.support.helpers import MS
 from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank, with_steps

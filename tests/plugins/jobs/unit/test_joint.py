@@ -20,14 +20,23 @@ from overlapscope import load
 from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.timeline import build
 from overlapscope.base.intervals import I64
-from overlapscope.plugins.jobs.joint.buckets import Bucketed, NoBuckets, rebucketed
+from overlapscope.plugins.jobs.joint.buckets import Bucketed, rebucketed
 from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
 from overlapscope.plugins.jobs.joint.condense import condense
-from overlapscope.plugins.jobs.joint.contention import contended_times
-from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob, gather, replay_job, ties, times
-from overlapscope.plugins.jobs.joint.own_communicators import on_own_communicators, with_sharing
+from overlapscope.plugins.jobs.joint.join import (
+    JobTimes,
+    JoinedJob,
+    Parts,
+    RankSummary,
+    Unfit,
+    Unpredictable,
+    gather,
+    replay_job,
+    ties,
+    times,
+)
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-from overlapscope.plugins.jobs.joint.rank import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.sharing import contended_times, on_own_communicators, with_sharing
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.graph import Orders, Why
@@ -267,7 +276,7 @@ def _rebucketed(program: RanksProgram, bucket_bytes: float) -> tuple[Bucketed, J
 def test_all_reduces_that_are_waited_for_at_once_are_not_buckets(bucket_bytes: int) -> None:
     made, _ = _rebucketed(_all_reduces((3, 3, 3, 3), (1, 2, 3)), bucket_bytes)
     assert (made.before, made.after) == (2, 1 if bucket_bytes == 100 else 6)
-    with pytest.raises(NoBuckets):
+    with pytest.raises(Unpredictable, match="unknown how buckets are filled"):
         _rebucketed(_all_reduces((3, 3, 3), (0, 1, 2)), bucket_bytes)
 
 
@@ -320,7 +329,7 @@ def test_a_single_bucket_does_not_show_when_its_parts_are_ready() -> None:
     turns = tuple(Turn(number, 10, 10, 10, "thread") for number in range(2))
     program = RanksProgram(((0, 1),) * 2, (50, 60), (turns, turns), (1, 2))
     job, _ = joined(program)
-    with pytest.raises(NoBuckets):
+    with pytest.raises(Unpredictable, match="unknown how buckets are filled"):
         rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 1, Stance.EXPECTED)
 
 

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlapscope.base.saved import encode
 from overlapscope.catalog.causes import CommCause
 from overlapscope.plugins.jobs.part import PhaseTime
-from overlapscope.plugins.jobs.words import pipeline_sentences, pipeline_table
+from overlapscope.plugins.jobs.ranks import pipeline_table, sentences
 from overlapscope.ranks.comparison import Comparison, compare
-from overlapscope.ranks.join import Joined
+from overlapscope.ranks.join import report_on
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.result import RanksReport, to_json
+from overlapscope.ranks.result import RanksReport
 from overlapscope.ranks.verdict import judge
 from tests.plugins.jobs.played_pipelines import Act, PlayedPipeline, TrueMessage, batched, gpipe, one_f_one_b, play
 from tests.support.helpers import MS
@@ -258,10 +259,7 @@ def test_messages_relate_the_clocks_of_sets_that_have_only_collectives_of_their_
 
 
 def joined(ranks: Sequence[ReducedRank], **options: int) -> RanksReport:
-    report = Joined(**options)
-    for rank in ranks:
-        report.add(rank)
-    return report.report()
+    return report_on(ranks, **options)
 
 
 def even(
@@ -313,8 +311,8 @@ def test_even_stages_are_not_said_to_take_longer_than_the_step() -> None:
     (found,) = report.parts["jobs"].pipelines
     assert found.theoretical_bubble_pct is not None and found.bubble_pct < found.theoretical_bubble_pct
     assert found.even_step_ns is None
-    sentences = " ".join(pipeline_sentences(report.parts["jobs"].pipelines))
-    assert "Stage 0 (rank 0) bounds it" in sentences and "even stages" not in sentences
+    text = " ".join(sentences(report.parts["jobs"]))
+    assert "Stage 0 (rank 0) bounds it" in text and "even stages" not in text
 
 
 def test_steps_without_messages_are_left_out() -> None:
@@ -388,12 +386,12 @@ def test_replicas_of_a_pipeline_are_pipelines_of_their_own() -> None:
 def test_a_report_whose_part_is_wrong_is_refused(part: object) -> None:
     report = joined(even(one_f_one_b, 2, 4))
     with pytest.raises(msgspec.ValidationError):
-        from_json(to_json(replace(report, parts={"jobs": part})))
+        from_json(encode(replace(report, parts={"jobs": part})))
 
 
 def test_the_report_in_json_has_everything_and_the_document_says_it() -> None:
     report = joined(even(one_f_one_b, 3, 8, slow=1))
-    assert from_json(to_json(report)) == report
+    assert from_json(encode(report)) == report
     verdict = judge(report)
     assert verdict.lead.startswith("The stages of the pipeline of ranks 0 to 2 compute nothing for ")
     assert "1F1B with 8 microbatches: 20.0% in theory" in verdict.lead

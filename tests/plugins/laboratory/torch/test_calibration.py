@@ -13,7 +13,7 @@ from overlapscope.errors import UsageError
 from overlapscope.plugins.laboratory.calibrate import summary
 from overlapscope.prediction import calibration
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
-from overlapscope.prediction.observed_hardware import observe
+from overlapscope.prediction.hardware import observe
 from tests.support.recordings import trace_of
 
 TRACES = Path("traces")

@@ -16,8 +16,8 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.commands import main
-from overlapscope.ranks.join import Joined
-from overlapscope.ranks.reduced import reduce
+from overlapscope.ranks.join import report_on
+from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import RanksReport
 from overlapscope.reading import expand
 from tests.support.helpers import MS, TRACES
@@ -104,11 +104,10 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Schema:
 
 
 def ranks(path: Path) -> RanksReport:
-    joined = Joined()
+    joined: list[ReducedRank] = []
     for part in expand(path):
-        for rank in reduce(ov.load(part, cache=False)):
-            joined.add(rank)
-    return joined.report()
+        joined += reduce(ov.load(part, cache=False))
+    return report_on(joined)
 
 
 def job(devices: int, names: Sequence[str], steps: int = 4) -> list[LaunchedKernel]:
@@ -179,12 +178,11 @@ def test_a_gpu_without_collectives_is_shown_beside_the_ranks(schema: Schema, tmp
 
 
 def test_gpus_of_several_reports_have_no_rank_by_their_numbers(schema: Schema, tmp_path: Path) -> None:
-    joined = Joined()
+    joined: list[ReducedRank] = []
     for name in ("a", "b"):
         path = schema.report(tmp_path / f"{name}.sqlite", job(2, [ALL_REDUCE]), [PROCESSES[0]] * 2)
-        for rank in reduce(ov.load(path, cache=False)):
-            joined.add(rank)
-    assert {(row.rank, row.joined) for row in joined.report().ranks} == {(None, False)}
+        joined += reduce(ov.load(path, cache=False))
+    assert {(row.rank, row.joined) for row in report_on(joined).ranks} == {(None, False)}
 
 
 def test_steps_of_one_thread_do_not_part_the_collectives_of_another(schema: Schema, tmp_path: Path) -> None:

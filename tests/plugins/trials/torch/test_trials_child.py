@@ -22,11 +22,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.plugins.trials import fingerprint
-from overlapscope.plugins.trials.child import environment
-from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, RankResults, Setting, Steps, Task
-from overlapscope.plugins.trials.sameness import distance
+from overlapscope.plugins.trials.measure import distance
+from overlapscope.plugins.trials.observed import tensors, with_tensors
+from overlapscope.plugins.trials.processes import environment
+from overlapscope.plugins.trials.protocol import (
+    EndedRun,
+    Facts,
+    RankOutcome,
+    RankResults,
+    Setting,
+    Steps,
+    Task,
+)
 from overlapscope.plugins.trials.shims import SHIMS, Notes, make
-from overlapscope.plugins.trials.structures import tensors, with_tensors
 from tests.support import forked
 
 MODEL = """

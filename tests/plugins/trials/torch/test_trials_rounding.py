@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import torch
 
-from overlapscope.plugins.trials.course import round_parameters
+from overlapscope.plugins.trials.inside import round_parameters
 
 
 def largest_change(autocast: torch.dtype | None) -> float:

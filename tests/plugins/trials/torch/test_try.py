@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import overlapscope as ov
 from overlapscope import load
 from overlapscope.errors import UsageError
-from overlapscope.plugins.trials.child import environment
+from overlapscope.plugins.trials.processes import environment
 from overlapscope.plugins.trials.protocol import Setting, Task
 from tests.support import forked
 

@@ -13,8 +13,8 @@ import pytest
 from overlapscope.commands import main
 from overlapscope.documents.model import brief
 from overlapscope.plugins.trials.document import document, headline
-from overlapscope.plugins.trials.predictions import kept
 from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried
+from overlapscope.plugins.trials.summary import kept
 from overlapscope.render import html, markdown, terminal
 
 DIFF = """--- a/train.py

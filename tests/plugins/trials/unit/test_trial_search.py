@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope.errors import UsageError
-from overlapscope.plugins.trials import fits, measure, search
-from overlapscope.plugins.trials.measure import Timing, change
+from overlapscope.plugins.trials import measure, search
+from overlapscope.plugins.trials.measure import Timing, change, sameness
 from overlapscope.plugins.trials.protocol import (
     Clipping,
     Facts,
@@ -29,7 +29,6 @@ from overlapscope.plugins.trials.protocol import (
     Sketch,
 )
 from overlapscope.plugins.trials.result import Edit
-from overlapscope.plugins.trials.sameness import sameness
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
 from overlapscope.plugins.trials.summary import TrialFindings, summarize
 
@@ -446,7 +445,7 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
         loaders=(loader(),),
         optimizers=(Optimizer(site=SITE, name="AdamW", takes_fused=True, fused=False),),
     )
-    fitting, left_out = fits.candidates(facts, 1, (), ())
+    fitting, left_out = search.candidates(facts, 1, (), ())
     assert fitting == [Candidate("workers", ("2", "4", "6"), rising=True), Candidate("fused")]
     assert {omitted.change: omitted.reason for omitted in left_out}["pin"] == "The program uses no GPU."
     assert "late-item" not in {omitted.change for omitted in left_out}
@@ -466,7 +465,7 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
     ],
 )
 def test_workers_are_left_out_with_a_reason(facts: Facts, reason: str) -> None:
-    fitting, left_out = fits.candidates(facts, 1, ("workers",), ())
+    fitting, left_out = search.candidates(facts, 1, ("workers",), ())
     assert fitting == []
     assert reason in left_out[0].reason
 
@@ -475,7 +474,7 @@ def test_changes_of_the_host_are_tried_only_where_they_can_gain() -> None:
     changes = ("collate", "foreach", "gc", "threads")
 
     def fit(**facts: Any) -> dict[str, str]:
-        fitting, left_out = fits.candidates(Facts(**{"cuda": False, "cpus": 4, **facts}), 2, changes, ())
+        fitting, left_out = search.candidates(Facts(**{"cuda": False, "cpus": 4, **facts}), 2, changes, ())
         return {item.change: item.values[0] for item in fitting} | {item.change: item.reason for item in left_out}
 
     assert fit(gc_pct=0.2, threads=2) == {
@@ -497,7 +496,7 @@ def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tm
 
     def fit(*reads: Reads) -> list[str]:
         facts = Facts(cuda=True, cpus=8, reads=reads)
-        fitting, left_out = fits.candidates(facts, 1, ("late-item",), ())
+        fitting, left_out = search.candidates(facts, 1, ("late-item",), ())
         return [item.change for item in fitting] + [omitted.reason for omitted in left_out]
 
     decides, shows = (Reads(site=Site(str(script), line), method="item", count=9) for line in (1, 2))
@@ -510,8 +509,8 @@ def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tm
 
 def test_only_what_is_asked_for_is_tried() -> None:
     facts = Facts(cuda=False, cpus=4, loaders=(loader(),))
-    assert [omitted.change for omitted in fits.candidates(facts, 1, ("pin", "late-item"), ())[1]] == [
+    assert [omitted.change for omitted in search.candidates(facts, 1, ("pin", "late-item"), ())[1]] == [
         "pin",
         "late-item",
     ]
-    assert "late-item" in [omitted.change for omitted in fits.candidates(facts, 1, (), ("late-item",))[1]]
+    assert "late-item" in [omitted.change for omitted in search.candidates(facts, 1, (), ("late-item",))[1]]

@@ -108,7 +108,7 @@ def test_a_recording_is_analysed_into_scalars_a_report_and_an_entry(tmp_path: Pa
 def test_a_history_that_another_process_keeps_busy_costs_the_entry_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overlapscope.plugins.history.database._PATIENCE_S", 0.01)
+    monkeypatch.setattr("overlapscope.plugins.history.store._PATIENCE_S", 0.01)
     assert not analyse(task(tmp_path)).failures
     other = sqlite3.connect(tmp_path / "history.sqlite", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

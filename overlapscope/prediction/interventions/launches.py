@@ -1,7 +1,8 @@
-"""Launches replaced by a CUDA graph."""
+"""Launches replaced by a CUDA graph, or by the single launch of a fused optimizer."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,20 +12,25 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import loading, on_thread, pinning
+from overlapscope.analysis.host_lines import Frames, main_stacks
 from overlapscope.analysis.host_order import Calls
-from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.host_sampled import proportion
+from overlapscope.analysis.periods import is_step, names_of
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import distinct, distinct_rows, group_starts, groups_of
+from overlapscope.base.grouping import among, distinct, distinct_rows, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
 from overlapscope.prediction.graph import DeviceItems, Graph, RecordedParts, by_thread
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
-from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, part_of_steps, time_in
 from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import F64
+
+# -- A CUDA graph ------------------------------------------------------------------------------------
+
 
 _FEWEST = 2
 """Minimum number of kernels in a graph: a graph of a single kernel saves nothing."""
@@ -65,7 +71,7 @@ class GraphLaunches(NamedTuple):
         return GraphLaunches(self.calls[left], group_starts(self.number[left]), self.kernels[mask])
 
 
-def _apply(graph: Graph, request: Request) -> Applied:
+def _graph(graph: Graph, request: Request) -> Applied:
     found = graph_launches(graph, request)
     repeated = _repeated(graph, found, _places(graph, request.argument)) | (request.stance == Stance.BEST)
     launches = found.take(repeated)
@@ -74,7 +80,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     length_ns = (graph.constants.graph_call_ns or 0) + handover_ns
     changed = replace(
         graph,
-        items=_items(graph, launches, handover_ns, request.stance),
+        items=_items_of_graph(graph, launches, handover_ns, request.stance),
         calls=_calls(graph, launches, length_ns, request.stance),
     )
     rows, first, calls = launches.calls, launches.first, graph.calls
@@ -145,7 +151,7 @@ def _calls(graph: Graph, launches: GraphLaunches, length_ns: I64, stance: Stance
     return new
 
 
-def _items(graph: Graph, launches: GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
+def _items_of_graph(graph: Graph, launches: GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
     """Return the items: those of a graph wait for its launch, and follow each other as kernels of a graph do."""
     items, constants = graph.items, graph.constants
     graph_of_item = launches.of_items(graph)
@@ -289,7 +295,7 @@ def _updates(recorded: RecordedParts) -> Bool:
     return result
 
 
-INTERVENTION = Intervention(
+GRAPH = Intervention(
     id="graph",
     meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
     "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
@@ -306,6 +312,120 @@ INTERVENTION = Intervention(
     advice="Capture the model in a CUDA graph.\n"
     "Use torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for training, or "
     "torch.cuda.graph(...) around a step with static inputs, after a warm-up on a side stream.",
-    apply=_apply,
+    apply=_graph,
     uses=("graph_call_ns", "graph_node_call_ns", "graph_latency_ns", "graph_gap_ns"),
+)
+
+
+# -- An optimizer with fused=True --------------------------------------------------------------------
+
+
+_TRAFFIC = {Stance.BEST: 1 / 3, Stance.EXPECTED: 0.4, Stance.WORST: 1.0}
+"""Part of the memory traffic that is left: a fused Adam reads and writes 7 values for each parameter where its separate
+operations do 21, a fused SGD with momentum 5 instead of 8."""
+_TENSORS = 30
+"""Minimum number of tensors that one launch updates (ATen/native/cuda/MultiTensorApply.cuh)."""
+
+_STAYS = re.compile(r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$")
+"""Functions of `torch/optim` that run beside a fused optimizer, too, as `file:function`."""
+
+
+def _fused(graph: Graph, request: Request) -> Applied:
+    names = [name for name in names_of(graph.trace.annotations)[1] if name.startswith(OPTIMIZER_STEP)]
+    found = [graph_launches(graph, replace(request, argument=name)) for name in names]
+    groups = [launches.take(~_is_fused(graph, launches)) for launches in found]
+    gone = np.concatenate([NOTHING, *(_gone(launches, request.stance) for launches in groups)])
+    part = _disappears(graph, request, gone)
+    calls, items = graph.calls.copied("before_ns", "length_ns"), graph.items
+    for column in (calls.before_ns, calls.length_ns):
+        column[gone] -= np.rint(part * column[gone]).astype(np.int64)
+    for launches in groups:
+        items = _items_of_fused(replace(graph, items=items), launches, request.stance)
+    rows = np.concatenate([NOTHING, *(launches.calls for launches in groups)])
+    spared = int((graph.calls.before_ns - calls.before_ns + graph.calls.length_ns - calls.length_ns).sum())
+    what = f"{plural(len(rows), 'launch')} of optimizers become few, which takes the host {duration(spared)} less."
+    return Applied(replace(graph, calls=calls, items=items), rows, len(rows), what)
+
+
+def _disappears(graph: Graph, request: Request, gone: I64) -> float:
+    """Return which part of the host's time for some calls disappears.
+
+    Samples in the optimizer limit it, without those in functions that a fused optimizer calls, too. The recorder may
+    have slowed the optimizer more than the rest of the step.
+    """
+    activity = graph.trace.host_activity
+    stacks = () if activity is None else main_stacks(activity)
+    if activity is None or not stacks:
+        return 1.0
+    updates = [_is_update([activity.frames[number] for number in stack.frames]) for stack in stacks]
+    samples = sum(stack.samples for stack in stacks)
+    inside = sum(stack.samples for stack, chosen in zip(stacks, updates, strict=True) if chosen)
+    low, high = proportion(inside / samples, samples)
+    share = {Stance.BEST: high, Stance.WORST: low}.get(request.stance, inside / samples)
+    work = np.zeros(len(graph.calls))
+    work[gone] = graph.calls.before_ns[gone] + graph.calls.length_ns[gone]
+    return part_of_steps(graph, request, work, share)
+
+
+def _is_update(frames: Frames) -> bool:
+    """Return whether a stack is in an optimizer's update of parameters."""
+    own = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
+    return bool(own) and not any(_STAYS.search(function) for function in own)
+
+
+def _is_fused(graph: Graph, launches: GraphLaunches) -> Bool:
+    """Return a mask of the groups of launches with a fused kernel: that optimizer is fused already."""
+    fused_ops = graph.trace.gpu_ops.named(lambda name: "Fused" in name)
+    fused_calls = graph.items.call[graph.item_of_op[fused_ops]]
+    fused: Bool = np.bincount(launches.number, weights=among(launches.calls, fused_calls)) > 0
+    return fused
+
+
+def _gone(launches: GraphLaunches, stance: Stance) -> I64:
+    """Return the calls that disappear: all but the first of each group, and at worst but one for every few tensors."""
+    place = np.arange(len(launches.calls)) - launches.begins[launches.number]
+    return launches.calls[place % _TENSORS > 0 if stance == Stance.WORST else place > 0]
+
+
+def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> DeviceItems:
+    """Return the items: the first on each lane does the work of its group, the others are gone."""
+    items, number = graph.items, launches.of_items(graph)
+    inside = np.flatnonzero((number >= 0) & ~items.gone)
+    lane = number[inside] * len(graph.streams) + items.lane[inside]
+    _, first, group = np.unique(lane, return_index=True, return_inverse=True)
+    new = items.copied("duration_ns", "gone")
+    new.gone[inside] = True
+    new.gone[inside[first]] = False
+    new.duration_ns[inside[first]] = _work_ns(graph, inside, group, len(first), stance)
+    return new
+
+
+def _work_ns(graph: Graph, inside: I64, group: I64, groups: int, stance: Stance) -> I64:
+    """Return the length of each group's merged kernel.
+
+    A kernel of a small tensor takes as long as the shortest kernel of its kind, for launching alone. Only at worst, the
+    merged kernel takes that time for each of them.
+    """
+    kind = np.zeros(len(graph.items), np.int64)
+    kind[graph.item_of_op] = graph.trace.gpu_ops.name_id
+    lengths = graph.items.duration_ns[inside]
+    alike = groups_of((group, kind[inside]))
+    shortest = np.full(int(alike.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(shortest, alike, lengths)
+    several = np.bincount(alike)
+    work = lengths - (0 if stance == Stance.WORST else shortest[alike] * (1 - 1 / several[alike]))
+    return np.bincount(group, weights=_TRAFFIC[stance] * work, minlength=groups)
+
+
+FUSED = Intervention(
+    id="fused",
+    meaning="In each step of an optimizer, the launches become one launch, and the kernels one kernel that reads and "
+    "writes each value once. Launches before the first and after the last stay as they are.",
+    assumptions=(
+        Premise("The kernels' time is that of their memory traffic.", True),
+        Premise("The optimizer has a fused form for all its parameters.", False),
+    ),
+    advice="Pass fused=True to the optimizer.\n"
+    "Optimizers of torch.optim without that option take foreach=True, which launches a kernel for many parameters.",
+    apply=_fused,
 )

@@ -1,0 +1,222 @@
+"""Copies on streams of their own: apart from kernels, in both directions at once, or a step ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.host import staging
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import among, distinct, groups_of
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.prediction.data_dependencies import find_needs
+from overlapscope.prediction.graph import Graph, Orders, Why
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request, ShownNeeds
+from overlapscope.prediction.interventions._changes import copies, without_time_in
+from overlapscope.prediction.steps import step_of_items
+from overlapscope.trace.model import Kind
+
+
+def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
+    """Move copies to lanes of their own, a lane for each of their lanes and directions.
+
+    Dependencies come from `find_needs`. At worst, uploads also wait for earlier kernels, and kernels for earlier
+    downloads. At best, no kernel needs an upload without evidence.
+
+    Returns:
+        The graph, and how far the recording shows the dependencies.
+    """
+    items = graph.items
+    moved = mask_of(rows, len(items))
+    lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in distinct(items.lane[rows]).tolist()]
+    lane, streams = _own_lanes(graph, lines, moved)
+    parted = lane[graph.stated.first] != lane[graph.stated.then]
+    stated = graph.stated.take(parted & (moved[graph.stated.first] | moved[graph.stated.then]))
+    tied = mask_of(stated.first, len(items)) | mask_of(stated.then, len(items))
+    first, then = [stated.first], [stated.then]
+    of_lines = [find_needs(graph, line, line[moved[line]], tied) for line in lines]
+    for line, needs in zip(lines, of_lines, strict=True):
+        copies = line[moved[line]]
+        upload = items.kind[copies] == Kind.H2D
+        waits = ~upload | (stance == Stance.WORST)
+        holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
+        first += [np.where(waits & ~needs.stated, needs.ahead, -1), np.where(holds & ~needs.stated, copies, -1)]
+        then += [copies, needs.behind]
+    earlier, later = np.concatenate(first), np.concatenate(then)
+    real = (earlier >= 0) & (later >= 0)
+    orders = Orders.of(earlier[real], later[real], graph.constants.handover_ns or 0, Why.DATA)
+    changed = replace(
+        graph,
+        items=replace(items, lane=lane, moved=items.moved | moved),
+        orders=Orders.joined([graph.orders, orders]),
+        streams=streams,
+    )
+    return changed, ShownNeeds(
+        needs=bool(len(rows)) and all((needs.stated | needs.shown).all() for needs in of_lines),
+        turns=bool(len(rows)) and all(needs.stated.all() for needs in of_lines),
+        by_shapes=sum(int(needs.by_shapes.sum()) for needs in of_lines),
+    )
+
+
+def _own_lanes(graph: Graph, lines: list[I64], moved: Bool) -> tuple[I64, tuple[tuple[int, int], ...]]:
+    """Return each item's lane after the `moved` items have left theirs, and the streams of all lanes.
+
+    New lanes have stream numbers that the trace does not use. `lines` are the items of each lane that is left.
+    """
+    lane, streams = graph.items.lane.copy(), list(graph.streams)
+    for line in lines:
+        device = streams[int(graph.items.lane[line[0]])][0]
+        for kind in (Kind.H2D, Kind.D2H):
+            leaving = line[moved[line] & (graph.items.kind[line] == kind)]
+            if len(leaving):
+                lane[leaving] = len(streams)
+                streams.append((device, max(*(stream for _, stream in streams), 0) + 1))
+    return lane, tuple(streams)
+
+
+def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applied:
+    """Move copies to lanes of their own, and describe it: `96 copies of 4.9 GB in total ...`."""
+    changed, shown = move(graph, rows, request.stance)
+    return Applied(changed, graph.callers(rows), len(rows), f"{copies(graph, rows)} {what}", shown=shown)
+
+
+# -- On streams of their own -------------------------------------------------------------------------
+
+
+def _side_stream(graph: Graph, request: Request) -> Applied:
+    items = graph.items
+    computes = distinct(items.lane[~items.is_copy & ~items.gone])
+    rows = np.flatnonzero(items.is_copy & ~items.gone & among(items.lane, computes))
+    what = "move from the kernels' streams to their own streams, one for each direction."
+    return on_own_lanes(graph, request, rows, what)
+
+
+SIDE_STREAM = Intervention(
+    id="side-stream",
+    meaning="Copies on streams that also run kernels move to their own streams, one for each direction. Events "
+    "keep the order that data needs: the next kernel waits for an upload before it, a download for the "
+    "kernel before it.",
+    assumptions=(
+        Premise(
+            "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.",
+            costed=False,
+            harmless=True,
+        ),
+        Premise(
+            "Buffers take turns: an upload need not wait for the kernels before it, nor a kernel for a download.",
+            True,
+        ),
+    ),
+    advice="Issue copies on their own CUDA streams, one for each direction.\n"
+    "Use `with torch.cuda.stream(copies):`, pinned memory and non_blocking=True. Join with events: "
+    "compute.wait_event(uploaded) before the kernel that reads the data, downloads.wait_event(computed) before "
+    "the copy back. Use two buffers in turn, or tensor.record_stream().",
+    apply=_side_stream,
+    uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
+)
+
+
+# -- Uploads and downloads at once -------------------------------------------------------------------
+
+
+def _two_way(graph: Graph, request: Request) -> Applied:
+    items = graph.items
+    present = items.is_copy & ~items.gone
+    uploads = distinct(items.lane[present & (items.kind == Kind.H2D)])
+    rows = np.flatnonzero(present & (items.kind == Kind.D2H) & among(items.lane, uploads))
+    return on_own_lanes(
+        graph, request, rows, ("to the host move away from the streams that also carry copies to the GPU.")
+    )
+
+
+TWO_WAY = Intervention(
+    id="two-way",
+    meaning="Downloads (D2H) on streams that also carry uploads (H2D) move to their own stream, so that the link "
+    "works in both directions at once. Then each direction is slower, by the contention measured for the "
+    "link.",
+    assumptions=(
+        Premise("A download needs the kernels before it on its stream.", costed=False, harmless=True),
+        Premise("Nothing on the stream needs the downloads before it: buffers take turns.", True),
+    ),
+    advice="Give downloads (D2H) their own CUDA stream.\n"
+    "Use torch.cuda.Stream(), apart from the stream of the uploads, and let it wait for the event of the kernel "
+    "that makes the data.",
+    apply=_two_way,
+    uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
+)
+
+
+# -- A step ahead ------------------------------------------------------------------------------------
+
+
+_NEVER = 2**62
+
+
+def _prefetch(graph: Graph, request: Request) -> Applied:
+    items = graph.items
+    inputs, step = _inputs(graph)
+    if not len(inputs):
+        return Applied(graph, inputs, 0, "")
+    changed, _ = move(graph, inputs, Stance.BEST)
+    # The copy of a step is for the next step, whose first kernel waits for it.
+    then = _kernels(graph, items.device[inputs], step + 1, last=False)
+    kept = replace(changed, orders=changed.orders.take(~among(changed.orders.first, inputs)))
+    needed = then >= 0
+    data = Orders.of(inputs[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
+    if request.stance == Stance.WORST:
+        # With a single buffer, the copy waits for the kernels that read it last.
+        reads = _kernels(graph, items.device[inputs], step - 1, last=True)
+        read = reads >= 0
+        data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
+    changed = replace(kept, orders=Orders.joined([kept.orders, data]))
+    if request.stance == Stance.BEST:
+        # XLA stages several arrays at once on threads of its own; nothing waits for this a step ahead.
+        changed = without_time_in(changed, staging(graph.trace)).graph
+    what = f"{copies(graph, inputs)}, for which steps wait, run one step earlier on their own stream."
+    return Applied(changed, graph.callers(inputs), len(inputs), what)
+
+
+def _inputs(graph: Graph) -> tuple[I64, I64]:
+    """Return the uploads launched before the first kernel of their step on their device, and their steps."""
+    items, step = graph.items, step_of_items(graph)
+    at = pick(graph.calls.start_ns, items.call, 0)
+    here = ~items.gone & (step >= 0)
+    kernel = here & ~items.is_copy
+    group = groups_of((items.device, step))
+    first = np.full(len(items), _NEVER)
+    np.minimum.at(first, group[kernel], at[kernel])
+    first = first[group]
+    inputs = np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first) & (first < _NEVER))
+    return inputs, step[inputs]
+
+
+def _kernels(graph: Graph, devices: I64, of_steps: I64, *, last: bool) -> I64:
+    """Return the first or last kernel of each device and step on the device's busiest lane; -1 for none."""
+    items, step = graph.items, step_of_items(graph)
+    chosen: dict[tuple[int, int], int] = {}
+    for device in distinct(items.device).tolist():
+        kernels = np.flatnonzero((items.device == device) & ~items.is_copy & ~items.gone & (step >= 0))
+        kernels = kernels[items.lane[kernels] == np.argmax(np.bincount(items.lane[kernels], minlength=1))]
+        kernels = kernels[::-1] if last else kernels
+        steps, first = np.unique(step[kernels], return_index=True)
+        chosen |= {(device, number): row for number, row in zip(steps.tolist(), kernels[first].tolist(), strict=True)}
+    wanted = zip(devices.tolist(), of_steps.tolist(), strict=True)
+    return np.array([chosen.get(place, -1) for place in wanted], np.int64)
+
+
+PREFETCH = Intervention(
+    id="prefetch",
+    meaning="Uploads that are issued before the first kernel of their step carry the next step's data: they run "
+    "on their own stream, and the next step's first kernel waits for them instead of this step's.",
+    assumptions=(
+        Premise("The next step's input is known when this step starts, and has the same size.", False),
+        Premise("Two buffers take turns, so that the copy need not wait for the kernels of the step before.", True),
+    ),
+    advice="Fetch the next batch before launching the work on this one.\n"
+    "Under `with torch.cuda.stream(copies):`, call following = batch.to(device, non_blocking=True), from pinned "
+    "memory. Before using it, call torch.cuda.current_stream().wait_stream(copies) and "
+    "following.record_stream(torch.cuda.current_stream()).",
+    apply=_prefetch,
+    uses=("handover_ns",),
+)

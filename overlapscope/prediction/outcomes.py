@@ -1,0 +1,258 @@
+"""Outcomes of changes: their replays in lucky, usual and unlucky runs, and by how much a step becomes shorter.
+
+No prediction can know how runs of a program differ. The differences here are fractions of the times, from two sets of
+32 recordings of four programs on an H200 (`docs/evaluation/noise.md`). Kernels and copies differed little between runs,
+the host's work much more. It is also unknown what untied threads wait for. Their calls stay in place, or in a lucky
+run, move with the main thread's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from operator import itemgetter
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.host_order import Calls
+from overlapscope.analysis.host_sampled import step_ns
+from overlapscope.base.intervals import covered, union
+from overlapscope.base.kept import kept
+from overlapscope.prediction.base import Base, on_device, prepare
+from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.guesses import without_guesses
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.interventions import Applied, Choice, Request, parse
+from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.result import Estimate
+from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, mean, step_times
+from overlapscope.trace.model import Trace
+
+KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
+"""The worst case includes a GPU with less idle time and a lower clock: all kernels of a training step took 5.6% longer
+once its batch was copied a step ahead (traces/further/training)."""
+COPIES = {Stance.BEST: -0.03, Stance.WORST: 0.03}
+HOST = {Stance.BEST: -0.2, Stance.WORST: 0.2}
+"""Also for copies from and to pageable memory, which the host moves."""
+HOST_OF_PLAIN = {Stance.BEST: -0.1, Stance.WORST: 0.1}
+"""If the plain step shows the host's speed, only the shares of its parts differ."""
+
+
+class Outcome(msgspec.Struct, frozen=True, eq=False):
+    """Result of interventions on a recording, under given stances."""
+
+    applied: tuple[Applied, ...]
+    graph: Graph
+    replayed: Replay
+    steps: StepTimes
+    replayed_step_ns: int
+    """Step time when many steps follow each other."""
+    step_ns: int
+    """Real step time (`Base.real_ns`)."""
+
+
+def apply(
+    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), computed: Sequence[Applied] = ()
+) -> tuple[Applied, ...]:
+    """Apply each choice to the result of the previous choices.
+
+    Args:
+        stances: Stance of each choice; `EXPECTED` for all by default.
+        computed: Results of the first choices, if they were computed before.
+
+    Returns:
+        The outcome of each choice, in order.
+    """
+    applied = [*computed]
+    each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
+    plain_ns = step_ns(base.trace) if base.plain is None else base.steps.mean_ns
+    for choice, stance in [*each][len(computed) :]:
+        graph = applied[-1].graph if applied else base.graph
+        request = Request(base.hardware, stance, base.judged, plain_ns, choice.argument)
+        applied.append(choice.intervention.apply(graph, request))
+    return tuple(applied)
+
+
+def outcome(
+    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), run: Stance = Stance.EXPECTED
+) -> Outcome:
+    """Apply the choices at their stances, and replay the result as a lucky or unlucky run."""
+    return replayed_as(base, apply(base, choices, stances), run)
+
+
+def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.EXPECTED) -> Outcome:
+    """Replay the result of `apply` as a lucky or unlucky run."""
+    graph, changed = base.graph, any(done.touched for done in applied)
+    if changed:
+        graph = spread(applied[-1].graph, run, plain=base.plain is not None, changed=True)
+    replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
+    steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
+    step_ns = steps.mean_ns
+    if changed and not steps.is_window:
+        step_ns = max(step_ns, engine_ns(graph, base.judged, replayed.start_ns, replayed.end_ns))
+    return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
+
+
+def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
+    """Return the outcome at each stance, in a run that is as lucky. `expected` is used if already computed."""
+    computed = {} if expected is None else {Stance.EXPECTED: expected}
+    return {
+        stance: computed.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance
+    }
+
+
+def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph:
+    """Return the graph of a lucky run (`BEST`) or an unlucky run (`WORST`).
+
+    Args:
+        graph: The graph.
+        stance: How lucky the run is.
+        plain: The plain step is known.
+        changed: Whether the program was changed, so that guesses, and speeds beside other work, may no longer hold.
+    """
+    if stance == Stance.EXPECTED:
+        return graph
+    items, calls = graph.items, graph.calls
+    if changed and stance == Stance.BEST:
+        calls = _tied(calls)
+        graph = without_guesses(graph)
+    host = (HOST_OF_PLAIN if plain else HOST)[stance]
+    copies, kernels = (COPIES[stance], KERNELS[stance]) if changed else (0.0, 0.0)
+    device = np.where(items.on_engine, copies, np.where(items.is_copy, host, kernels))
+    return replace(
+        graph,
+        items=replace(items, duration_ns=items.duration_ns * (1 + device)),
+        calls=replace(
+            calls,
+            before_ns=np.rint(calls.before_ns * (1 + host)).astype(np.int64),
+            length_ns=np.rint(calls.length_ns * (1 + host)).astype(np.int64),
+        ),
+    )
+
+
+def _tied(calls: Calls) -> Calls:
+    """Return the calls of untied threads as if the main thread had handed over to them."""
+    may = (calls.maybe_by >= 0) & (calls.handed_by < 0)
+    return replace(
+        calls,
+        before_ns=np.where(may, calls.start_ns - calls.end_ns[calls.maybe_by], calls.before_ns),
+        handed_by=np.where(may, calls.maybe_by, calls.handed_by),
+    )
+
+
+def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
+    """Return the predicted step and its interval."""
+    expected = taken[Stance.EXPECTED]
+    times = [taken[stance].step_ns for stance in Stance]
+    if any(done.touched for done in expected.applied):
+        # The steps of a recording differ among themselves.
+        least, most = (part / max(base.recorded.mean_ns, 1) for part in base.recorded.spread)
+        if base.plain is not None:
+            # The overhead of recording may all have been in the time that the changes remove.
+            times.append(taken[Stance.BEST].replayed_step_ns)
+            # At any stance, the result is only as certain as the plain step.
+            least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
+        times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
+    return Estimate(value=expected.step_ns, low=min(times), high=max(times))
+
+
+def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
+    """Return by how much a step becomes shorter, in runs in which the host is as fast with the changes as without.
+
+    Args:
+        base: Program without the changes.
+        taken: Outcomes of the changes by stance.
+    """
+    value = base.step_ns - taken[Stance.EXPECTED].step_ns
+    if not any(done.touched for done in taken[Stance.EXPECTED].applied):
+        return Estimate(value=value, low=value, high=value)
+    parts = [1 - each.step_ns / max(1, _unchanged_ns(base, stance)) for stance, each in taken.items()]
+    others = [value, *(round(base.step_ns * part) for part in parts)]
+    low, high = min(others), max(others)
+    if base.plain is not None and base.plain.origin == "measured":
+        # Plain steps differ by the time that the device waits, and savings of that time differ in proportion.
+        waiting_ns = max(1, base.step_ns - _busy_ns(base))
+        low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
+        high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
+    # No step becomes shorter than its copies and its kernels on one stream take.
+    most = max(value, base.step_ns - base.real_ns(least_step_ns(taken[Stance.EXPECTED].graph, base.judged)))
+    return Estimate(value=value, low=low, high=min(high, most))
+
+
+@kept()
+def _unchanged_ns(base: Base, run: Stance) -> int:
+    """Return the real step time of the unchanged program in a lucky or unlucky run."""
+    if run == Stance.EXPECTED or base.replayed is None:
+        return base.step_ns
+    graph = spread(base.graph, run, plain=base.plain is not None, changed=False)
+    replayed = replay(graph)
+    return base.real_ns(step_times(graph, base.judged, replayed.start_ns, replayed.end_ns).mean_ns)
+
+
+def _busy_ns(base: Base) -> int:
+    """Return the mean time that the device works per step."""
+    items, steps = base.graph.items, base.recorded
+    on_device = (items.device == base.device) & ~items.gone
+    busy = union(items.start_ns[on_device], items.end_ns[on_device])
+    return mean(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
+
+
+class FixGain(msgspec.Struct, frozen=True):
+    """Gain of a set of interventions in an average step; negative for a loss."""
+
+    gain_ns: Estimate
+    fix: tuple[str, ...]
+
+
+class Savings:
+    """Savings on a device of a recording or its plain program, prepared on first use."""
+
+    def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
+        self._trace, self._device, self._ready = trace, device, ready
+        self._step_ns: dict[tuple[str, ...], int | None] = {}
+        self._savings: dict[tuple[str, ...], FixGain | None] = {}
+
+    def largest(self, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
+        """Return the saving of the set of interventions that saves most by `predict`.
+
+        None if the recording cannot be replayed or no set changes anything.
+        """
+        base = self._base
+        if base is None:
+            return None
+        # The time of pinned copies is unknown if the link's rate is a guess.
+        computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
+        new = {fix: _expected(base, fix) for fix in computable if fix not in self._step_ns}
+        self._step_ns |= {fix: None if expected is None else expected.step_ns for fix, expected in new.items()}
+        known = [(step_ns, fix) for fix in computable if (step_ns := self._step_ns[fix]) is not None]
+        # Only the best is replayed at the other stances, too.
+        for _, fix in sorted(known, key=itemgetter(0)):
+            if fix not in self._savings:
+                self._savings[fix] = _saving(base, fix, new.get(fix))
+            if (saving := self._savings[fix]) is not None:
+                return saving
+        return None
+
+    @cached_property
+    def _base(self) -> Base | None:
+        base = on_device(self._ready or prepare(self._trace, None), self._device)
+        return base if base.fidelity.valid else None
+
+
+def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
+    """Return the expected outcome; None if the set changes nothing or cannot be replayed."""
+    try:
+        expected = outcome(base, parse(fix))
+    except Deadlock:
+        return None
+    return expected if base.replayed is not None and all(change.touched for change in expected.applied) else None
+
+
+def _saving(base: Base, fix: tuple[str, ...], expected: Outcome | None) -> FixGain | None:
+    """Return the saving; None if the set cannot be replayed at every stance."""
+    try:
+        return FixGain(gain(base, outcomes(base, parse(fix), expected)), fix)
+    except Deadlock:
+        return None

@@ -1,0 +1,252 @@
+"""Process groups, their collectives and the dimensions of the mesh, in words and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from overlapscope.analysis.average import rounded_mean
+from overlapscope.base.words import (
+    NOTHING,
+    Unit,
+    bandwidth,
+    bare_share,
+    clean,
+    listed,
+    number_runs,
+    percent,
+    plural,
+    size,
+    unit_for,
+)
+from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
+from overlapscope.ranks.comm_result import CommDimension, CommTime, Communication, GroupCollective, SlowGroup
+from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RanksReport, rows_of
+
+NAME_LIMIT: Final = 120
+_MOST_CHARACTERS: Final = 24
+_MOST_DIGITS: Final = 9
+"""Longer texts are not taken for numbers."""
+
+
+def group_ranks(recorded: str) -> str:
+    """Return the ranks with runs of them as one, such as `[0 to 7]`; an empty text if it would be long."""
+    numbers = recorded.removeprefix("[").removesuffix("]").split(", ")
+    plain = all(number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS for number in numbers)
+    ranks = f"[{', '.join(number_runs(map(int, numbers)))}]" if plain else clean(recorded)
+    return ranks if len(ranks) <= _MOST_CHARACTERS else ""
+
+
+def group_name(group: str, description: str, ranks: str) -> str:
+    """Return a process group's name, its description and, if they are few, its ranks."""
+    return " ".join(filter(None, (clean(group, 40), clean(description, 40), group_ranks(ranks)))) or NOTHING
+
+
+def collective(report: RanksReport, met: LateIn | Meeting) -> str:
+    """Return a collective's name, and its group if the job has several: `allreduce of [0, 8]`.
+
+    If few ranks are in no other group, they say enough of it.
+    """
+    groups = {(row.group, row.group_ranks) for row in (*report.communication.rows, met)}
+    ranks = group_ranks(met.group_ranks)
+    alone = len({group for group, ranks_of in groups if ranks_of == met.group_ranks}) == 1
+    named = " ".join(filter(None, (clean(met.group, 40), ranks)))
+    name = ranks if ranks and alone else f"group {named}" if named else "an unknown group"
+    return f"{clean(met.collective, 80)}{f' of {name}' if len(groups) > 1 else ''}"
+
+
+def meeting_name(report: RanksReport, meeting: Meeting) -> str:
+    """Return a meeting's name, such as `allreduce of group dp, no. 12`, counted from 0 as in the JSON."""
+    return f"{collective(report, meeting)}, no. {meeting.index}"
+
+
+# -- Collectives of process groups -------------------------------------------------------------------
+
+
+def _basis(every: Communication) -> str:
+    return "an average step" if every.steps else "all time after the lead-in"
+
+
+def _shares(every: Communication, row: GroupCollective | CommDimension) -> int:
+    """Return the number of ranks and steps that a figure of a row is the sum of."""
+    return max(row.ranks, 1) * (every.steps or 1)
+
+
+def _times(
+    every: Communication, shown: Sequence[GroupCollective | CommDimension]
+) -> tuple[Unit, Callable[[Callable[[CommTime], int]], Callable[[GroupCollective | CommDimension], Cell]]]:
+    """Return a unit for the times of some rows, and a function of columns of them: of an average step and rank."""
+    unit = unit_for(max(rounded_mean(row.time.busy_ns, _shares(every, row)) for row in shown))
+    return unit, lambda of: lambda row: Cell(unit.number(rounded_mean(of(row.time), _shares(every, row))))
+
+
+def groups_table(report: RanksReport, *, rows: int) -> Table:
+    """Return the table of the collectives of each process group: figures of an average step of an average rank."""
+    every = report.communication
+    if not every.rows:
+        return Table("", ())
+    shown = every.rows[:rows]
+    unit, time = _times(every, shown)
+
+    def count(row: GroupCollective) -> Cell:
+        return Cell(f"{row.count / _shares(every, row):,.3g}")
+
+    def moved(row: GroupCollective) -> Cell:
+        return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, _shares(every, row))))
+
+    table = table_of(
+        shown,
+        (words("collective", flexible=True), lambda row: Cell(clean(row.collective, NAME_LIMIT))),
+        (
+            Column("group", number=False, flexible=True),
+            lambda row: Cell(group_name(row.group, row.description, row.group_ranks)),
+        ),
+        (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
+        (Column("count", spare=4), count),
+        (Column("message", spare=5), moved),
+        (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
+        (Column("exposed"), time(lambda spent: spent.exposed_ns)),
+        (Column("waiting"), time(lambda spent: spent.waiting_ns)),
+        (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
+        *_speeds(every, shown),
+        (Column("factor", number=False, spare=2), lambda row: Cell(row.bus_factor or NOTHING)),
+        title=f"Communication by process group, {_basis(every)}",
+    )
+    judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
+    over = f"{plural(every.steps, 'step')} and " if every.steps else ""
+    note = (
+        f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, or the other side of a "
+        f"message began, known for {judged} of the communication. Bus bandwidth: message size by time after that, "
+        f"times the factor of nccl-tests.{_link_note(every)}"
+    )
+    others = len(every.rows) - len(shown)
+    return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
+
+
+def _speeds(
+    every: Communication, shown: Sequence[GroupCollective]
+) -> Iterator[tuple[Column, Callable[[GroupCollective], Cell]]]:
+    """Yield the columns of bus bandwidth and of the best one, if that is known."""
+    slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
+
+    def reached(row: GroupCollective) -> Cell:
+        tone: Tone = "poor" if (row.collective, row.group, row.group_ranks) in slow else ""
+        return Cell(bandwidth(row.bus_gb_per_s), tone=tone)
+
+    def best(row: GroupCollective) -> float | None:
+        return every.dimensions[row.dimension].best_gb_per_s
+
+    yield Column("bus GB/s"), reached
+    if any(best(row) is not None for row in shown):
+        yield Column("best", spare=6), lambda row: Cell(bandwidth(best(row)))
+
+
+def _link_note(every: Communication) -> str:
+    """Return a note on the best speeds; nothing if no speed is known."""
+    if all(row.bus_gb_per_s is None for row in every.rows):
+        return ""
+    note = " Best: the highest in the dimension, of 3 collectives or more alike."
+    if every.nvlink_gb_per_s is not None:
+        note += (
+            f" NVLink moves {every.nvlink_gb_per_s:g} GB/s each way by the data sheet; whether a group stays within it "
+            "is unknown."
+        )
+    return note
+
+
+# -- Dimensions of the mesh --------------------------------------------------------------------------
+
+_NAME_LIMIT: Final = 40
+_MOST_SETS: Final = 2
+_MOST_SLOW: Final = 2
+_WORTH_NAMING: Final = 0.05
+"""Minimum share of a dimension in the exposed communication to be named."""
+
+
+def mesh_sentences(report: RanksReport) -> Iterator[str]:
+    """State the mesh if it has several dimensions, what each costs, and which groups are slower than their peers."""
+    every = report.communication
+    if every.mesh is not None and len(every.mesh.shape) > 1:
+        yield _mesh(every, every.mesh.shape)
+    yield from _exposed(every)
+    costly = [slow for slow in every.slow_groups if _costs(report, every, slow)]
+    for slow in costly[:_MOST_SLOW]:
+        name = group_name(slow.group, slow.description, slow.group_ranks)
+        yield (
+            f"Group {name} transfers at {bandwidth(slow.bus_gb_per_s)} GB/s, "
+            f"{plural(slow.peers, 'other group')} of {_name(every.dimensions[slow.dimension])} at "
+            f"{bandwidth(slow.peers_gb_per_s)} GB/s ({clean(slow.collective, _NAME_LIMIT)} of {size(slow.bytes)}): a "
+            "slow link or network card, other traffic, or compute beside it."
+        )
+
+
+def _exposed(every: Communication) -> Iterator[str]:
+    """State each dimension's part of the exposed communication if several are known."""
+    whole, known = every.time.exposed_ns, [each for each in every.dimensions if each.group_size is not None]
+    costly = [each for each in every.dimensions if each.time.exposed_ns > _WORTH_NAMING * whole > 0]
+    if len(known) > 1 and costly:
+        shares = listed(f"{_name(each)} {percent(100 * each.time.exposed_ns / whole)}" for each in costly)
+        together = ", partly at the same time" if sum(each.time.exposed_ns for each in costly) > whole else ""
+        yield f"Exposed communication by dimension: {shares}{together}."
+
+
+def _mesh(every: Communication, shape: tuple[int, ...]) -> str:
+    parts = []
+    for place, length in enumerate(shape):
+        own = [each for each in every.dimensions if each.spans == (place,)]
+        names = dict.fromkeys(map(_name, own))
+        parts.append(f"{listed(names)} across {_sets(own[0])}" if own else f"{length} without groups of its own")
+    return f"Mesh: {_shape(shape)}: {'; '.join(parts)}."
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(f"{length:,}" for length in shape)
+
+
+def _name(dimension: CommDimension) -> str:
+    return clean(dimension.name, _NAME_LIMIT) or "unknown groups"
+
+
+def _sets(dimension: CommDimension) -> str:
+    """Return the ranks of the first groups, such as `{0, 4}, {1, 5}, ...`."""
+    sets = [f"{{{', '.join(number_runs(ranks))}}}" for ranks in dimension.group_ranks[:_MOST_SETS]]
+    return ", ".join([*sets, *(["..."] if len(dimension.group_ranks) > len(sets) else [])])
+
+
+def _costs(report: RanksReport, every: Communication, slow: SlowGroup) -> bool:
+    """Return whether a slow group loses at least 1% of the ranks' time."""
+    spans = [row.span_ns for row in rows_of(report) if row.joined]
+    return bool(spans) and 100 * slow.lost_ns >= LEAST_PCT * (every.steps or 1) * max(spans)
+
+
+def dimensions_table(report: RanksReport, *, rows: int) -> Table:
+    """Return the table of dimensions if there are several: figures of an average step of an average rank."""
+    every = report.communication
+    if len(every.dimensions) < 2:
+        return Table("", ())
+    shown = every.dimensions[:rows]
+    unit, time = _times(every, shown)
+
+    def groups(each: CommDimension) -> Cell:
+        return Cell(f"{each.groups:,} x {NOTHING if each.group_size is None else f'{each.group_size:,}'}")
+
+    table = table_of(
+        shown,
+        (words("dimension", flexible=True), lambda each: Cell(_name(each))),
+        (Column("groups", number=False), groups),
+        (Column("ranks", number=False, flexible=True, spare=1), lambda each: Cell(_sets(each) or NOTHING)),
+        (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
+        (Column("exposed"), time(lambda spent: spent.exposed_ns)),
+        (Column("waiting"), time(lambda spent: spent.waiting_ns)),
+        (Column("transfer"), time(lambda spent: spent.transfer_ns)),
+        (Column("not judged", spare=2), time(lambda spent: spent.unjudged_ns)),
+        title=f"Communication by dimension, {_basis(every)}",
+    )
+    mesh = every.mesh
+    note = ""
+    if mesh is not None:
+        note = f"Mesh: {_shape(mesh.shape)}." if mesh.shape else f"The mesh is unknown: {clean(mesh.reason, 200)}."
+    others = len(every.dimensions) - len(shown)
+    return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON.".lstrip() if others else note)

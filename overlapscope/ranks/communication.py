@@ -1,0 +1,458 @@
+"""Time, bandwidth and causes of the communication of the compared ranks, by process group and dimension of the mesh.
+
+Each rank's window begins with the first and ends with the last step that is judged on all ranks. Without such steps, it
+is the whole time after the lead-in. Each nanosecond of it in which some kernel runs is hidden or exposed. It is also
+waiting for the last rank or a message's other side, transfer, or not judged. Kernels of different rows may run at the
+same time, so all communication together can be shorter than the sum of the rows.
+
+Exposed communication has one cause for each nanosecond, as for a single rank, which can't tell waiting from transfer.
+Time before the last rank arrived is `straggler`, unless compute could have run (`ReducedRank.held_comm`), and time
+before the other side of a message began is `message-wait`, whatever its cause was. `waiting-or-transfer` after that is
+`transfer`, if all members of the group were recorded. Without arrivals, a rank's own causes stay.
+
+A transfer lasts from the last arrival to the end of that rank's kernel. Only collectives of whole groups count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Final, TypeAlias
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.messages import bus_factor
+from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.grouping import distinct, groups_of, rows_by
+from overlapscope.base.intervals import (
+    EMPTY,
+    I64,
+    Bool,
+    Intervals,
+    clip,
+    covered,
+    intersect,
+    join,
+    subtract,
+    total,
+    union,
+)
+from overlapscope.base.words import listed
+from overlapscope.catalog.causes import COMM_CAUSES, CommCause
+from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
+from overlapscope.ranks.collectives import Kernels, of_whole_groups
+from overlapscope.ranks.comm_result import (
+    CommDimension,
+    CommTime,
+    Communication,
+    DeviceMesh,
+    GroupCollective,
+    SlowGroup,
+)
+from overlapscope.ranks.mesh import UNDESCRIBED, RankGroup, families, ranks_of_group, rebuild
+from overlapscope.ranks.pairs import transfers as message_transfers
+from overlapscope.ranks.reduced import ReducedRank, stated_world_size
+from overlapscope.ranks.waits import Axis, RankWaits
+
+# -- Windows -----------------------------------------------------------------------------------------
+
+
+class JudgedWindows(Struct, frozen=True, eq=False):
+    """The judged window of each rank, and what all kernels do in it. Times are on the common axis."""
+
+    axis: Axis
+    start_ns: I64
+    """Start of each kernel, cut at its rank's window."""
+    end_ns: I64
+    """End of each kernel, cut at its rank's window; not after the start if none of it is inside."""
+    begins: Bool
+    """True for kernels that begin inside."""
+    judged: Bool
+    """True for kernels whose wait is known."""
+    waited_until_ns: I64
+    """End of each kernel's wait, cut at its rank's window."""
+    judged_until_ns: I64
+    """End of the time that is known to be waiting or transfer: the end of the wait if members aren't recorded."""
+
+    def inside(self, rows: I64) -> I64:
+        """Return those of some kernels that begin or run inside."""
+        return rows[self.begins[rows] | (self.end_ns[rows] > self.start_ns[rows])]
+
+
+def judged_windows(ranks: Sequence[ReducedRank], waits: RankWaits) -> JudgedWindows:
+    """Return the windows of the steps that all ranks judge; without any, of the time after the lead-in."""
+    axis, met, kernels = Axis(ranks), waits.meetings.row, waits.meetings.kernels
+    judged = axis.windows(waits.steps)
+    begin, end = judged.starts[kernels.rank], judged.ends[kernels.rank]
+    start = kernels.start_ns + axis.shift[kernels.rank]
+    waited = np.zeros(len(start), np.int64)
+    waited[met] = waits.arrivals.waited_ns
+    whole = of_whole_groups(waits.meetings, stated_world_size(ranks))
+    messages = waits.messages.kernel
+    waited[messages], whole[messages] = waits.messages.waited_ns, True
+    end_ns, waited_until_ns = (
+        np.clip(side, begin, end) for side in (kernels.end_ns + axis.shift[kernels.rank], start + waited)
+    )
+    return JudgedWindows(
+        axis=axis,
+        start_ns=np.clip(start, begin, end),
+        end_ns=end_ns,
+        begins=(start >= begin) & (start < end),
+        judged=mask_of(np.concatenate([met, messages]), len(start)),
+        waited_until_ns=waited_until_ns,
+        judged_until_ns=np.where(whole, end_ns, waited_until_ns),
+    )
+
+
+def time_in(windows: JudgedWindows, rows: I64) -> CommTime:
+    """Return the time in which some kernels run, and its parts."""
+    matched = rows[windows.judged[rows]]
+    busy = union(windows.start_ns[rows], windows.end_ns[rows])
+    judged = union(windows.start_ns[matched], windows.judged_until_ns[matched])
+    waiting = union(windows.start_ns[matched], windows.waited_until_ns[matched])
+    exposed = clip(windows.axis.exposed, busy.starts[0], busy.ends[-1]) if len(busy.starts) else EMPTY
+    busy_ns, judged_ns, waiting_ns = total(busy), total(judged), total(waiting)
+    exposed_ns, exposed_judged_ns, exposed_waiting_ns = (
+        int(covered(exposed, part.starts, part.ends).sum()) for part in (busy, judged, waiting)
+    )
+    return CommTime(
+        busy_ns=busy_ns,
+        hidden_ns=busy_ns - exposed_ns,
+        exposed_ns=exposed_ns,
+        waiting_ns=waiting_ns,
+        transfer_ns=judged_ns - waiting_ns,
+        unjudged_ns=busy_ns - judged_ns,
+        exposed_waiting_ns=exposed_waiting_ns,
+        exposed_transfer_ns=exposed_judged_ns - exposed_waiting_ns,
+        exposed_unjudged_ns=exposed_ns - exposed_judged_ns,
+    )
+
+
+# -- Causes ------------------------------------------------------------------------------------------
+
+CommCauses = Mapping[CommCause, Intervals]
+"""Exposed communication by cause, on the axis of all ranks."""
+
+
+def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCauses:
+    """Return the exposed communication of the compared ranks by cause."""
+    axis, arrivals = Axis(ranks), waits.arrivals
+    # A rank whose trace shows no causes has none.
+    own = [
+        axis.of([rank.comm_causes[number] if rank.comm_causes else EMPTY for rank in ranks])
+        for number in range(len(COMM_CAUSES))
+    ]
+    straggling = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns), axis.held)
+    waiting = join(straggling, intersect(axis.exposed, waits.in_messages))
+    # Of other kernels, a rank that isn't recorded may have come last, or nothing is known.
+    judged = _of_whole_groups(ranks, waits, axis)
+    causes = {cause: subtract(times, waiting) for cause, times in zip(COMM_CAUSES, own, strict=True)}
+    # Ranks whose trace shows no causes, such as those recorded on the host, have exposed time without any.
+    unexplained = subtract(axis.exposed, join(EMPTY, *own, waiting))
+    causes[CommCause.UNKNOWN] = join(causes[CommCause.UNKNOWN], unexplained)
+    either = causes[CommCause.WAITING_OR_TRANSFER]
+    causes |= {
+        CommCause.STRAGGLER: straggling,
+        CommCause.MESSAGE_WAIT: subtract(waiting, straggling),
+        CommCause.TRANSFER: intersect(either, judged),
+        CommCause.WAITING_OR_TRANSFER: subtract(either, judged),
+    }
+    return {cause: causes[cause] for cause in CommCause}
+
+
+def by_rank(ranks: Sequence[ReducedRank], causes: CommCauses) -> list[dict[str, int]]:
+    """Return the exposed communication of each compared rank by cause."""
+    axis = Axis(ranks)
+    times = {str(cause): axis.by_rank(times).tolist() for cause, times in causes.items()}
+    return [{cause: each[place] for cause, each in times.items()} for place in range(len(ranks))]
+
+
+def of_single(rank: ReducedRank) -> dict[str, int]:
+    """Return the exposed communication by cause of a rank that was not compared with others."""
+    times = {str(cause): 0 for cause in CommCause}
+    times |= {str(cause): total(each) for cause, each in zip(COMM_CAUSES, rank.comm_causes, strict=False)}
+    times[CommCause.UNKNOWN] += rank.buckets.exposed_comm_ns - sum(times.values())
+    return times
+
+
+def _of_whole_groups(ranks: Sequence[ReducedRank], waits: RankWaits, axis: Axis) -> Intervals:
+    """Return the time with communication, all of it matched between all members of its group or both sides."""
+    met, kernels = waits.meetings, waits.meetings.kernels
+    begin, end = (side + axis.shift[kernels.rank] for side in (kernels.start_ns, kernels.end_ns))
+    whole = of_whole_groups(met, stated_world_size(ranks))
+    whole[waits.messages.kernel] = True
+    return subtract(union(begin[whole], end[whole]), union(begin[~whole], end[~whole]))
+
+
+# -- Transfers ---------------------------------------------------------------------------------------
+
+SLOW_SHARE: Final = 0.8
+"""A group is slow if its speed is less than this fraction of its peers'. In recordings of H200s (`tests/ranks.tar.xz`),
+the middle half of the same collective's transfers lies within 14%."""
+SLOW_CALLS: Final = 8
+"""Minimum number of collectives of a group and of each of its peers, so that two lie beyond each quartile."""
+_BEST_CALLS: Final = 3
+"""Minimum number of collectives whose median is a speed that was reached."""
+
+
+Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+class Transfers(Columns, frozen=True):
+    """Transfers of collectives of whole groups, one row each."""
+
+    kind: I64
+    """Index into `Kernels.kinds`."""
+    bytes: I64
+    """Size of a member's message; -1 where unknown, or where the members' messages differ."""
+    took_ns: I64
+    """Time from the last arrival to the end of that rank's kernel."""
+    shortest_ns: I64
+    """Length of the shortest kernel. It is the same if the clocks are right, and doesn't depend on them."""
+
+
+def find_transfers(waits: RankWaits, begins: Bool) -> Transfers:
+    """Return the transfers of the meetings whose last rank's kernel begins in its window, according to a mask."""
+    meetings, kernels = waits.meetings, waits.meetings.kernels
+    if not len(meetings):
+        return Transfers.empty()
+    size, first = kernels.bytes[meetings.row], meetings.first[:-1]
+    length = meetings.end_ns - meetings.start_ns
+    least, most = (side.reduceat(size, first) for side in (np.minimum, np.maximum))
+    late = meetings.row[waits.latest.row]
+    group_size = kernels.by_kind(lambda kind: kind.group_size)[meetings.kind]
+    transfers = Transfers(
+        kind=meetings.kind,
+        bytes=np.where(least == most, least, -1),
+        took_ns=kernels.end_ns[late] - kernels.start_ns[late],
+        shortest_ns=np.minimum.reduceat(length, first),
+    )
+    return transfers.take((np.diff(meetings.first) == group_size) & begins[late])
+
+
+def sums(transfers: Transfers) -> dict[int, tuple[int, int]]:
+    """Return the bytes and the time of all transfers of each kind whose sizes are all known."""
+    return {
+        kind: (int(transfers.bytes[rows].sum()), int(transfers.took_ns[rows].sum()))
+        for kind, rows in rows_by(transfers.kind)
+        if (transfers.bytes[rows] >= 0).all()
+    }
+
+
+def best_speed(transfers: Transfers, kinds: Sequence[CommKind]) -> float | None:
+    """Return the highest bus bandwidth that the collectives of a kind and size typically reached, in GB/s."""
+    reached = []
+    sized = transfers.take((transfers.bytes > 0) & (transfers.took_ns > 0))
+    for _, rows in rows_by(groups_of([sized.kind, sized.bytes])) if len(sized) else ():
+        kind = kinds[int(sized.kind[rows[0]])]
+        factor = bus_factor(kind.collective, kind.group_size)
+        if factor is not None and len(rows) >= _BEST_CALLS:
+            reached.append(float(factor[0] * int(sized.bytes[rows[0]])) / float(np.median(sized.took_ns[rows])))
+    return max(reached, default=None)
+
+
+def slow_groups(transfers: Transfers, kinds: Sequence[CommKind], dimension: int) -> list[SlowGroup]:
+    """Return the groups of a dimension that are slower than their peers.
+
+    Compared are the same collective and size of message. A group is slow if its median bandwidth is less than
+    `SLOW_SHARE` of the median of its peers', by more than the error of timestamps, and its fastest quarter begins where
+    the slowest quarter of a typical peer does, and it loses time in all. The size that lost most counts.
+    """
+    alike: defaultdict[tuple[str, int], dict[int, I64]] = defaultdict(dict)
+    sized = transfers.take(transfers.bytes > 0)
+    for _, rows in rows_by(groups_of([sized.kind, sized.bytes])) if len(sized) else ():
+        if len(rows) >= SLOW_CALLS:
+            kind = int(sized.kind[rows[0]])
+            alike[kinds[kind].collective, int(sized.bytes[rows[0]])][kind] = sized.shortest_ns[rows]
+    found: dict[int, SlowGroup] = {}
+    for (_, size), groups in alike.items():
+        quartiles = {kind: np.percentile(took, (25, 50, 75)) for kind, took in groups.items()}
+        for kind, took in groups.items():
+            peers = [each for other, each in quartiles.items() if other != kind]
+            slow = _slow(kinds[kind], size, took, quartiles[kind], peers, dimension) if peers else None
+            if slow is not None and (kind not in found or slow.lost_ns > found[kind].lost_ns):
+                found[kind] = slow
+    return [*found.values()]
+
+
+def _slow(
+    kind: CommKind, size: int, took: I64, own: Floats, peers: Sequence[Floats], dimension: int
+) -> SlowGroup | None:
+    _, usual, slowest = np.median(peers, axis=0)
+    quick, typical, _ = own
+    lost = int(took.sum()) - round(float(usual) * len(took))
+    if typical * SLOW_SHARE <= usual or typical - usual <= TIMESTAMP_ERROR_NS or quick <= slowest or lost <= 0:
+        return None
+    factor = bus_factor(kind.collective, kind.group_size)
+    moved = float(size * (factor[0] if factor is not None else 1))
+    return SlowGroup(
+        collective=kind.collective,
+        group=kind.group,
+        description=kind.description,
+        group_ranks=kind.ranks,
+        dimension=dimension,
+        bytes=size,
+        count=len(took),
+        bus_gb_per_s=moved / round(float(typical)),
+        peers=len(peers),
+        peers_gb_per_s=moved / max(round(float(usual)), 1),
+        lost_ns=lost,
+    )
+
+
+# -- Dimensions of the device mesh -------------------------------------------------------------------
+
+_NAMED_BY = 2
+"""Maximum number of collectives that name groups without a description."""
+_NO_GROUP = RankGroup("", -1, ())
+
+
+def _find_dimensions(
+    ranks: Sequence[ReducedRank], kernels: Kernels, windows: JudgedWindows, transfers: Transfers
+) -> tuple[DeviceMesh | None, list[tuple[CommDimension, list[int], Transfers]]]:
+    """Return the mesh, and its dimensions with their kinds of kernels and transfers, the longest exposed first."""
+    members = np.array([rank.rank for rank in ranks], np.int64)[kernels.rank]
+    kinds_of = _kinds_by_group(kernels.kinds, kernels.kind, members)
+    groups = list(kinds_of)
+    found = [[groups[place] for place in places] for places in families(groups)]
+    # Kernels without a process group say nothing about the mesh.
+    found.sort(key=lambda family: family == [_NO_GROUP])
+    grouped = [{group.ranks for group in family} for family in found if family != [_NO_GROUP]]
+    recorded = {rank.rank for rank in ranks if rank.rank is not None}
+    mesh = rebuild(grouped, stated_world_size(ranks), recorded)
+    spans = [*mesh.spanned, *[()] * (len(found) - len(mesh.spanned))]
+    kinds_in = [[kind for group in family for kind in kinds_of[group]] for family in found]
+    rows_of, transfers_of = (_rows_by_family(column, kinds_in) for column in (kernels.kind, transfers.kind))
+    every = []
+    for number, (family, kinds, along) in enumerate(zip(found, kinds_in, spans, strict=True)):
+        own, rows = transfers.take(transfers_of[number]), windows.inside(rows_of[number])
+        description, size = family[0].description, family[0].size
+        if description in UNDESCRIBED:
+            description = _by_collectives(kernels, rows, size) if size >= 0 else ""
+        sets = sorted({group.ranks for group in family})
+        dimension = CommDimension(
+            name=description,
+            groups=len({(kernels.kinds[kind].group, kernels.kinds[kind].ranks) for kind in kinds}),
+            group_size=size if size >= 0 else None,
+            group_ranks=tuple(sets) if all(sets) else (),
+            spans=along,
+            ranks=len(distinct(kernels.rank[rows])),
+            time=time_in(windows, rows),
+            best_gb_per_s=best_speed(own, kernels.kinds),
+        )
+        every.append((dimension, kinds, own))
+    every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
+    return DeviceMesh(shape=mesh.shape, reason=mesh.reason) if grouped else None, every
+
+
+def _kinds_by_group(kinds: Sequence[CommKind], kind: I64, members: I64) -> dict[RankGroup, list[int]]:
+    """Return the kinds of kernels of each process group, given the kind and the rank of each kernel."""
+    alike: defaultdict[tuple[str, str, str, int], list[int]] = defaultdict(list)
+    for number, each in enumerate(kinds):
+        alike[each.group, each.ranks, each.description, each.group_size].append(number)
+    seen = {number: distinct(members[rows]).tolist() for number, rows in rows_by(kind)}
+    by_group: defaultdict[RankGroup, list[int]] = defaultdict(list)
+    for (_, recorded, description, size), numbers in alike.items():
+        ranks = ranks_of_group(recorded, size, chain.from_iterable(seen.get(number, ()) for number in numbers))
+        by_group[RankGroup(description, size, ranks)] += numbers
+    return by_group
+
+
+def _rows_by_family(kind: I64, kinds_of: Sequence[Sequence[int]]) -> defaultdict[int, I64]:
+    """Return the rows of each family, given the kind of each row and the kinds of each family."""
+    family = np.empty(sum(map(len, kinds_of)), np.int64)
+    for number, kinds in enumerate(kinds_of):
+        family[list(kinds)] = number
+    return defaultdict(lambda: np.empty(0, np.int64), rows_by(family[kind]))
+
+
+def _by_collectives(kernels: Kernels, rows: I64, size: int) -> str:
+    """Return a name for groups without a description, by the collectives that take most of the kernels' time."""
+    times = Counter[str]()
+    for kind, own in rows_by(kernels.kind[rows]):
+        took = kernels.end_ns[rows[own]] - kernels.start_ns[rows[own]]
+        times[kernels.kinds[kind].collective] += int(took.sum())
+    names = listed([collective for collective, _ in times.most_common(_NAMED_BY)]) or "unused"
+    return f"{names} groups of {size}"
+
+
+# -- Process groups -------------------------------------------------------------------------------------------------
+
+
+def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses) -> Communication:
+    """Return the time and bandwidth of each collective of each group, the longest exposed first."""
+    windows = judged_windows(ranks, waits)
+    kernels, transfers = waits.meetings.kernels, find_transfers(waits, windows.begins)
+    moved = sums(transfers) | message_transfers(waits.messages, kernels, windows.begins)
+    mesh, dimensions = _find_dimensions(ranks, kernels, windows, transfers)
+    dimension_of = {kind: place for place, (_, kinds, _) in enumerate(dimensions) for kind in kinds}
+    slow = [each for place, (*_, own) in enumerate(dimensions) for each in slow_groups(own, kernels.kinds, place)]
+    rows = []
+    for number, of_kind in rows_by(kernels.kind):
+        inside = windows.inside(of_kind)
+        if len(inside):
+            sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(distinct(kernels.rank[inside]))
+            time, transfer = time_in(windows, inside), moved.get(number, (0, 0))
+            rows.append(_row(kernels.kinds[number], time, sizes, members, transfer, dimension=dimension_of[number]))
+    rows.sort(key=lambda row: (-row.time.exposed_ns, -row.time.busy_ns, row.group, row.group_ranks, row.collective))
+    time = time_in(windows, np.arange(len(kernels.kind)))
+    busy = union(windows.start_ns, windows.end_ns)
+    exposed = {str(cause): total(intersect(times, busy)) for cause, times in causes.items()}
+    return Communication(
+        ranks=len(ranks),
+        steps=len(waits.steps.names),
+        time=time,
+        exposed_by_cause=exposed,
+        rows=tuple(rows),
+        dimensions=tuple(dimension for dimension, *_ in dimensions),
+        mesh=mesh,
+        slow_groups=tuple(sorted(slow, key=lambda each: -each.lost_ns)),
+        nvlink_gb_per_s=nvlink_gb_per_s({rank.device_name for rank in ranks}),
+    )
+
+
+def _row(
+    kind: CommKind, time: CommTime, sizes: I64, members: int, transfer: tuple[int, int], *, dimension: int
+) -> GroupCollective:
+    moved, took_ns = transfer
+    factor = bus_factor(kind.collective, kind.group_size)
+    algorithm = moved / took_ns if took_ns else None
+    return GroupCollective(
+        collective=kind.collective,
+        group=kind.group,
+        description=kind.description,
+        group_ranks=kind.ranks,
+        group_size=kind.group_size if kind.group_size >= 0 else None,
+        ranks=members,
+        count=len(sizes),
+        bytes=int(sizes.sum()) if (sizes >= 0).all() else None,
+        time=time,
+        transferred_bytes=moved,
+        transferred_ns=took_ns,
+        algorithm_gb_per_s=algorithm,
+        bus_gb_per_s=float(algorithm * factor[0]) if algorithm is not None and factor is not None else None,
+        bus_factor=factor[1] if factor is not None else "",
+        dimension=dimension,
+    )
+
+
+# -- Speeds of links, by the names of GPUs -----------------------------------------------------------
+
+_NVLINK: Final = (
+    (re.compile(r"(Tesla |NVIDIA )?V100-SXM\d"), 150.0),
+    (re.compile(r"(NVIDIA )?A100-SXM4"), 300.0),
+    (re.compile(r"NVIDIA (H100 80GB HBM3|H200)$"), 450.0),
+    (re.compile(r"NVIDIA G?B200\b"), 900.0),
+)
+"""GPUs whose boards connect all of them by NVLink, and the GB/s of a GPU each way: half of what NVIDIA's data sheets
+state. Cards for PCIe have other names."""
+
+
+def nvlink_gb_per_s(devices: Iterable[str | None]) -> float | None:
+    """Return the bandwidth of NVLink each way; None if it is unknown for any of these GPUs, or they differ."""
+    speeds = {next((speed for name, speed in _NVLINK if device and name.match(device)), None) for device in devices}
+    return speeds.pop() if len(speeds) == 1 else None
