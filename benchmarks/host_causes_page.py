@@ -21,8 +21,7 @@ from benchmarks.host_causes import (
     trace_path,
 )
 from benchmarks.whatif_page import milliseconds
-from overlapscope.analysis.host_results import SampledStep
-from overlapscope.analysis.results import Plain
+from overlapscope.analysis.results import Plain, SampledStep
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, IdleCause
 from overlapscope.rules.finding import Finding
 

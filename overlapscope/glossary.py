@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from itertools import starmap
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
+from overlapscope import catalog
 from overlapscope.base.registry import load
+from overlapscope.base.texts import read_texts
 from overlapscope.base.words import capital, did_you_mean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
-from overlapscope.catalog.advice import NAMES, OTHERS
+from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject
-from overlapscope.catalog.checks import CHECKS, TrustCheck
-from overlapscope.catalog.terms import TERMS
+from overlapscope.catalog.checks import TrustCheck, trust_checks
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
 from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
 from overlapscope.plugin import plugins
 from overlapscope.prediction.interventions import INTERVENTIONS, Intervention
 from overlapscope.rules import RULES
+from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.lost import WORDS, rests
 
@@ -99,10 +103,14 @@ def entries() -> tuple[GlossaryEntry, ...]:
         *map(_metric, METRICS.values()),
         *map(_intervention, INTERVENTIONS.values()),
         *(entry for plugin in plugins() if plugin.words for entry in load(plugin.words)()),
-        *map(_check, CHECKS.values()),
+        *starmap(_check, trust_checks().items()),
         *(GlossaryEntry(part, "part of a recording", f"{capital(text)}.") for part, text in WORDS.items()),
-        *(GlossaryEntry(word, "term", meaning) for word, meaning in TERMS.items()),
+        *(GlossaryEntry(word, "term", meaning) for word, meaning in _terms().items()),
     )
+
+
+def _terms() -> dict[str, str]:
+    return read_texts(Path(catalog.__file__).with_name("terms.toml"), dict[str, str])
 
 
 def titled(title: str, *sentences: str) -> tuple[Block, ...]:
@@ -121,13 +129,14 @@ def _rule(rule: Rule) -> GlossaryEntry:
         for cause in of_subject.values()
         if rule.id == cause.rule or rule.id in cause.explained_by
     ]
+    words, (wrong, right) = explanation(rule.id), examples(rule.id)
     return GlossaryEntry(
         rule.id,
         f"rule, {rule.severity}",
-        rule.summary,
+        words.summary,
         (
-            Text(" ".join(rule.meaning.split())),
-            *titled("How it is computed", " ".join(rule.computation.split())),
+            Text(words.meaning),
+            *titled("How it is computed", words.computation),
             *titled("What the fix saves", rule.cost),
             *titled("What it needs", rests(rule.rests_on)),
             *titled(
@@ -137,9 +146,9 @@ def _rule(rule: Rule) -> GlossaryEntry:
                 f"`overlapscope check --forbid {rule.id}` fails if it fires.",
             ),
             Heading("Wrong", 3),
-            Code(rule.wrong.strip("\n")),
+            Code(wrong.strip()),
             Heading("Right", 3),
-            Code(rule.right.strip("\n")),
+            Code(right.strip()),
             *_elsewhere(rule.id),
         ),
     )
@@ -147,8 +156,8 @@ def _rule(rule: Rule) -> GlossaryEntry:
 
 def _elsewhere(id: str) -> Iterator[Block]:
     """Yield the advice for programs that don't use PyTorch."""
-    for framework, advice in OTHERS.items():
-        yield from titled(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
+    for framework, name in NAMES.items():
+        yield from titled(f"In {name}", advice_of(framework).get(id, "").replace("\n", " "))
 
 
 def _tries(rule: Rule) -> list[str]:
@@ -190,9 +199,9 @@ def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
     return GlossaryEntry(
         cause.id,
         _CAUSE[subject],
-        cause.meaning,
+        cause.words.meaning,
         (
-            *titled("How to fix it", cause.remedy),
+            *titled("How to fix it", cause.words.remedy),
             *titled(
                 "Related",
                 f"Found by rule {cause.rule}." if cause.rule else "",
@@ -249,16 +258,16 @@ def _metric(metric: Metric) -> GlossaryEntry:
     )
 
 
-def _check(check: TrustCheck) -> GlossaryEntry:
+def _check(id: str, check: TrustCheck) -> GlossaryEntry:
     return GlossaryEntry(
-        check.id,
+        id,
         "trust check",
         check.meaning,
         (
             *titled("What it affects", check.affects),
             *titled("What to do", check.remedy),
             *titled("What can still be compared", check.comparable),
-            *titled("Related", *_named_alike(check.id)),
+            *titled("Related", *_named_alike(id)),
         ),
     )
 

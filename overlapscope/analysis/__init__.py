@@ -11,13 +11,11 @@ from msgspec.structs import replace
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device, describe
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_sampled import sampled_step
-from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
-from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.results import Check, TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
-from overlapscope.analysis.trust_results import Check
 from overlapscope.base.memory import check_room
 from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace
@@ -83,10 +81,14 @@ def _analyze(
             check_step(trace.source, step, trace.annotations)
         if range is not None:
             check_known(trace.source, "range", range, names_of(trace.annotations)[1])
-        for what, asked in (("step", step), ("range", range)):
-            if asked is not None:
-                raise NotInTrace(f"{trace.source}: {what} {asked} launched nothing on the GPU; choose another.")
-    host = describe_host(trace) if described else None
+        for what, name in (("step", step), ("range", range)):
+            if name is not None:
+                raise NotInTrace(f"{trace.source}: {what} {name} launched nothing on the GPU; choose another.")
+    host = None
+    if described and not len(trace.gpu_ops):
+        from overlapscope.analysis.host_use import describe_host
+
+        host = describe_host(trace)
     result = TraceResult(
         source=trace.source,
         rank=trace.rank,

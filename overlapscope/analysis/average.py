@@ -9,18 +9,17 @@ nanoseconds, and every percentage is a ratio of the sums.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import HostTime, Period, PerStep, PhaseFigures, ServedSteps
-from overlapscope.analysis.group_results import CopyGroup, Evidence, HostStall, KernelGroup
-from overlapscope.analysis.results import Device
-from overlapscope.analysis.steps import begins_with_warm_up
+from overlapscope.analysis.figures import FIGURES, HostTime, Period, PerStep, PhaseFigures, ServedSteps, by_cause
+from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, by_subject
 from overlapscope.analysis.timeline import measured, percentage
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import (
@@ -34,23 +33,39 @@ from overlapscope.catalog.causes import (
 )
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
-COPY_LENGTHS: Final = [f"copy:{cause}" for cause in COPY_CAUSES]
+COPY_LENGTHS: Final = [f"exposed-copy:{cause}" for cause in COPY_CAUSES]
 """Names of the exposed copy time of each cause."""
-COMM_LENGTHS: Final = [f"comm:{cause}" for cause in COMM_CAUSES]
+COMM_LENGTHS: Final = [f"exposed-comm:{cause}" for cause in COMM_CAUSES]
 """Names of the exposed communication of each cause."""
-OTHER_LENGTHS: Final = [f"other:{cause}" for cause in OTHER_CAUSES]
+OTHER_LENGTHS: Final = [f"exposed-other:{cause}" for cause in OTHER_CAUSES]
 """Names of the exposed memory work of each kind."""
 IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in IDLE_CAUSES]
 """Names of the idle time of each cause."""
 PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, *OTHER_LENGTHS, *IDLE_LENGTHS)
 """Parts of a span, which add up to it: the buckets, all but the first divided by cause."""
 _Counted = TypeVar("_Counted", KernelGroup, Evidence)
-_OTHERS = (
-    *("sm", "h2d", "d2h", "comm", "other", "copy", "busy", "ideal", "both", "exposed_h2d", "exposed_d2h"),
-    *("p2p", "exposed_p2p"),
-)
+_OTHERS: Final = {
+    "sm": "engines.sm_ns",
+    "h2d": "engines.h2d_ns",
+    "d2h": "engines.d2h_ns",
+    "comm": "engines.comm_ns",
+    "other": "engines.other_ns",
+    "copy": "overlap.copy_ns",
+    "busy": "overlap.busy_ns",
+    "ideal": "overlap.ideal_ns",
+    "both": "overlap.h2d_d2h_ns",
+    "exposed_h2d": "overlap.exposed_h2d_ns",
+    "exposed_d2h": "overlap.exposed_d2h_ns",
+    "p2p": "overlap.p2p_ns",
+    "exposed_p2p": "overlap.exposed_p2p_ns",
+}
+"""Fields of a period with the lengths of other sets."""
+_other_lengths: Final = attrgetter(*_OTHERS.values())
+_SUBJECT_AND_CAUSE: Final = [name.split(":") for name in PARTS[1:]]
 COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
 """Column of each length in `lengths_of`."""
+WARM_UP_FACTOR = 1.5
+_FEWEST_BESIDE_WARM_UP = 3
 
 
 # -- Which steps ------------------------------------------------------------------------------------
@@ -100,6 +115,15 @@ def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[in
     return tuple(numbers[1:] if warm_up else numbers)
 
 
+def begins_with_warm_up(spans_ns: Sequence[int]) -> bool:
+    """Return whether the first step took over 1.5 times as long as the longest of the others.
+
+    Then it allocated, compiled or chose kernels. With fewer than three steps, the result is False.
+    """
+    enough = len(spans_ns) >= _FEWEST_BESIDE_WARM_UP
+    return enough and spans_ns[0] > WARM_UP_FACTOR * max(spans_ns[1:])
+
+
 def judged_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> tuple[int, ...]:
     """Return the numbers of the judged steps in `Device.steps`, of which the first `skip` are left out.
 
@@ -138,27 +162,9 @@ def lengths_of(periods: Sequence[Period]) -> I64:
 
 
 def _lengths(period: Period) -> list[int]:
-    buckets, engines, overlap = period.buckets, period.engines, period.overlap
-    return [
-        buckets.compute_ns,
-        *(period.exposed_comm_by_cause.get(cause, 0) for cause in COMM_CAUSES),
-        *(period.exposed_copy_by_cause.get(cause, 0) for cause in COPY_CAUSES),
-        *(period.exposed_other_by_cause.get(cause, 0) for cause in OTHER_CAUSES),
-        *(period.idle_by_cause.get(cause, 0) for cause in IDLE_CAUSES),
-        engines.sm_ns,
-        engines.h2d_ns,
-        engines.d2h_ns,
-        engines.comm_ns,
-        engines.other_ns,
-        overlap.copy_ns,
-        overlap.busy_ns,
-        overlap.ideal_ns,
-        overlap.h2d_d2h_ns,
-        overlap.exposed_h2d_ns,
-        overlap.exposed_d2h_ns,
-        overlap.p2p_ns,
-        overlap.exposed_p2p_ns,
-    ]
+    every: Mapping[str, Mapping[str, int]] = by_subject(period)  # type: ignore[assignment]
+    of_causes = [every[subject].get(cause, 0) for subject, cause in _SUBJECT_AND_CAUSE]
+    return [period.buckets.compute_ns, *of_causes, *_other_lengths(period)]
 
 
 def means(table: I64) -> dict[str, int]:
@@ -229,10 +235,7 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
             p2p_ns=ns["p2p"],
             exposed_p2p_ns=ns["exposed_p2p"],
         ),
-        exposed_copy_by_cause={str(cause): ns[f"copy:{cause}"] for cause in COPY_CAUSES},
-        exposed_comm_by_cause={str(cause): ns[f"comm:{cause}"] for cause in COMM_CAUSES},
-        exposed_other_by_cause={str(cause): ns[f"other:{cause}"] for cause in OTHER_CAUSES},
-        idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
+        **by_cause(ns),
         host=_mean_host([step.host for step in periods]),
         phase=phase_in(periods[0].name) or UNSET,
     )
@@ -272,7 +275,7 @@ def in_frame(device: Device) -> Device:
     if not rows:
         # Large reports are kept without the figures of each step.
         return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
-    copies = [_copies(group, rows) for group in device.copies if group.by_step.time_ns]
+    copies = [_copies_in_steps(group, rows) for group in device.copies if group.by_step.time_ns]
     stalls = [_stall(stall, rows) for stall in device.host_stalls if stall.by_step.host_wait_ns]
     kernels = [_counted(group, rows) for group in device.kernels if group.by_step.count]
     cases = [_counted(case, rows) for case in device.evidence if case.by_step.time_ns]
@@ -285,9 +288,20 @@ def after_lead_in(device: Device) -> Device:
         return device
     return _with_lists(
         _with_figures(device, device.judged),
-        map(_judged_copies, device.copies),
-        map(_judged_stall, device.host_stalls),
-        map(_judged_kernels, device.kernels),
+        (
+            _copies(
+                group,
+                group.judged_count,
+                group.judged_bytes,
+                group.judged_duration_ns,
+                group.judged_time_ns,
+                group.judged_exposed_ns,
+            )
+            for group in device.copies
+        ),
+        # No call is blamed for idle time in the lead-in.
+        (replace(stall, count=stall.judged_count, host_wait_ns=stall.judged_wait_ns) for stall in device.host_stalls),
+        (replace(group, count=group.judged_count, time_ns=group.judged_time_ns) for group in device.kernels),
         (
             case
             for case in device.evidence
@@ -297,17 +311,7 @@ def after_lead_in(device: Device) -> Device:
 
 
 def _with_figures(device: Device, figures: Period | PerStep) -> Device:
-    names = (
-        "span_ns",
-        "buckets",
-        "engines",
-        "overlap",
-        "exposed_copy_by_cause",
-        "exposed_comm_by_cause",
-        "exposed_other_by_cause",
-        "idle_by_cause",
-    )
-    return replace(device, **{name: getattr(figures, name) for name in names})
+    return replace(device, **{name: getattr(figures, name) for name in FIGURES})
 
 
 def _with_lists(
@@ -336,38 +340,22 @@ def _longest(group: CopyGroup | KernelGroup | Evidence) -> int:
     return -group.time_ns
 
 
-def _copies(group: CopyGroup, rows: Sequence[int]) -> CopyGroup:
+def _copies(group: CopyGroup, count: int, moved: int, took_ns: int, time_ns: int, exposed_ns: int) -> CopyGroup:
+    """Return the figures of some of a group's copies."""
+    return replace(
+        group,
+        count=count,
+        bytes=moved if group.bytes is not None else None,
+        time_ns=time_ns,
+        exposed_ns=exposed_ns,
+        gb_per_s=moved / took_ns if group.bytes is not None and took_ns else None,
+    )
+
+
+def _copies_in_steps(group: CopyGroup, rows: Sequence[int]) -> CopyGroup:
     each = group.by_step
-    moved, took = _total(each.bytes, rows), _total(each.duration_ns, rows)
-    return replace(
-        group,
-        count=_total(each.count, rows),
-        bytes=moved if group.bytes is not None else None,
-        time_ns=_mean(each.time_ns, rows),
-        exposed_ns=_mean(each.exposed_ns, rows),
-        gb_per_s=moved / took if group.bytes is not None and took else None,
-    )
-
-
-def _judged_copies(group: CopyGroup) -> CopyGroup:
-    moved, took = group.judged_bytes, group.judged_duration_ns
-    return replace(
-        group,
-        count=group.judged_count,
-        bytes=moved if group.bytes is not None else None,
-        time_ns=group.judged_time_ns,
-        exposed_ns=group.judged_exposed_ns,
-        gb_per_s=moved / took if group.bytes is not None and took else None,
-    )
-
-
-def _judged_stall(stall: HostStall) -> HostStall:
-    # No call is blamed for idle time in the lead-in.
-    return replace(stall, count=stall.judged_count, host_wait_ns=stall.judged_wait_ns)
-
-
-def _judged_kernels(group: KernelGroup) -> KernelGroup:
-    return replace(group, count=group.judged_count, time_ns=group.judged_time_ns)
+    count, moved, took_ns = (_total(column, rows) for column in (each.count, each.bytes, each.duration_ns))
+    return _copies(group, count, moved, took_ns, _mean(each.time_ns, rows), _mean(each.exposed_ns, rows))
 
 
 def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.edges import Edges
+from overlapscope.analysis.holds import Edges
 from overlapscope.analysis.host import Blocking, inside_with, launching_threads
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
@@ -92,10 +92,12 @@ def host_was_blocked(recording: DeviceRecording, blocking: I64, launch: I64, sin
     waiting = calls.take(blocking)
     rows = np.flatnonzero(launch >= 0)
     for thread, companion, which in launching_threads(trace, launch[rows]):
-        asked = rows[which]
-        launched = np.minimum(until[asked], calls.start_ns[launch[asked]])
+        of_threads = rows[which]
+        begin, end = since[of_threads], until[of_threads]
         waits = inside_with(trace, thread, companion, waiting)
-        blocked[asked] = 2 * covered(waits, since[asked], launched) >= until[asked] - since[asked]
+        blocked[of_threads] = (
+            2 * covered(waits, begin, np.minimum(end, calls.start_ns[launch[of_threads]])) >= end - begin
+        )
     return blocked
 
 

@@ -1,10 +1,12 @@
 """Order of communication and compute on a device: what each collective waited for, and which compute waits for it.
 
-It follows from streams and event waits, as far as they are known or rebuilt (`edges.py`). `order.py` also follows the
+It follows from streams and event waits, as far as they are known or rebuilt (`holds.py`). `order.py` also follows the
 host, but leaves out event waits that the trace doesn't state, which are most of them in traces of CUDA 13.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 from msgspec import Struct
@@ -17,15 +19,64 @@ from overlapscope.analysis.blockers import (
     host_was_blocked,
     last_blocking,
 )
-from overlapscope.analysis.communicators import by_communicator
+from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
-from overlapscope.base.columns import Columns, locate, pick
+from overlapscope.analysis.host import around
+from overlapscope.analysis.pieces import CommOps
+from overlapscope.base.columns import locate, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
-from overlapscope.trace.model import I8, GpuOps, Kind
+from overlapscope.trace.model import GpuOps, HostEvents, Kind, RuntimeCalls, Trace
+
+# -- Order that a communicator keeps -----------------------------------------------------------------
+
+
+@kept()
+def by_communicator(recording: DeviceRecording) -> Bool:
+    """Select edges between collectives of one group whose wait was made by the launch of the later one.
+
+    NCCL runs the collectives of a communicator one after the other. If they are on different streams, it makes the
+    later one's stream wait while the program launches it; such a wait is no wish of the program.
+
+    Returns:
+        Mask of `recording.edges`.
+    """
+    trace, ops, edges = recording.trace, recording.timeline.ops, recording.edges
+    source = edges.source
+    both = (pick(ops.kind, source) == Kind.COMM) & (ops.kind[edges.held] == Kind.COMM)
+    result: Bool = both & (ops.stream[source] != ops.stream[edges.held])
+    rows = np.flatnonzero(result)
+    if len(rows):
+        group = _groups(trace, ops)
+        held, calls = edges.held[rows], trace.runtime_calls
+        inside = [
+            around(_launching(trace), pick(calls.thread, call), pick(calls.start_ns, call))
+            for call in (edges.wait[rows], ops.launch[held])
+        ]
+        result[rows] = (group[source[rows]] == group[held]) & (group[held] >= 0)
+        result[rows] &= (inside[0] == inside[1]) & (inside[0] >= 0)
+    return result
+
+
+def _groups(trace: Trace, ops: GpuOps) -> I64:
+    """Return the process group of each op, as a row of `Trace.names`; -1 where unknown."""
+    comm = np.flatnonzero(ops.kind == Kind.COMM)
+    group = np.full(len(ops), -1, np.int64)
+    group[comm] = pick(trace.collectives.group, comm_kinds(trace, ops.take(comm)).row)
+    return group
+
+
+@kept()
+def _launching(trace: Trace) -> HostEvents:
+    """Return the ranges on the host in which PyTorch launches collectives (`nccl:all_reduce`, `nccl:coalesced`)."""
+    notes = trace.annotations
+    return notes.take(notes.named(lambda name: name.startswith("nccl:")))
+
+
+# -- What lets collectives begin ---------------------------------------------------------------------
 
 _LONGEST_CHAIN = 16
 _MOST_STREAMS = 64
@@ -50,25 +101,6 @@ class ComputeStreams(Struct, frozen=True, eq=False):
 
 
 NO_LEAD = -1
-
-
-class CommOps(Columns, frozen=True):
-    """Communication of a device with a duration, one row each by start: what let it begin, and what awaits it."""
-
-    op: I64
-    """Row of `Timeline.ops`."""
-    cause: I8
-    """Index into `COMM_CAUSES` of the cause of exposed time that an earlier begin would have hidden: `late-issue` or
-    `host-sync` if its launch let it begin, `blocked-behind` for the one before it on its stream or communicator,
-    `waiting-for-input` for an event or other op; `unknown` if nothing explains when it began."""
-    gain_ns: I64
-    """Additional time beside compute if the others of these had decided when it began."""
-    held_by: I64
-    """Row of `Timeline.ops` of the op that it waited for; -1 if it waited for none or for one of another device."""
-    call: I64
-    """Row of `Trace.runtime_calls`: its launch, or that of the op that fed it; -1 where unknown."""
-    consumer: I64
-    """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does, or its stream is `UNFOLLOWED`."""
 
 
 @kept(most=_MOST_STREAMS)
@@ -275,3 +307,47 @@ def _work_awaited_until(recording: DeviceRecording, work: ComputeStreams, op: I6
         ends = np.maximum.accumulate(np.where(work.is_work[on_stream], ops.end_ns[on_stream], _ALWAYS))
         until = np.maximum(until, pick(ends, count - 1, _ALWAYS))
     return until
+
+
+# -- Prefetch depth ----------------------------------------------------------------------------------
+
+NO_DEPTH = -1
+GATHERS = re.compile(r"all_?gather", re.IGNORECASE)
+"""Collectives that may gather weights."""
+
+
+def prefetch_depths(ops: GpuOps, calls: RuntimeCalls, comm: CommOps) -> I64:
+    """Return how many parts of the program's compute the host launches between each collective and its use.
+
+    FSDP gathers the weights of a layer by a collective. Without prefetching, the next thing launched is the layer's own
+    compute, and the depth is 0. With prefetching for the next layer, the compute of the current one is launched in
+    between, and the depth is 1. It follows from the order of launches alone, so it doesn't depend on the speed of the
+    GPU or of the network.
+
+    The first compute that waits for a collective begins a part of the program, which ends where the next one begins. A
+    part counts if any other compute is launched in it, after the collective and before the compute that waits for it.
+    So a layer of a single kernel, which waits for its weights itself, does not count.
+
+    Args:
+        ops: The device's ops.
+        calls: Calls that launched them.
+        comm: Collectives of one kind.
+
+    Returns:
+        The depths; `NO_DEPTH` if no compute waits for a collective, a launch is unknown, or one call launched both.
+    """
+    launched_ns = pick(calls.start_ns, ops.launch, -1)
+    issued_ns, used_ns = launched_ns[comm.op], pick(launched_ns, comm.consumer, -1)
+    is_use = np.zeros(len(ops), np.bool_)
+    is_use[comm.consumer[comm.consumer >= 0]] = True
+    computes_ns = np.sort(launched_ns[find_compute(ops).is_work & ~is_use & (launched_ns >= 0)])
+    begins_ns = distinct(used_ns[used_ns >= 0])
+    # Numbers of the parts that have other compute.
+    filled = distinct(np.searchsorted(begins_ns, computes_ns, side="right"))
+    first, last = np.searchsorted(begins_ns, issued_ns, side="right"), np.searchsorted(begins_ns, used_ns)
+    whole = np.searchsorted(filled, last, side="right") - np.searchsorted(filled, first, side="right")
+    # The part in which it is launched counts if compute follows in it.
+    until_ns = pick(begins_ns, first, 0)
+    follows = np.searchsorted(computes_ns, until_ns) > np.searchsorted(computes_ns, issued_ns, side="right")
+    known = (issued_ns >= 0) & (used_ns > issued_ns)
+    return np.where(known, whole + follows, NO_DEPTH)

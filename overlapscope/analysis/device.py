@@ -9,37 +9,38 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
-from overlapscope.analysis import exposed, exposed_comm
+from overlapscope.analysis import exposed
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
-from overlapscope.analysis.comm_order import CommOps
-from overlapscope.analysis.edges import Edges, find_edges
-from overlapscope.analysis.evidence import comm_evidence, copy_evidence, idle_evidence, other_evidence
-from overlapscope.analysis.figures import Period, Window
-from overlapscope.analysis.groups import find_stalls, group_copies, group_kernels
+from overlapscope.analysis.figures import FIGURES, Period, Window, by_cause
+from overlapscope.analysis.groups import (
+    comm_evidence,
+    copy_evidence,
+    find_stalls,
+    group_copies,
+    group_kernels,
+    idle_evidence,
+    other_evidence,
+)
+from overlapscope.analysis.holds import Edges, find_edges
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
-from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
-from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps
-from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime
+from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
+from overlapscope.analysis.pieces import CommOps, ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
-from overlapscope.analysis.request_waits import without_request_waits
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
-    COMM_CAUSES,
     COMM_RANK,
-    COPY_CAUSES,
     COPY_RANK,
-    IDLE_CAUSES,
     IDLE_RANK,
-    OTHER_CAUSES,
     OTHER_RANK,
 )
 from overlapscope.trace.model import Kind, PlainSteps, Trace
@@ -168,7 +169,11 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
     )
     edges = find_edges(comparable, for_causes)
     recording = recorded(comparable, for_causes, edges, blocking, steps.start_ns)
-    exposed_communication, comm = exposed_comm.attribute(recording)
+    exposed_communication, comm = ExposedComm.empty(), CommOps.empty()
+    if len(timeline.comm.starts):
+        from overlapscope.analysis import exposed_comm
+
+        exposed_communication, comm = exposed_comm.attribute(recording)
     idle = with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device)
     steps = without_request_waits(steps, idle)
     return Causes(
@@ -213,13 +218,9 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
-        span_ns=total(windows),
         lead_in_ns=0 if narrowed else lead_in,
         window=figures.window,
         main_stream=timeline.main_stream,
-        buckets=figures.buckets,
-        engines=figures.engines,
-        overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         per_step=None if narrowed else average(each_step, judged_numbers),
         outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
@@ -227,16 +228,13 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         host_after_ns=host_after_ns,
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
-        exposed_copy_by_cause=figures.exposed_copy_by_cause,
-        exposed_comm_by_cause=figures.exposed_comm_by_cause,
-        exposed_other_by_cause=figures.exposed_other_by_cause,
-        idle_by_cause=figures.idle_by_cause,
         evidence=tuple(copy_evidence(trace, timeline, causes.exposed, steps, windows)),
         host_stalls=(),
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=(),
         served=(None if narrowed else describe_served(each_step, figures)) or UNSET,
+        **{name: getattr(figures, name) for name in FIGURES},
     )
 
 
@@ -321,9 +319,6 @@ def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: b
         buckets=buckets,
         engines=engines,
         overlap=overlap,
-        exposed_copy_by_cause={str(cause): ns[f"exposed-copy:{cause}"] for cause in COPY_CAUSES},
-        exposed_comm_by_cause={str(cause): ns[f"exposed-comm:{cause}"] for cause in COMM_CAUSES},
-        exposed_other_by_cause={str(cause): ns[f"exposed-other:{cause}"] for cause in OTHER_CAUSES},
-        idle_by_cause={str(cause): ns[f"idle:{cause}"] for cause in IDLE_CAUSES},
+        **by_cause(ns),
         partial=partial,
     )

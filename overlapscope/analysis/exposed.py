@@ -21,7 +21,7 @@ from overlapscope.analysis.event_waits import EXACT, SURE_HANDOVER_NS, handover_
 from overlapscope.analysis.pieces import ExposedCopies, ExposedOther
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import rows_by
+from overlapscope.base.grouping import first_of_each, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import OTHER_RANK, CopyCause, OtherCause
@@ -62,8 +62,7 @@ def attribute(recording: DeviceRecording) -> ExposedCopies:
     pairs = _pair(recording, start, period, copies)
     rank, confidence = _rank_pairs(recording, pairs)
     # A piece gets the first cause in order among its copies.
-    order = np.lexsort((rank, pairs.piece))
-    chosen = order[np.flatnonzero(np.diff(pairs.piece[order], prepend=-1))]
+    chosen = first_of_each(pairs.piece, rank)
     piece_rank = rank[chosen]
     piece_rank[end <= timeline.judged_from_ns] = RANK[CopyCause.LEAD_IN]
     excess = _without_supply(recording, start, end, piece_rank, period)
@@ -324,8 +323,7 @@ def attribute_other(timeline: Timeline) -> ExposedOther:
     starts, ends = cut_up(timeline.exposed_other, np.concatenate([begin, end]))
     which, piece = running_in(starts, begin, end)
     rank = _ranks(timeline)[rows[which]]
-    order = np.lexsort((rank, piece))
-    first = order[np.flatnonzero(np.diff(piece[order], prepend=-1))]
+    first = first_of_each(piece, rank)
     return ExposedOther.filled(
         start_ns=starts, end_ns=ends, cause=rank[first].astype(np.int8), confidence=EXACT, op=rows[which[first]]
     )

@@ -9,7 +9,7 @@ compute waits for several or for none, it belongs to the last to end. Then two q
   let it begin earlier, and more compute would have run beside it. The cause gets as much of the exposed time. The rest
   outlasted the compute beside it, or there was none.
 
-Waits follow from streams and event waits, as far as these are known or rebuilt (`edges.py`).
+Waits follow from streams and event waits, as far as these are known or rebuilt (`holds.py`).
 `docs/how-it-works/causes.md` has the causes.
 """
 
@@ -29,20 +29,19 @@ from overlapscope.analysis.blockers import (
 )
 from overlapscope.analysis.comm_order import (
     UNFOLLOWED,
-    CommOps,
     ComputeStreams,
     awaited,
+    by_communicator,
     find_begins,
     find_comm,
     find_compute,
     followed,
 )
-from overlapscope.analysis.communicators import by_communicator
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
-from overlapscope.analysis.pieces import ExposedComm
+from overlapscope.analysis.pieces import CommOps, ExposedComm, first_part
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import among, rows_by
+from overlapscope.base.grouping import among, first_of_each, rows_by
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
@@ -133,7 +132,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     free = np.full(len(op), -1, np.int64)
     sure, held = np.ones(len(op), np.bool_), np.zeros(len(op), np.bool_)
     blocks = _blocks(op, start[piece], queued.source, able_ns)
-    asked = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
+    of_program = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
     for stream, pairs in rows_by(followed(recording, work, op)):
         if stream == UNFOLLOWED:
@@ -141,7 +140,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
             sure[pairs] = blocks[pairs] = False
             continue
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), op[pairs])
-        by_any, by_stated, by_program = (awaited(which, stream) for which in (recording, stated, asked))
+        by_any, by_stated, by_program = (awaited(which, stream) for which in (recording, stated, of_program))
         for rows in following:
             row = rows[stretch[pairs]]
             waits = pick(by_any, row, 0) > place
@@ -152,8 +151,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
             sooner = pick(ops.start_ns, row, NEVER) < pick(ops.start_ns, free[pairs], NEVER)
             free[pairs] = np.where(able & sooner, row, free[pairs])
     # The collective that the next compute waits for decides, and among several the last to end.
-    order = np.lexsort((-ops.end_ns[op], free >= 0, piece))
-    chosen = order[np.flatnonzero(np.diff(piece[order], prepend=-1))]
+    chosen = first_of_each(piece, free >= 0, -ops.end_ns[op])
     return _Pieces(
         start_ns=start,
         end_ns=end,
@@ -179,14 +177,3 @@ def _late_until(recording: DeviceRecording, compute: I64) -> I64:
     """
     start, issued = pick(recording.timeline.ops.start_ns, compute, 0), pick(recording.issued, compute, 0)
     return np.where(issued == NEVER, 0, np.where(start - issued <= PROMPT_NS, start, issued))
-
-
-def first_part(granted: I64, op: I64, length: I64) -> I64:
-    """Return the part of each piece that lies in the first `granted` time of its collective's pieces."""
-    order = np.argsort(op, kind="stable")
-    sorted_length = length[order]
-    passed = np.cumsum(sorted_length) - sorted_length
-    first = np.searchsorted(op[order], op[order], side="left")
-    part = np.empty(len(op), np.int64)
-    part[order] = np.clip(granted[order] - (passed - passed[first]), 0, sorted_length)
-    return part

@@ -5,11 +5,14 @@ All times are integer nanoseconds. A percentage of nothing is None, never 0 or 1
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from overlapscope.catalog.buckets import bucket_of
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES, Subject
 from overlapscope.trace.servers import Phase
 
 
@@ -166,6 +169,24 @@ class ServedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Their tokens of requests that decode."""
 
 
+_CAUSES: Final[Mapping[Subject, Sequence[str]]] = {
+    "exposed-copy": COPY_CAUSES,
+    "exposed-comm": COMM_CAUSES,
+    "exposed-other": OTHER_CAUSES,
+    "idle": IDLE_CAUSES,
+}
+
+
+def by_cause(ns: Mapping[str, int]) -> dict[str, Any]:
+    """Return the fields of a period that divide time by cause, from the time of each cause (`idle:host-sync`)."""
+    return {
+        f"{subject.replace('-', '_')}_by_cause": {str(cause): ns[f"{subject}:{cause}"] for cause in causes}
+        for subject, causes in _CAUSES.items()
+    }
+
+
+FIGURES: Final = ("span_ns", "buckets", "engines", "overlap", *by_cause(defaultdict(int)))
+"""Fields that a device, a period and an average step have in common."""
 COPIES_MATTER_FROM = 0.01
 """Minimum share of the span for copies to matter. If they take less, their hidden share says nothing about a program.
 """

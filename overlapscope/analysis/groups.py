@@ -1,29 +1,54 @@
-"""Groups of copies, kernels and blocking calls, with the time of each group in each step."""
+"""Groups of copies, kernels, blocking calls and cases of a cause, with the time of each group in each step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
 import numpy as np
 
-from overlapscope.analysis.group_results import (
+from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.figures import Window
+from overlapscope.analysis.host import (
+    Blocking,
+    Sites,
+    name_text,
+    of_other_devices,
+    op_ids_around,
+    sites,
+    sites_of_calls,
+)
+from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime, Pieces
+from overlapscope.analysis.results import (
     CopiesByStep,
     CopyDirection,
     CopyGroup,
+    Evidence,
+    EvidenceByStep,
     HostStall,
     KernelGroup,
     KernelsByStep,
     StallsByStep,
 )
-from overlapscope.analysis.host import Blocking, name_text, of_other_devices, op_ids_around, sites_of_calls
-from overlapscope.analysis.periods import Periods
-from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.steps import step_at, sums_by_step, times_by_step
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import pick
-from overlapscope.base.grouping import among, groups_of, rows_by
-from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, total, union
-from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
+from overlapscope.base.columns import Integers, pick
+from overlapscope.base.grouping import among, distinct, first_of_each, groups_of, rows_by
+from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, cut, intersect, total, union
+from overlapscope.base.words import clean
+from overlapscope.catalog.causes import (
+    CAUSES,
+    COMM_CAUSES,
+    COPY_CAUSES,
+    IDLE_CAUSES,
+    IDLE_RANK,
+    OTHER_CAUSES,
+    STALL_CAUSES,
+    Subject,
+)
 from overlapscope.trace.comm_names import looks_like_communication
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
+from overlapscope.trace.op_names import short_kernel
 
 TINY_BYTES = 64 << 10
 """Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""
@@ -84,7 +109,7 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
     direction = _DIRECTIONS[Kind(ops.kind[first])]
     source, target = (int(devices[0]) for devices in _peers(ops.take(rows[:1])))
     exposed = intersect(ran, timeline.exposed_p2p if direction == "p2p" else timeline.exposed_copy)
-    step = step_at(steps, ops.start_ns[rows])
+    step = steps.at(ops.start_ns[rows])
 
     def after_lead_in(times: Intervals) -> int:
         return total(clip(times, timeline.judged_from_ns, timeline.end_ns))
@@ -139,7 +164,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     np.minimum.at(examples, group, np.arange(len(rows)))
     duration, step, shape = (
         ops.end_ns[rows] - ops.start_ns[rows],
-        step_at(steps, ops.start_ns[rows]),
+        steps.at(ops.start_ns[rows]),
         (len(examples), len(steps)),
     )
     judged = ops.start_ns[rows] >= timeline.judged_from_ns
@@ -212,7 +237,7 @@ def find_stalls(
     group_of = np.full(len(calls), -1, np.int64)
     for number, which in enumerate(groups):
         group_of[rows[which]] = number
-    blamed, begun = _blamed(idle), step_at(steps, calls.start_ns[rows])
+    blamed, begun = _blamed(idle), steps.at(calls.start_ns[rows])
     counts = sums_by_step(group_of[rows], begun, np.ones_like(begun), (len(groups), len(steps))).tolist()
     waits = times_by_step(group_of[rows], calls.start_ns[rows], calls.end_ns[rows], steps, len(groups))
     costs = times_by_step(group_of[blamed.call], blamed.start_ns, blamed.end_ns, steps, len(groups))
@@ -241,3 +266,142 @@ def find_stalls(
     return tuple(
         sorted(stalls, key=lambda stall: (-stall.idle_caused_ns, -stall.host_wait_ns, stall.call, stall.thread))
     )
+
+
+def times_by_step(group: I64, start: I64, end: I64, steps: Periods, groups: int) -> list[list[int]]:
+    """Return the time of each group's intervals in each step, with shape (groups, steps), cut at the steps' edges.
+
+    Intervals of group -1 don't count.
+    """
+    piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
+    step = np.where(group[piece] >= 0, steps.at(begin), -1)
+    sums: list[list[int]] = sums_by_step(group[piece], step, stop - begin, (groups, len(steps))).tolist()
+    return sums
+
+
+def sums_by_step(group: I64, step: I64, weight: I64, shape: tuple[int, int]) -> I64:
+    """Return the weights of each group's members in each step, with `shape` (groups, steps).
+
+    Members in no step (-1) are left out.
+    """
+    inside = step >= 0
+    sums = np.zeros(shape, np.int64)
+    np.add.at(sums, (group[inside], step[inside]), weight[inside])
+    return sums
+
+
+# -- Evidence for causes -----------------------------------------------------------------------------
+
+MOST = 40
+"""Maximum number of rows of evidence per device and subject; the largest are kept. Totals of causes are always
+complete."""
+
+
+def copy_evidence(
+    trace: Trace, timeline: Timeline, exposed: ExposedCopies, steps: Periods, windows: Intervals
+) -> list[Evidence]:
+    """Return the evidence for exposed copies inside the windows, by cause and by what issued them."""
+    pieces, ops = exposed.inside(windows), timeline.ops
+    copy = pieces.copy
+
+    def facts(piece: int) -> dict[str, str | None]:
+        row = copy[piece]
+        source, target = (Memory(kinds[row]).name.lower() for kinds in (ops.source_kind, ops.target_kind))
+        return {"copies": f"{source} to {target} on stream {ops.stream[row]}"}
+
+    alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
+    sites = sites_of_calls(trace, ops.launch[copy])
+    return _ranked(trace, "exposed-copy", COPY_CAUSES, pieces, steps, alike, sites, facts)
+
+
+def comm_evidence(
+    trace: Trace, timeline: Timeline, exposed: ExposedComm, steps: Periods, windows: Intervals
+) -> list[Evidence]:
+    """Return the evidence for exposed communication inside the windows, by cause, collective and group."""
+    pieces, ops = exposed.inside(windows), timeline.ops
+    if not len(pieces):
+        return []
+    from overlapscope.analysis.comm_kinds import comm_kinds
+
+    collectives = distinct(pieces.op)
+    described = comm_kinds(trace, ops.take(collectives))
+    kind = described.kind[np.searchsorted(collectives, pieces.op)]
+
+    def facts(piece: int) -> dict[str, str | None]:
+        held_by = int(pieces.held_by[piece])
+        return {
+            "collective": described.kinds[kind[piece]].words,
+            "waited_for": clean(short_kernel(ops.name(held_by)), 120) if held_by >= 0 else None,
+        }
+
+    sites = sites_of_calls(trace, pieces.call)
+    return _ranked(trace, "exposed-comm", COMM_CAUSES, pieces, steps, (kind,), sites, facts)
+
+
+def other_evidence(
+    trace: Trace, timeline: Timeline, exposed: ExposedOther, steps: Periods, windows: Intervals
+) -> list[Evidence]:
+    """Return the evidence for exposed memory work in and between GPUs inside the windows, by kind and origin."""
+    pieces = exposed.inside(windows)
+    sites = sites_of_calls(trace, timeline.ops.launch[pieces.op])
+    return _ranked(trace, "exposed-other", OTHER_CAUSES, pieces, steps, (), sites, lambda _: {})
+
+
+def idle_evidence(trace: Trace, idle: IdleTime, steps: Periods, windows: Intervals) -> list[Evidence]:
+    """Return the evidence for idle time inside the windows, by cause and by activity of the host."""
+    pieces = idle.inside(windows)
+    where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
+    return _ranked(trace, "idle", IDLE_CAUSES, pieces, steps, (), where, lambda _: {})
+
+
+def _ranked(
+    trace: Trace,
+    subject: Subject,
+    causes: Sequence[StrEnum],
+    pieces: Pieces,
+    steps: Periods,
+    alike: Sequence[Integers],
+    sites: Sites,
+    facts: Callable[[int], dict[str, str | None]],
+) -> list[Evidence]:
+    """Return the `MOST` largest groups of pieces with equal cause, site and further columns.
+
+    `facts` returns further fields of `Evidence`, and is called for the longest piece of each. The first says what the
+    piece is.
+    """
+    length = pieces.length_ns
+    if not len(length):
+        return []
+    group = groups_of((pieces.cause, *alike, sites.call, sites.op, sites.line))
+    time = np.bincount(group, weights=length).astype(np.int64)
+    count = np.bincount(group)
+    # Within a group, the longest piece comes first and is its example.
+    example = first_of_each(group, -length, pieces.start_ns)
+    sure = np.full(len(time), EXACT, np.int64)
+    np.minimum.at(sure, group, pieces.confidence)
+    begun = steps.at(pieces.start_ns)
+    counts = sums_by_step(group, begun, np.ones_like(begun), (len(time), len(steps))).tolist()
+    times = times_by_step(group, pieces.start_ns, pieces.end_ns, steps, len(time))
+    evidence = []
+    for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
+        first = int(example[number])
+        site = sites.site_at(trace, first)
+        cause, more = str(causes[pieces.cause[first]]), facts(first)
+        what, reason = next(iter(more.values()), None), CAUSES[subject][cause].words.evidence
+        evidence.append(
+            Evidence(
+                subject=subject,
+                cause=cause,
+                time_ns=int(time[number]),
+                count=int(count[number]),
+                op=site.op,
+                call=site.call,
+                where=site.line,
+                detail=reason if what is None else f"{what}: {reason}",
+                confidence="exact" if sure[number] == EXACT else "rebuilt",
+                example=Window(start_ns=int(pieces.start_ns[first]), end_ns=int(pieces.end_ns[first])),
+                by_step=EvidenceByStep(count=tuple(counts[number]), time_ns=tuple(times[number])),
+                **more,
+            )
+        )
+    return evidence

@@ -21,14 +21,86 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.event_waits import EXACT, HIGH, LOW, EventWaits, event_waits
-from overlapscope.analysis.guessed_sources import guessed_sources
+from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW, EventWaits, event_waits
 from overlapscope.analysis.host_waits import Block, find_blocks
 from overlapscope.analysis.lane_items import ItemLanes, find_lanes
-from overlapscope.base.columns import I8, I64, Columns
-from overlapscope.base.grouping import among
+from overlapscope.analysis.timeline import Timeline
+from overlapscope.base.columns import I8, I64, Columns, pick
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import Trace
+from overlapscope.trace.model import Kind, Trace
+
+# -- Guesses by the times of ops ---------------------------------------------------------------------
+
+
+class GuessedSources(Columns, frozen=True):
+    """Item that each of some waits is likely to be for, one row each."""
+
+    wait: I64
+    """Row of `EventWaits`."""
+    item: I64
+    """Row of `LaneItems`: the last before the event."""
+    record: I64
+    """Call that recorded the event; -1 where unknown."""
+    confidence: I8
+
+
+def guessed_sources(trace: Trace) -> GuessedSources:
+    """Return guesses by the times of ops for the waits whose event the recording doesn't state.
+
+    - The event was recorded by the nearest `cudaEventRecord*` call before the wait on the same thread, or on any thread
+      if that one has none.
+    - It was recorded on a stream whose last op enqueued before had ended when the held op began, so that a guess never
+      contradicts the timeline. Among several such streams, the last to finish before the held op is chosen, because it
+      explains the start best.
+
+    The confidence is `HIGH` if the record call directly precedes the wait (as in `wait_stream` and `record();
+    wait_event()`), or if the stream is stated and only the record call lies before the recording; and if the held op
+    began right when the source ended, or only one stream is possible. Otherwise it is `LOW`.
+
+    If there are several devices, a stream that launched nothing is as good as unknown, since Kineto states no device.
+    """
+    lanes, every, ops = find_lanes(trace), event_waits(trace), trace.gpu_ops
+    items = lanes.items
+    begins, ends = ops.start_ns[items.op], ops.end_ns[items.last_op]
+    launches = items.call >= 0
+    with_launches = np.array(lanes.keys, np.int64)[distinct(items.lane[launches])]
+    known = among(every.source, with_launches) | ((every.source >= 0) & (len(trace.devices) == 1))
+    rows = np.flatnonzero(~(every.stated & known))
+    waits = every.take(rows)
+    source = np.where(known[rows], waits.source, -1)
+    recorded_at = np.where(waits.nearest >= 0, waits.nearest, waits.call)
+    held = np.full(len(waits), -1, np.int64)
+    parts = {key: slice(*lanes.first[lane : lane + 2].tolist()) for lane, key in enumerate(lanes.keys)}
+    for key, part in parts.items():
+        waiting = np.flatnonzero(waits.stream == key)
+        following = part.start + np.searchsorted(items.call[part], waits.call[waiting])
+        held[waiting] = np.where(following < part.stop, following, -1)
+    held_begins = pick(begins, held, 0)
+    item, end, record = np.full((3, len(waits)), -1, np.int64)
+    possible = np.zeros(len(waits), np.int64)
+    for key, part in parts.items():
+        recorded = np.searchsorted(items.call[part], recorded_at) - 1
+        # An event that is created once and recorded in every step has older records than the nearest one.
+        over = np.searchsorted(np.maximum.accumulate(ends[part]), held_begins, side="right") - 1
+        before = np.where(waits.adjacent, recorded, np.minimum(recorded, over))
+        candidate = part.start + np.maximum(before, 0)
+        ended = pick(ends, candidate)
+        valid = (before >= 0) & pick(launches, candidate, False) & (held >= 0) & (waits.stream != key)
+        valid &= (ended <= held_begins) & ((source < 0) | (source == key))
+        possible += valid
+        better = valid & (ended > end)
+        item[better], end[better] = candidate[better], ended[better]
+        # An op before an older record was not recorded by the nearest record call.
+        record[better] = np.where(before == recorded, waits.record, -1)[better]
+    directly = held_begins - end <= HANDOVER_NS
+    sure = (waits.adjacent | (source >= 0)) & (directly | (possible == 1))
+    guessed = np.flatnonzero(item >= 0)
+    confidence = np.where(sure, HIGH, LOW).astype(np.int8)
+    return GuessedSources(rows[guessed], item[guessed], record[guessed], confidence[guessed])
+
+
+# -- Holds -------------------------------------------------------------------------------------------
 
 
 class Reading(IntEnum):
@@ -108,7 +180,7 @@ def find_holds(trace: Trace, reading: Reading) -> Holds:
     if strictest and not len(trace.syncs):
         # The waiting stream is a guess, too.
         waits = replace(waits, stream=np.where(waits.stated, waits.stream, -1))
-    return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, possible=strictest))
+    return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, strictest=strictest))
 
 
 def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:
@@ -154,7 +226,7 @@ class _Walk:
         records = {(source.record, source.lane) for source in sources if source.record >= 0}
         of_blocks = {call: [self._lane_of[key] for key in block.streams] for call, block in blocks.items()}
         records |= {(block.record, of_blocks[call][0]) for call, block in blocks.items() if block.record >= 0}
-        own = {call for call, block in blocks.items() if block.own}
+        own = {call for call, block in blocks.items() if block.own_ops}
         launched = self._launched_by(own)
         events = [(record, 0, lane) for record, lane in records]
         events += [(call, 1, row) for row, call in enumerate(self._waits.call.tolist())]
@@ -243,3 +315,81 @@ class _Walk:
         else:
             holds = [hold for lane in lanes for hold in self._reached(lane, call)]
         self._on_host += [(call, hold.item) for hold in holds]
+
+
+# -- Edges between ops -------------------------------------------------------------------------------
+
+
+class Edges(Columns, frozen=True):
+    """Edges between ops: `held[i]` could not begin before `source[i]`, perhaps of another device, had ended."""
+
+    held: I64
+    """Row of `Timeline.ops`."""
+    source: I64
+    """Row of `Timeline.ops`; -1 for an op of another device."""
+    source_end_ns: I64
+    confidence: I8
+    source_op: I64
+    """Row of `Trace.gpu_ops`, whatever its device."""
+    wait: I64
+    """Row of `Trace.runtime_calls` of the call that made the stream wait."""
+    record: I64
+    """Row of `Trace.runtime_calls` of the call that recorded the event; -1 if unknown or before the recording."""
+
+
+@kept()
+def find_edges(trace: Trace, timeline: Timeline) -> Edges:
+    """Return all event-wait edges that hold ops of the device, by held op; none that the timeline contradicts."""
+    ops = trace.gpu_ops
+    if not len(event_waits(trace)) or not (ops.launch >= 0).any():
+        return Edges.empty()
+    items, holds = find_lanes(trace).items, find_holds(trace, Reading.LIKELY).streams
+    holds = holds.take(holds.first >= 0)
+    held, source = items.op[holds.then], items.last_op[holds.first]
+    edges = np.flatnonzero((ops.device[held] == timeline.device) & (ops.end_ns[source] <= ops.start_ns[held]))
+    edges = edges[np.argsort(held[edges], kind="stable")]
+    held, source, holds = held[edges], source[edges], holds.take(edges)
+    row_on_device = np.full(len(ops), -1, np.int64)
+    here = np.flatnonzero(ops.device == timeline.device)
+    row_on_device[here] = np.arange(len(here))
+    return Edges(
+        held=row_on_device[held],
+        source=row_on_device[source],
+        source_end_ns=ops.end_ns[source],
+        confidence=holds.confidence,
+        source_op=source,
+        wait=holds.wait,
+        record=holds.record,
+    )
+
+
+def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
+    """Return waits of a stream for an event of its own: the op before the event, and the op after the wait.
+
+    Such waits hold nothing back, but show which copies and kernels belong together. The op before is the last one
+    before the event was recorded; the op after is the first of another sort (upload, download, other) after the wait.
+    Both are rows of `Trace.gpu_ops`. Only waits are used for which the trace states the stream and the call that
+    recorded the event.
+    """
+    waits = event_waits(trace)
+    waits = waits.take(waits.stated & (waits.stream == waits.source))
+    if not len(waits):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    lanes, ops = find_lanes(trace), trace.gpu_ops
+    op = lanes.items.op
+    sort = np.where(ops.is_copy, ops.kind, -1)[op]
+    source, held = [], []
+    for lane, key in enumerate(lanes.keys):
+        of_lane = np.arange(lanes.first[lane], lanes.first[lane + 1])
+        others = {of: of_lane[sort[of_lane] != of] for of in (-1, Kind.H2D, Kind.D2H)}
+        theirs = waits.take(waits.stream == key)
+        for record, wait in zip(theirs.record.tolist(), theirs.call.tolist(), strict=True):
+            before = lanes.last(lane, record)
+            if before < 0 or lanes.items.call[before] < 0:
+                continue
+            possible = others[int(sort[before])]
+            behind = int(np.searchsorted(lanes.items.call[possible], wait))
+            if behind < len(possible):
+                source.append(int(op[before]))
+                held.append(int(op[possible[behind]]))
+    return np.array(source, np.int64), np.array(held, np.int64)

@@ -109,6 +109,7 @@ def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
     return elsewhere
 
 
+@kept()
 def pinning(trace: Trace) -> HostEvents:
     """Return the CPU ops that page-lock memory: `pin_memory` allocates it and copies into it."""
     return trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name in ("aten::pin_memory", "aten::_pin_memory")))
@@ -152,6 +153,7 @@ def first_calls(trace: Trace) -> RuntimeCalls:
     return calls.take(long[loads | (op >= 0) & among(op, op[loads])])
 
 
+@kept()
 def loading(trace: Trace) -> HostEvents:
     """Return the annotations of a DataLoader's next by PyTorch (torch/utils/data/dataloader.py)."""
     notes = trace.annotations

@@ -16,15 +16,13 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import comparable
 from overlapscope.analysis.event_waits import LOW
 from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
-from overlapscope.analysis.host_results import LineTime, SampledStep
-from overlapscope.analysis.host_steps import host_times
+from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
-from overlapscope.analysis.pieces import IdleTime
+from overlapscope.analysis.pieces import IdleTime, first_part
 from overlapscope.analysis.plain_step import PlainStep, measured
-from overlapscope.analysis.results import HostUse, host_parts
-from overlapscope.analysis.steps import step_at
+from overlapscope.analysis.results import HostUse, LineTime, SampledStep, host_parts
 from overlapscope.analysis.timeline import build
-from overlapscope.base.columns import F64, pick
+from overlapscope.base.columns import F64
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, cut
 from overlapscope.base.kept import kept
@@ -233,7 +231,7 @@ def _of(pieces: IdleTime, causes: tuple[IdleCause, ...]) -> Bool:
 
 def _by_step(pieces: IdleTime, steps: Periods, causes: tuple[IdleCause, ...]) -> F64:
     """Return the time of some causes in each step."""
-    step = step_at(steps, pieces.start_ns)
+    step = steps.at(pieces.start_ns)
     counted = (step >= 0) & _of(pieces, causes)
     return np.bincount(step[counted], pieces.length_ns[counted], len(steps)).astype(np.float64)
 
@@ -244,15 +242,13 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
     Returns:
         The pieces, and the time given in each step.
     """
-    step = step_at(steps, pieces.start_ns)
+    step = steps.at(pieces.start_ns)
     rows = np.flatnonzero((step >= 0) & _of(pieces, (cause,)))
     length = pieces.length_ns[rows]
     order = np.lexsort((pieces.start_ns[rows], -length, step[rows]))
     rows, length = rows[order], length[order]
     number = step[rows]
-    before = np.cumsum(length) - length
-    first = np.searchsorted(number, number, side="left")
-    given = np.clip(wanted[number] - (before - pick(before, first, 0)), 0, length)
+    given = first_part(wanted[number], number, length)
     granted = np.zeros(len(pieces), np.int64)
     granted[rows] = given
     changed = np.flatnonzero(granted)

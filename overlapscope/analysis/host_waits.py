@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
     streams: tuple[int, ...] = ()
     """Streams (`stream_keys`) whose launched work it waits for."""
-    own: bool = False
+    own_ops: bool = False
     """True if it waits for the ops that it launches itself."""
     record: int = -1
     """Call that recorded the event that it waits for, on the only stream in `streams`; -1 if it is not for an event."""
@@ -66,13 +66,13 @@ def find_polls(trace: Trace) -> I64:
     return np.sort(by_thread[last[key[starts] >= 0]])
 
 
-def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> dict[int, Block]:
+def find_blocks(trace: Trace, streams: tuple[int, ...], *, strictest: bool) -> dict[int, Block]:
     """Return what each blocking call waits for, by row of `Trace.runtime_calls`; calls inside another count as it.
 
     Args:
         trace: The recording.
         streams: All its streams, as `stream_keys`.
-        possible: Whether a call waits for everything that the recording does not exclude, instead of what it states.
+        strictest: Whether a call waits for everything that the recording does not exclude, instead of what it states.
     """
     host, runtime, blocking = find_calls(trace), trace.runtime_calls, find_blocking(trace).row
     outer = pick(host.calls.row, host.of_runtime_call[blocking])
@@ -81,7 +81,7 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> di
     stream, device, events = stated_streams(trace, blocking), _stated_devices(trace, blocking), _stated_events(trace)
     devices = {key: of_stream_key(key)[0] for key in streams}
     one_device = len(set(devices.values())) == 1 and not _sync_elsewhere(trace, blocking[device < 0])
-    certain = len(streams) == 1 and not len(trace.syncs) and one_device
+    unambiguous = len(streams) == 1 and not len(trace.syncs) and one_device
     blocks: dict[int, Block] = {}
     for number, (row, call) in enumerate(zip(blocking.tolist(), outer.tolist(), strict=True)):
         if whole[number] and (one_device or device[number] >= 0):
@@ -90,10 +90,10 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, possible: bool) -> di
             blocks[call] = Block((int(stream[number]),))
         elif row in events:
             blocks[call] = events[row]
-        elif (whole[number] or synchronises[number]) and (possible or certain):
+        elif (whole[number] or synchronises[number]) and (strictest or unambiguous):
             blocks[call] = Block(streams)
-    for call in _staging_calls(trace, possible=possible):
-        blocks.setdefault(call, Block(own=True))
+    for call in _staging_calls(trace, strictest=strictest):
+        blocks.setdefault(call, Block(own_ops=True))
     return blocks
 
 
@@ -111,14 +111,14 @@ def _sync_elsewhere(trace: Trace, rows: I64) -> bool:
     return bool((pick(last_begun, last, -1) > calls.end_ns[rows]).any())
 
 
-def _staging_calls(trace: Trace, *, possible: bool) -> Iterable[int]:
+def _staging_calls(trace: Trace, *, strictest: bool) -> Iterable[int]:
     """Return the calls that return only when their own copy has ended."""
     ops, host = trace.gpu_ops, find_calls(trace)
     copies = np.flatnonzero(ops.is_copy & (ops.launch >= 0))
     memory, upload = ops.host_memory[copies], ops.kind[copies] == Kind.H2D
     blocks = (memory == Memory.PAGEABLE) & (~upload | (ops.bytes[copies] > _STAGED_BYTES))
     blocks |= call_kinds.copies_blocking(trace.runtime_calls)[ops.launch[copies]] & (memory != Memory.UNKNOWN)
-    if possible:
+    if strictest:
         blocks |= memory == Memory.UNKNOWN
     calls: list[int] = pick(host.calls.row, pick(host.of_runtime_call, ops.launch[copies[blocks]])).tolist()
     return calls

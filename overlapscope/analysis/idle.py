@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.edges import Edges
 from overlapscope.analysis.event_waits import EXACT, handover_ns
+from overlapscope.analysis.holds import Edges
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.late_launch import Late, attribute_host
 from overlapscope.analysis.missing_ops import find_missing

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from overlapscope.analysis.results import TraceResult
-from overlapscope.analysis.trust_results import Environment
+from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.words import clean
 from overlapscope.trace.model import Trace
 

@@ -34,9 +34,8 @@ from overlapscope.analysis.host import (
     staging,
 )
 from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
-from overlapscope.analysis.periods import is_step, phases_of
-from overlapscope.analysis.pieces import IdleTime
-from overlapscope.analysis.request_waits import request_waits
+from overlapscope.analysis.periods import is_step, phases_of, request_waits
+from overlapscope.analysis.pieces import IdleTime, first_part
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
 from overlapscope.base.grouping import among, distinct, rows_by
@@ -53,6 +52,7 @@ from overlapscope.base.intervals import (
     subtract,
     union,
 )
+from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import HostEvents, Trace
@@ -117,7 +117,7 @@ class _Labelled(Columns, frozen=True):
 
 
 class _Host(Struct, frozen=True, eq=False):
-    """Everything that a host thread can be inside, gathered once for all threads."""
+    """Blocking calls that a host thread can be inside, gathered once for all threads."""
 
     trace: Trace
     blocking: Blocking
@@ -126,22 +126,21 @@ class _Host(Struct, frozen=True, eq=False):
     staging: HostEvents
     allocation: HostEvents
     syncs: HostEvents
-    keeping: I64
-    """Rows in `Trace.runtime_calls` of the outermost calls that made the host wait long enough to matter; `kept` has
-    the calls."""
-    kept: HostEvents
-    slow: Intervals
-    loading: HostEvents
-    pins: HostEvents
-    stages: HostEvents
-    long_ops: HostEvents
-    overhead_elsewhere: Intervals
 
 
 def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: Late) -> IdleTime:
     """Return the causes of idle time that ended with a late launch."""
-    host = _gather(trace, blocking)
     calls = trace.runtime_calls
+    host = _Host(
+        trace=trace,
+        blocking=blocking,
+        blocked=calls.take(blocking.row),
+        staging=calls.take(blocking.row[blocking.staging]),
+        allocation=calls.take(blocking.row[blocking.allocation]),
+        syncs=calls.take(blocking.waits),
+    )
+    outer = _outermost_waits(trace, blocking)
+    outer_calls = calls.take(outer)
     # Waits count from one late launch to the next; a copy that blocks is both a launch and a wait.
     called = calls.start_ns[late.launch]
     since = np.maximum(np.append(timeline.start_ns, called)[:-1], timeline.judged_from_ns)
@@ -150,9 +149,9 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     for thread, companion, rows in launching_threads(trace, late.launch):
         pieces = _label(host, late.take(rows), thread, companion)
         labelled.append(replace(pieces, late=rows[pieces.late]))
-        kept = subtract(inside_with(trace, thread, companion, host.kept), timeline.idle)
-        of_threads = host.keeping[np.sort(np.concatenate([rows_of(host.kept, each) for each in {thread, companion}]))]
-        window = intersect(kept, union(since[rows], until[rows]))
+        waiting = subtract(inside_with(trace, thread, companion, outer_calls), timeline.idle)
+        of_threads = outer[np.sort(np.concatenate([rows_of(outer_calls, each) for each in {thread, companion}]))]
+        window = intersect(waiting, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
         following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
         # A server has to wait for a step's tokens. Its work between that and the next step makes the device wait.
@@ -175,54 +174,34 @@ def _step_at(trace: Trace, host_ns: I64) -> I64:
     return np.searchsorted(marks, host_ns, side="right")
 
 
-def _gather(trace: Trace, blocking: Blocking) -> _Host:
-    calls = trace.runtime_calls
-    keeping = _outermost_waits(trace, blocking)
-    return _Host(
-        trace=trace,
-        blocking=blocking,
-        blocked=calls.take(blocking.row),
-        staging=calls.take(blocking.row[blocking.staging]),
-        allocation=calls.take(blocking.row[blocking.allocation]),
-        syncs=calls.take(blocking.waits),
-        keeping=keeping,
-        kept=calls.take(keeping),
-        slow=_slow_stretches(trace),
-        loading=loading(trace),
-        pins=pinning(trace),
-        stages=staging(trace),
-        long_ops=long_ops(trace),
-        overhead_elsewhere=_overhead_elsewhere(trace),
-    )
-
-
 def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
     """Return the stretches of one thread, cut wherever the activity of the thread or its companion changes."""
 
     def inside(table: HostEvents) -> Intervals:
-        return inside_with(host.trace, thread, companion, table)
+        return inside_with(trace, thread, companion, table)
 
-    work = work_of(host.trace, thread, companion)
-    ops_shown = shows_ops(host.trace, thread, companion)
+    trace = host.trace
+    work = work_of(trace, thread, companion)
+    ops_shown = shows_ops(trace, thread, companion)
     every = (
-        (IdleCause.AWAITING_REQUESTS, inside(request_waits(host.trace))),
-        (IdleCause.PROFILER_OVERHEAD, inside(host.trace.overheads)),
+        (IdleCause.AWAITING_REQUESTS, inside(request_waits(trace))),
+        (IdleCause.PROFILER_OVERHEAD, inside(trace.overheads)),
         (IdleCause.GC_PAUSE, work.pause),
-        (IdleCause.GRAPH_CAPTURE, inside(captures(host.trace))),
-        (IdleCause.FIRST_LAUNCH, inside(first_calls(host.trace))),
-        (IdleCause.HOST_STAGING, join(inside(host.staging), inside(host.pins), inside(host.stages))),
+        (IdleCause.GRAPH_CAPTURE, inside(captures(trace))),
+        (IdleCause.FIRST_LAUNCH, inside(first_calls(trace))),
+        (IdleCause.HOST_STAGING, join(inside(host.staging), inside(pinning(trace)), inside(staging(trace)))),
         (IdleCause.ALLOCATION, inside(host.allocation)),
         (IdleCause.HOST_SYNC, inside(host.syncs)),
-        (IdleCause.DATA_LOADING, inside(host.loading)),
-        (IdleCause.PROFILER_OVERHEAD, host.overhead_elsewhere),
+        (IdleCause.DATA_LOADING, inside(loading(trace))),
+        (IdleCause.PROFILER_OVERHEAD, _overhead_elsewhere(trace)),
         (IdleCause.GC_PAUSE, work.pause_elsewhere),
-        (IdleCause.CPU_OPS, inside(host.long_ops)),
+        (IdleCause.CPU_OPS, inside(long_ops(trace))),
     )
     rest = [(IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch)]
     if not ops_shown:
-        sampled = host.trace.host_activity is not None and host.trace.host_activity.stacks
-        python = host.slow if sampled else intersect(host.slow, inside(host.trace.python_frames))
-        rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, host.slow)]
+        slow, sampled = _slow_stretches(trace), trace.host_activity is not None and trace.host_activity.stacks
+        python = slow if sampled else intersect(slow, inside(trace.python_frames))
+        rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, slow)]
     layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]
     row, start, end = _cut(late, [layer for _, layer in layers])
     cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
@@ -255,7 +234,8 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     """
     step = _step_at(trace, trace.runtime_calls.start_ns[late.launch])
     granted = _granted(np.append(False, step[1:] != step[:-1])[: len(late)], pieces, waits)
-    charged = _shared(pieces, granted)
+    # The first pieces of each late launch are charged, up to the granted time.
+    charged = first_part(granted[pieces.late], pieces.late, pieces.chargeable_ns)
     # Charged pieces and the waits that they are charged to, laid end to end, are cut where either changes.
     call, amount = _debtors(waits, granted)
     to_call, to_piece = np.cumsum(amount), np.cumsum(charged)
@@ -308,15 +288,6 @@ def _granted(anew: Bool, pieces: _Labelled, waits: _Waits) -> I64:
     return np.delete(charged, first + np.arange(len(first)))
 
 
-def _shared(pieces: _Labelled, granted: I64) -> I64:
-    """Return the charged time of each piece: the first pieces of each late launch, up to the granted time."""
-    length = pieces.chargeable_ns
-    first = np.searchsorted(pieces.late, np.arange(len(granted)), side="left")
-    passed = np.cumsum(length) - length
-    passed -= pick(passed, first, 0)[pieces.late]
-    return np.clip(granted[pieces.late] - passed, 0, length)
-
-
 def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:
     """Return the waits whose lead the granted charges use up, latest wait first.
 
@@ -361,6 +332,7 @@ def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
     return row[:-1][piece], cut[:-1][piece], cut[1:][piece]
 
 
+@kept()
 def _slow_stretches(trace: Trace) -> Intervals:
     """Return the host time before launches that come more than `LAUNCH_PACE_NS` after the one before, or are first."""
     calls, launches = trace.runtime_calls, launching(trace)
@@ -370,6 +342,7 @@ def _slow_stretches(trace: Trace) -> Intervals:
     return union(end[apart], start[apart])
 
 
+@kept()
 def _overhead_elsewhere(trace: Trace) -> Intervals:
     """Return profiler overhead on threads that are not the program's, such as a buffer flush."""
     overheads = trace.overheads

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.average import rounded_mean
 from overlapscope.analysis.figures import Period, PerStep
-from overlapscope.analysis.group_results import Beside, NetOverlap, SlowedKernel, Unjudged
+from overlapscope.analysis.results import Beside, NetOverlap, SlowedKernel, Unjudged
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import quantile
 from overlapscope.base.grouping import among, groups_of, rows_by

@@ -168,7 +168,7 @@ def strictest_order(trace: Trace) -> HappensBefore:
 def _find_order(trace: Trace, reading: Reading) -> HappensBefore:
     lanes = find_lanes(trace)
     walk = _HostWalk(trace, lanes, reading)
-    walk.run(find_calls(trace), possible=reading == Reading.STRICTEST)
+    walk.run(find_calls(trace), strictest=reading == Reading.STRICTEST)
     return HappensBefore(
         streams=lanes.streams,
         items=lanes.items,
@@ -233,8 +233,8 @@ class _HostWalk:
         """Items that had ended when the host recorded an event."""
         self._polls = {*find_polls(trace).tolist()} if reading == Reading.STRICTEST else set[int]()
 
-    def run(self, host: HostCalls, *, possible: bool) -> None:
-        """Go through all calls; with `possible`, a thread also follows calls that it may have followed."""
+    def run(self, host: HostCalls, *, strictest: bool) -> None:
+        """Go through all calls; with `strictest`, a thread also follows calls that it may have followed."""
         calls, thread = host.calls, self._trace.runtime_calls.thread
         number_of = dict(zip(calls.row.tolist(), range(len(calls)), strict=True))
         handed, maybe = calls.handed_by.tolist(), calls.maybe_by.tolist()
@@ -252,7 +252,7 @@ class _HostWalk:
             number = number_of.get(row)
             if number is None:
                 continue
-            for giver in (handed[number], maybe[number] if possible else -1):
+            for giver in (handed[number], maybe[number] if strictest else -1):
                 if giver >= 0:
                     clock = _join(clock, returned[giver])
             self._launch(row, clock)

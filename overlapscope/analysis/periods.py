@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import distinct
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.marks import GC_PAUSE, STEP, is_step_name, step_number
 from overlapscope.base.words import check_known, listed, number_runs
+from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
-from overlapscope.trace.servers import Phase, phase_in
+from overlapscope.trace.servers import WAITS, Phase, phase_in
 
 _RUNS = 8
 """Maximum number of runs of steps in a message."""
@@ -29,6 +33,11 @@ class Periods(Columns, frozen=True):
     end_ns: I64
     partial: Bool
     """True if it began in the lead-in, or the recording's end cut off ops, so that a part of it is missing."""
+
+    def at(self, instants: I64) -> I64:
+        """Return the period of each instant; -1 if there is none. The periods must be disjoint."""
+        number = np.searchsorted(self.start_ns, instants, side="right") - 1
+        return np.where((number >= 0) & (pick(self.end_ns, number, 0) > instants), number, -1)
 
     def inside(self, starts: I64, ends: I64) -> Periods:
         """Return the periods within one of the given disjoint windows, which are sorted by start."""
@@ -70,26 +79,26 @@ def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
     return steps, [name for name in names if name not in steps and not name.startswith(GC_PAUSE)]
 
 
-def step_called(annotations: HostEvents, asked: str) -> str:
+def step_called(annotations: HostEvents, name_or_number: str) -> str:
     """Return the name of a step that the user names by its name or its number."""
-    name = f"{STEP}{asked}"
+    name = f"{STEP}{name_or_number}"
     if not is_step_name(name):
-        return asked
+        return name_or_number
     return next((step for step in names_of(annotations)[0] if step_number(step) == step_number(name)), name)
 
 
-def check_step(source: str, asked: str, annotations: HostEvents) -> None:
+def check_step(source: str, name: str, annotations: HostEvents) -> None:
     """Check that there is a step of that name.
 
     Raises:
         NotInTrace: If there is none. The text has the numbers of the steps.
     """
     steps = names_of(annotations)[0]
-    if not steps or not is_step_name(asked):
-        check_known(source, "step", asked, steps)
-    elif asked not in steps:
+    if not steps or not is_step_name(name):
+        check_known(source, "step", name, steps)
+    elif name not in steps:
         numbers = listed(number_runs(map(step_number, steps)), _RUNS)
-        raise NotInTrace(f"{source}: there is no step {step_number(asked)}; steps: {numbers}.")
+        raise NotInTrace(f"{source}: there is no step {step_number(name)}; steps: {numbers}.")
 
 
 def judged_steps(trace: Trace) -> I64:
@@ -105,7 +114,7 @@ def behind_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
     if not trace.warm_up_steps or timeline.lead_in_end_ns is None:
         return timeline
     rows = judged_steps(trace)
-    begins, launched_any = _Launches(trace, timeline, timeline.main_stream).first_from(
+    begins, _, launched_any = _Launches(trace, timeline, timeline.main_stream).span_of(
         trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
     )
     if not launched_any.any():
@@ -122,13 +131,13 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
     """
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)
-    begins, launched_any = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
+    begins, _, launched_any = launches.span_of(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
     if phases_of(trace):
         # The phases of a server may run on different streams.
-        elsewhere, launched = _Launches(trace, timeline, None).first_from(
+        on_any, _, launched = _Launches(trace, timeline, None).span_of(
             trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
         )
-        begins, launched_any = np.where(launched_any, begins, elsewhere), launched_any | launched
+        begins, launched_any = np.where(launched_any, begins, on_any), launched_any | launched
     order = np.argsort(begins[launched_any], kind="stable")
     begins = begins[launched_any][order]
     rows, end = rows[launched_any][order], timeline.end_ns
@@ -147,13 +156,13 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     notes = trace.annotations
     rows = np.flatnonzero(~is_step(notes) & ~is_gc_pause(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
-    begins, launched_any = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
+    begins, _, launched_any = main.span_of(notes.start_ns[rows], notes.end_ns[rows])
     # Other threads may launch for a range (as autograd does) or for themselves, so the first op of its own thread
     # decides.
     for thread in distinct(notes.thread[rows]):
         of_thread = np.flatnonzero(notes.thread[rows] == thread)
         launches = _Launches(trace, timeline, timeline.main_stream, int(thread))
-        first, launched = launches.first_from(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
+        first, _, launched = launches.span_of(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
         begins[of_thread] = np.where(launched, first, begins[of_thread])
     ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
     other = np.flatnonzero(~launched_any)
@@ -185,15 +194,6 @@ class _Launches:
         self.start_ns: I64 = ops.start_ns[launched][order]
         self.end_ns: I64 = ops.end_ns[launched][order]
 
-    def first_from(self, starts: I64, ends: I64) -> tuple[I64, Bool]:
-        """Return the start of the first op launched in each host interval, and whether there is one."""
-        low = np.searchsorted(self.launched_ns, starts, side="left")
-        high = np.searchsorted(self.launched_ns, ends, side="left")
-        # `reduceat` takes pairs of bounds. Its values between pairs, and for empty intervals, are not used.
-        bounds = np.stack([low, high], axis=1).ravel()
-        first = np.minimum.reduceat(np.append(self.start_ns, 0), bounds)[::2] if len(bounds) else low
-        return first, low < high
-
     def first_after(self, at: I64, otherwise: int) -> I64:
         """Return the start of the first op launched at or after each host time."""
         following = np.minimum.accumulate(np.append(self.start_ns, otherwise)[::-1])[::-1]
@@ -201,9 +201,59 @@ class _Launches:
 
     def span_of(self, starts: I64, ends: I64) -> tuple[I64, I64, Bool]:
         """Return the first start and the last end of ops launched in each host interval, and whether there are any."""
-        begins, launched_any = self.first_from(starts, ends)
         low = np.searchsorted(self.launched_ns, starts, side="left")
         high = np.searchsorted(self.launched_ns, ends, side="left")
+        if not len(low):
+            return low, low, low < high
+        # `reduceat` takes pairs of bounds. Its values between pairs, and for empty intervals, are not used.
         bounds = np.stack([low, high], axis=1).ravel()
-        last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2] if len(bounds) else low
-        return begins, last, launched_any
+        first = np.minimum.reduceat(np.append(self.start_ns, 0), bounds)[::2]
+        last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2]
+        return first, last, low < high
+
+
+# -- Requests of a server ----------------------------------------------------------------------------
+
+
+@kept()
+def request_waits(trace: Trace) -> HostEvents:
+    """Return the times in which threads of a server had no request, from the first wait after a mark to the last.
+
+    A server may wait in a call, or look for requests again and again. Empty for other programs.
+    """
+    frames = trace.python_frames
+    if not phases_of(trace):
+        return frames.take(np.zeros(0, np.int64))
+    found = []
+    marks = trace.annotations.start_ns[is_step(trace.annotations)]
+    for outer, inner in WAITS:
+        looks = _named(frames, outer)
+        waits = looks if inner is None else _named(frames, inner)
+        for thread, rows in rows_by(frames.thread[waits]):
+            rows = np.flatnonzero(waits)[rows]
+            around = looks & (frames.thread == thread)
+            rows = rows[contains(union(frames.start_ns[around], frames.end_ns[around]), frames.start_ns[rows])]
+            after = np.searchsorted(marks, frames.start_ns[rows], side="right")
+            first = np.flatnonzero(np.diff(after, prepend=-1))
+            if len(rows):
+                found.append(replace(frames.take(rows[first]), end_ns=np.maximum.reduceat(frames.end_ns[rows], first)))
+    return HostEvents.joined(found) if found else frames.take(np.zeros(0, np.int64))
+
+
+def _named(frames: HostEvents, pattern: re.Pattern[str]) -> Bool:
+    return frames.named(lambda name: pattern.search(name) is not None)
+
+
+def without_request_waits(steps: Periods, idle: IdleTime) -> Periods:
+    """Return the steps without the idle time in which the server waited for requests.
+
+    A step ends where such time begins, and the next one begins where it ends, before its first op.
+    """
+    waits = idle.take(idle.cause == IDLE_RANK[IdleCause.AWAITING_REQUESTS])
+    starts, ends = steps.start_ns.copy(), steps.end_ns.copy()
+    number = steps.at(waits.start_ns)
+    for step in distinct(number[number >= 0]).tolist():
+        of_step = number == step
+        ends[step] = waits.start_ns[of_step].min()
+        starts[step + 1 : step + 2] = waits.end_ns[of_step].max()
+    return replace(steps, start_ns=starts, end_ns=ends)

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import I8, I64, Columns
+from overlapscope.base.grouping import first_of_each
 from overlapscope.base.intervals import Intervals, cut, union
 
 NO_CAUSE = -1
@@ -22,7 +23,7 @@ class Pieces(Columns, frozen=True):
     cause: I8
     """Index into `COPY_CAUSES`, `COMM_CAUSES`, `OTHER_CAUSES` or `IDLE_CAUSES`."""
     confidence: I8
-    """`edges.EXACT`, unless it is based on a rebuilt edge."""
+    """`event_waits.EXACT`, unless it is based on a rebuilt edge."""
 
     @property
     def length_ns(self) -> I64:
@@ -65,6 +66,25 @@ class ExposedComm(Pieces, frozen=True):
     """Row in `Trace.runtime_calls` of the call to look at; -1 where unknown."""
 
 
+class CommOps(Columns, frozen=True):
+    """Communication of a device with a duration, one row each by start: what let it begin, and what awaits it."""
+
+    op: I64
+    """Row of `Timeline.ops`."""
+    cause: I8
+    """Index into `COMM_CAUSES` of the cause of exposed time that an earlier begin would have hidden: `late-issue` or
+    `host-sync` if its launch let it begin, `blocked-behind` for the one before it on its stream or communicator,
+    `waiting-for-input` for an event or other op; `unknown` if nothing explains when it began."""
+    gain_ns: I64
+    """Additional time beside compute if the others of these had decided when it began."""
+    held_by: I64
+    """Row of `Timeline.ops` of the op that it waited for; -1 if it waited for none or for one of another device."""
+    call: I64
+    """Row of `Trace.runtime_calls`: its launch, or that of the op that fed it; -1 where unknown."""
+    consumer: I64
+    """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does, or its stream is `UNFOLLOWED`."""
+
+
 class ExposedOther(Pieces, frozen=True):
     """Exposed memory work in and between GPUs."""
 
@@ -80,6 +100,17 @@ class IdleTime(Pieces, frozen=True):
     host_ns: I64
     """Host time of the piece's start, at which op and line are looked up."""
     thread: I64
+
+
+def first_part(granted: I64, of: I64, length: I64) -> I64:
+    """Return the part of each piece that lies in the first `granted` time of all pieces of the same number in `of`."""
+    order = np.argsort(of, kind="stable")
+    sorted_length = length[order]
+    passed = np.cumsum(sorted_length) - sorted_length
+    first = np.searchsorted(of[order], of[order], side="left")
+    part = np.empty(len(of), np.int64)
+    part[order] = np.clip(granted[order] - (passed - passed[first]), 0, sorted_length)
+    return part
 
 
 def main_cause(op: I64, cause: I8, length: I64, count: int) -> I8:
@@ -98,9 +129,7 @@ def main_cause(op: I64, cause: I8, length: I64, count: int) -> I8:
     key, place = np.unique(op * causes + cause, return_inverse=True)
     time = np.zeros(len(key), np.int64)
     np.add.at(time, place, length)
-    order = np.lexsort((key, -time, key // causes))
-    of = key[order] // causes
-    first = order[np.flatnonzero(np.diff(of, prepend=-1))]
+    most = key[first_of_each(key // causes, -time, key)]
     result = np.full(count, NO_CAUSE, np.int8)
-    result[key[first] // causes] = key[first] % causes
+    result[most // causes] = most % causes
     return result

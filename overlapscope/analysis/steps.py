@@ -1,16 +1,19 @@
-"""Questions about a device's steps: a representative one, outliers, and events in each step."""
+"""Questions about a device's steps: a representative one, outliers, and the spread of their lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
+from msgspec import Struct
 
-from overlapscope.analysis.figures import Period
-from overlapscope.analysis.periods import Periods
-from overlapscope.analysis.results import Device
-from overlapscope.base.columns import pick, quantile
-from overlapscope.base.intervals import I64, Bool, Intervals, cut
+from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.figures import FIGURES, Period
+from overlapscope.analysis.results import Device, HostUse, host_parts
+from overlapscope.base.columns import quantile
+from overlapscope.base.intervals import Bool
+from overlapscope.base.median import median_ns
 
 FEWEST = 5
 """Minimum number of steps for outliers."""
@@ -22,30 +25,16 @@ LEAST_SHARE = 0.05
 _SCALE = 1.4826
 """Factor that turns the median absolute deviation of a normal distribution into its standard deviation."""
 
-WARM_UP_FACTOR = 1.5
-_FEWEST_BESIDE_WARM_UP = 3
-
 
 def whole(device: Device) -> Period:
     """Return the figures of the whole window in the form of a step's."""
-    by_cause = ("exposed_copy_by_cause", "exposed_comm_by_cause", "exposed_other_by_cause", "idle_by_cause")
-    same = ("window", "span_ns", "buckets", "engines", "overlap", *by_cause)
-    return Period(name="", partial=False, **{name: getattr(device, name) for name in same})
+    return Period(name="", partial=False, **{name: getattr(device, name) for name in ("window", *FIGURES)})
 
 
 def median_step(periods: Sequence[Period]) -> Period | None:
     """Return the step of median length, the lower of the two middle ones, so that it is a recorded one."""
     ordered = sorted(periods, key=lambda step: (step.span_ns, step.window.start_ns))
     return ordered[(len(ordered) - 1) // 2] if ordered else None
-
-
-def begins_with_warm_up(spans_ns: Sequence[int]) -> bool:
-    """Return whether the first step took over 1.5 times as long as the longest of the others.
-
-    Then it allocated, compiled or chose kernels. With fewer than three steps, the result is False.
-    """
-    enough = len(spans_ns) >= _FEWEST_BESIDE_WARM_UP
-    return enough and spans_ns[0] > WARM_UP_FACTOR * max(spans_ns[1:])
 
 
 def find_outliers(steps: Sequence[Period]) -> Bool:
@@ -67,29 +56,68 @@ def find_outliers(steps: Sequence[Period]) -> Bool:
     return unusual
 
 
-def step_at(steps: Periods, at: I64) -> I64:
-    """Return the step of each instant; -1 if there is none. Steps are disjoint."""
-    number = np.searchsorted(steps.start_ns, at, side="right") - 1
-    return np.where((number >= 0) & (pick(steps.end_ns, number, 0) > at), number, -1)
+# -- Spread ------------------------------------------------------------------------------------------
+
+LONG = 1.5
+"""Minimum length of a long step, as a multiple of the median."""
 
 
-def times_by_step(group: I64, start: I64, end: I64, steps: Periods, groups: int) -> list[list[int]]:
-    """Return the time of each group's intervals in each step, with shape (groups, steps), cut at the steps' edges.
+class Spread(Struct, frozen=True, kw_only=True):
+    """Lengths of a program's steps, in nanoseconds."""
 
-    Intervals of group -1 don't count.
-    """
-    piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
-    step = np.where(group[piece] >= 0, step_at(steps, begin), -1)
-    sums: list[list[int]] = sums_by_step(group[piece], step, stop - begin, (groups, len(steps))).tolist()
-    return sums
+    count: int
+    median_ns: int
+    mean_ns: int
+    shortest_ns: int
+    longest_ns: int
+    long: int
+    """Number of steps that take over 1.5 times the median."""
+    cause: str
+    """Part of a step that grows most in long steps; empty if none is long."""
+    cause_ns: int
+    """Its growth, on average over long steps."""
 
 
-def sums_by_step(group: I64, step: I64, weight: I64, shape: tuple[int, int]) -> I64:
-    """Return the weights of each group's members in each step, with `shape` (groups, steps).
+def device_spread(device: Device) -> Spread | None:
+    """Return the spread of the judged steps on a device; None if there are fewer than two."""
+    steps = [device.steps[number] for number in judged_steps(device)]
+    return _spread([step.span_ns for step in steps], [_parts(step) for step in steps])
 
-    Members in no step (-1) are left out.
-    """
-    inside = step >= 0
-    sums = np.zeros(shape, np.int64)
-    np.add.at(sums, (group[inside], step[inside]), weight[inside])
-    return sums
+
+def host_spread(host: HostUse) -> Spread | None:
+    """Return the spread of the judged steps on the host, as recorded; None if there are fewer than two."""
+    return _spread([step.span_ns for step in host.judged], [host_parts(step) for step in host.judged])
+
+
+def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread | None:
+    if len(spans) < 2:
+        return None
+    usual_ns = median_ns(spans)
+    long = [row for row, span in enumerate(spans) if span > LONG * usual_ns]
+    usual = [part for span, part in zip(spans, parts, strict=True) if span <= LONG * usual_ns]
+    grown = {
+        name: fmean(parts[row].get(name, 0) for row in long) - fmean(part.get(name, 0) for part in usual)
+        for name in sorted({name for row in long for name in parts[row]})
+    }
+    cause, cause_ns = max(grown.items(), key=lambda item: item[1], default=("", 0.0))
+    return Spread(
+        count=len(spans),
+        median_ns=usual_ns,
+        mean_ns=round(fmean(spans)),
+        shortest_ns=min(spans),
+        longest_ns=max(spans),
+        long=len(long),
+        cause=cause,
+        cause_ns=round(cause_ns),
+    )
+
+
+def _parts(step: Period) -> dict[str, int]:
+    """Return the parts of a step: its buckets, all but the first divided by cause."""
+    return {
+        "compute": step.buckets.compute_ns,
+        **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
+        **{f"exposed communication ({cause})": ns for cause, ns in step.exposed_comm_by_cause.items()},
+        **{f"memory work of the GPU ({cause})": ns for cause, ns in step.exposed_other_by_cause.items()},
+        **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
+    }

@@ -15,13 +15,11 @@ from msgspec.structs import replace
 from overlapscope.analysis.calls import records_captures
 from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.trust_results import Check, Trust
+from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, duration, listed, plural
-from overlapscope.catalog import devices
-from overlapscope.catalog.devices import as_recorded
-from overlapscope.catalog.recorders import recorder_by_id
+from overlapscope.catalog.names import as_recorded, in_words_of, recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import I64, HostEvents, Index, Kind, Trace
@@ -71,7 +69,7 @@ def judge_host(trace: Trace) -> Trust:
 def worded(trace: Trace, *checks: Check) -> tuple[Check, ...]:
     """Return checks in the words for the trace's devices."""
     names = trace.device_names.values()
-    return tuple(replace(check, detail=devices.in_words_of(names, check.detail)) for check in checks)
+    return tuple(replace(check, detail=in_words_of(names, check.detail)) for check in checks)
 
 
 def verdict(checks: Iterable[Check]) -> Trust:
@@ -112,7 +110,7 @@ def _readable(trace: Trace) -> Check:
     damage = trace.damage
     if not damage.lost_events and not damage.repaired_events:
         return Check.ok("events-readable", "All events could be read.")
-    example = f" First: {devices.as_recorded(damage.examples[0])}." if damage.examples else ""
+    example = f" First: {as_recorded(damage.examples[0])}." if damage.examples else ""
     return Check.warn(
         "events-readable",
         f"Some events are damaged: {damage.repaired_events} could be repaired, {damage.lost_events} are lost.{example}",
@@ -345,6 +343,4 @@ def _graphs(trace: Trace) -> list[Check]:
 def _calls_named(trace: Trace, rows: Index) -> str:
     """Return calls as text, such as `cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
     counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
-    return ", ".join(
-        f"{devices.as_recorded(name)} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED)
-    )
+    return ", ".join(f"{as_recorded(name)} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))

@@ -53,6 +53,12 @@ def group_starts(*columns: Column) -> I64:
     return np.flatnonzero(opens)
 
 
+def first_of_each(group: Column, *by: Column | Bool) -> I64:
+    """Return the row of each group that is first by some columns, the first column first; in the order of groups."""
+    order = np.lexsort((*reversed(by), group))
+    return order[group_starts(group[order])]
+
+
 def distinct(values: Column) -> I64:
     """Return the values that occur, in ascending order.
 

@@ -42,6 +42,10 @@ class Registry(Mapping[str, T]):
             self._loaded[id] = load(self._places[id])
         return self._loaded[id]
 
+    def module(self, id: str) -> str:
+        """Return the name of the module that defines a thing."""
+        return self._places[id].partition(":")[0]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 

@@ -16,8 +16,7 @@ import msgspec
 from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.jobs import mixture
-from overlapscope.analysis.results import TraceResult
-from overlapscope.analysis.trust_results import Environment
+from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted

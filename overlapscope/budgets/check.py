@@ -39,6 +39,7 @@ from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import Verdict
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
+from overlapscope.rules.explained import explanation
 from overlapscope.trace.lost import FIGURES, HOST
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
@@ -440,7 +441,9 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
         return Explanation(verdict, budget.what.meaning, budget.origin, _way(budget), rulings)
     rule = RULES.get(verdict.metric)
     if rule is not None:
-        return Explanation(verdict, rule.summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default))
+        return Explanation(
+            verdict, explanation(rule.id).summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default)
+        )
     meaning = {
         "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
         "program": "the baseline and the traces have most kernels in common, or nearly all families of kernels, or "

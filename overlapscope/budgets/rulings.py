@@ -13,9 +13,8 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import after_lead_in, in_frame
-from overlapscope.analysis.group_results import Evidence
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.metrics import DIRECTIONS, Blame
@@ -132,7 +131,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 # The advice of `exposed-comm` is for the cause that costs most.
                 advised = finding is not None and finding.rule != "exposed-comm"
                 general = CAUSES[blame].get(cause)
-                remedy = general.helps(self.recorder)[0] or general.meaning if general else ""
+                remedy = general.words.helps(self.recorder)[0] or general.words.meaning if general else ""
                 yield FailureReason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",

@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps, without_warm_up
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
-from overlapscope.analysis.group_results import CopyGroup
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import Device, HostUse
+from overlapscope.analysis.results import CopyGroup, Device, HostUse
 from overlapscope.base.words import percent
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample, copy_ns
 from overlapscope.catalog.causes import (

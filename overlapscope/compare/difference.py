@@ -11,8 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.group_results import CopyDirection
-from overlapscope.analysis.trust_results import Environment, Trust
+from overlapscope.analysis.results import CopyDirection, Environment, Trust
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.shown import Shown
 from overlapscope.rules.finding import Finding

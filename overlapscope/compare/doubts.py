@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from overlapscope.analysis.trust_results import Check, Environment, Trust
+from overlapscope.analysis.results import Check, Environment, Trust
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt

@@ -32,7 +32,9 @@ from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, Pair, PairRow, 
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _LOADING = f"idle:{IdleCause.DATA_LOADING}"
-_HOST = frozenset(f"{what}:{cause}" for what in ("copy", "comm", "idle") for cause in HOST_CAUSES) - {_LOADING}
+_HOST = frozenset(f"{what}:{cause}" for what in ("exposed-copy", "exposed-comm", "idle") for cause in HOST_CAUSES) - {
+    _LOADING
+}
 _LINK = (
     frozenset({*COPY_LENGTHS, *COMM_LENGTHS, "h2d", "d2h", "comm", "copy", "both", "exposed_h2d", "exposed_d2h"})
     - _HOST
@@ -62,12 +64,12 @@ _FIGURES: tuple[_Figure, ...] = (
     _Figure("buckets", "exposed copy", COPY_LENGTHS),
     _Figure("buckets", "exposed other", OTHER_LENGTHS),
     _Figure("buckets", "idle", IDLE_LENGTHS),
-    *(_Figure("exposed_copy_by_cause", cause, [f"copy:{cause}"], noisy=COPY_LENGTHS) for cause in _COPY),
+    *(_Figure("exposed_copy_by_cause", cause, [f"exposed-copy:{cause}"], noisy=COPY_LENGTHS) for cause in _COPY),
     *(
-        _Figure("exposed_comm_by_cause", cause, [f"comm:{cause}"], noisy=COMM_LENGTHS)
+        _Figure("exposed_comm_by_cause", cause, [f"exposed-comm:{cause}"], noisy=COMM_LENGTHS)
         for cause in map(str, COMM_CAUSES)
     ),
-    *(_Figure("exposed_other_by_cause", cause, [f"other:{cause}"]) for cause in map(str, OTHER_CAUSES)),
+    *(_Figure("exposed_other_by_cause", cause, [f"exposed-other:{cause}"]) for cause in map(str, OTHER_CAUSES)),
     *(_Figure("idle_by_cause", cause, [f"idle:{cause}"]) for cause in _IDLE),
     _Figure("engines", "SM", ["sm"]),
     _Figure("engines", "H2D", ["h2d"]),

@@ -8,9 +8,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.group_results import CopyDirection
 from overlapscope.analysis.groups import TINY_BYTES
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import CopyDirection, Device
 from overlapscope.compare.difference import (
     CopyChange,
     FigureChange,

@@ -201,8 +201,8 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
             [
                 html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **render.UNREAD),
                 html.Strong(cause),
-                f": {descriptions[cause].meaning}",
-                *([html.Em(f" {remedy}")] if (remedy := descriptions[cause].helps(recorder)[0]) else []),
+                f": {descriptions[cause].words.meaning}",
+                *([html.Em(f" {remedy}")] if (remedy := descriptions[cause].words.helps(recorder)[0]) else []),
             ],
             style={"fontSize": "14px"},
         )

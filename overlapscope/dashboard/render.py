@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
@@ -19,6 +18,7 @@ from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Figure, Words
 from overlapscope.documents.table import Cell, Column, Table
 from overlapscope.rules import RULES
+from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule
 
 _TALLEST_GRID = 12
@@ -194,19 +194,18 @@ def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Componen
 def _programs(rule: Rule, dark: bool) -> Component:
     """Return example programs with and without the problem; for good news, the reverse."""
     before, after = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
-    programs = (
-        model.Code(textwrap.dedent(rule.wrong), f"{before}: a small program"),
-        model.Code(textwrap.dedent(rule.right), f"{after}: the same program"),
-    )
+    wrong, right = examples(rule.id)
+    programs = model.Code(wrong, f"{before}: a small program"), model.Code(right, f"{after}: the same program")
     return dmc.SimpleGrid(draw(programs, dark), cols={"base": 1, "md": 2}, spacing="sm")
 
 
 def _meaning(rule: Rule) -> Component:
+    words = explanation(rule.id)
     return html.Details(
         [
             html.Summary(f"What {rule.id} means and how it is computed", style={"cursor": "pointer"}),
-            dmc.Text(" ".join(rule.meaning.split()), size="sm", mt=6, className="prose"),
-            dmc.Text(f"Computed: {' '.join(rule.computation.split())}", size="sm", mt=6, className="prose"),
+            dmc.Text(words.meaning, size="sm", mt=6, className="prose"),
+            dmc.Text(f"Computed: {words.computation}", size="sm", mt=6, className="prose"),
             dmc.Text(f"What the fix saves: {rule.cost}", size="sm", mt=6, className="prose"),
         ]
     )

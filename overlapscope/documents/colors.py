@@ -63,7 +63,7 @@ def palette(dark: bool) -> dict[str, str]:
     named = {
         **_OPS,
         **{bucket.id: bucket.colors for bucket in BUCKETS.values()},
-        **{f"{of}:{cause.id}": cause.colors for of, causes in CAUSES.items() for cause in causes.values()},
+        **{f"{of}:{cause.id}": cause.words.colors for of, causes in CAUSES.items() for cause in causes.values()},
         **_HOST,
         **_PAGE,
     }

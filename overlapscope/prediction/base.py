@@ -6,12 +6,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import begins_with_warm_up
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.missing_ops import find_missing
-from overlapscope.analysis.periods import phases_of
+from overlapscope.analysis.periods import phases_of, request_waits
 from overlapscope.analysis.plain_step import PlainStep
-from overlapscope.analysis.request_waits import request_waits
-from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.edges import own_stream_waits
 from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW
-from overlapscope.analysis.holds import HostHolds, Reading, find_holds
+from overlapscope.analysis.holds import HostHolds, Reading, find_holds, own_stream_waits
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls, find_calls
 from overlapscope.analysis.lane_items import find_lanes, launched_together
 from overlapscope.base.columns import Columns, pick

@@ -11,9 +11,8 @@ import numpy as np
 from msgspec.structs import asdict
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.edges import find_edges
 from overlapscope.analysis.event_waits import HIGH
-from overlapscope.analysis.holds import Reading, find_holds
+from overlapscope.analysis.holds import Reading, find_edges, find_holds
 from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.analysis.lane_items import find_lanes

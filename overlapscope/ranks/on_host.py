@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.blockers import cut_up, running_in
 from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.exposed_comm import first_part
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.pieces import first_part
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import pick

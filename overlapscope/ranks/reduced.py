@@ -22,10 +22,9 @@ from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, Per
 from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import PlainStep, measured
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Trust
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.analysis.trust import judge_file, verdict
-from overlapscope.analysis.trust_results import Trust
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
 from overlapscope.base.marks import step_number

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from overlapscope.base.words import Unit, capital, clean, listed, number_runs, percent, plural, unit_for
 from overlapscope.catalog.causes import CAUSES
-from overlapscope.catalog.devices import in_words_of
+from overlapscope.catalog.names import in_words_of
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
 from overlapscope.ranks.parts import parts
 from overlapscope.ranks.result import (

@@ -5,7 +5,7 @@
 Unless a collective runs on the current stream, ProcessGroupNCCL records an event there, for which the collective's
 stream waits. It records another after the launch, for which `Work.wait` waits (PyTorch 2.11,
 torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: `syncStream`, `collective`, `pointToPoint`,
-`WorkNCCL::synchronizeStream`). NCCL records and waits right before and right after the launch (`nccl_launches`).
+`WorkNCCL::synchronizeStream`). NCCL records and waits right before and right after the launch (`find_nccl_waits`).
 """
 
 from __future__ import annotations

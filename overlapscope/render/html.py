@@ -23,6 +23,7 @@ from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Document, Figure, Span, Words, pieces
 from overlapscope.documents.table import Column, Table
 from overlapscope.rules import RULES
+from overlapscope.rules.explained import examples, explanation
 from overlapscope.trace.model import Kind
 
 _KINDS = {
@@ -290,13 +291,12 @@ def _button(example: model.Example | None) -> str:
 
 
 def _programs(block: model.FindingBlock) -> Iterator[str]:
-    """Yield the rule's example programs before and after the change, folded."""
-    rule = RULES.get(block.rule)
-    if rule is None or not rule.right:
+    """Yield the code before and after, folded; nothing for a rule of another version."""
+    if block.rule not in RULES:
         return
     yield "<details><summary>Code before and after</summary>"
-    yield f'<p class="muted">{escape(rule.meaning)}</p><div class="code">'
-    for word, program in (("before", rule.wrong), ("after", rule.right)):
+    yield f'<p class="muted">{escape(explanation(block.rule).meaning)}</p><div class="code">'
+    for word, program in zip(("before", "after"), examples(block.rule), strict=True):
         yield f"<figure><figcaption>{word}</figcaption><pre><code>{escape(program.strip())}</code></pre></figure>"
     yield "</div></details>"
 

@@ -138,7 +138,9 @@ def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
         "text": texts,
         "textposition": "outside",
         "cliponaxis": False,
-        "customdata": [escape(descriptions[cause].meaning, 200) if cause in descriptions else "" for cause in lengths],
+        "customdata": [
+            escape(descriptions[cause].words.meaning, 200) if cause in descriptions else "" for cause in lengths
+        ],
         "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
         "showlegend": False,
     }

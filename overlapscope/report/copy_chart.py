@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
-from overlapscope.base.grouping import distinct
+from overlapscope.base.grouping import distinct, first_of_each
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
@@ -51,8 +51,7 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
     while True:
         spot = (series * columns + _spots(x, columns)) * columns + _spots(y, columns)
         _, group, count = np.unique(spot, return_inverse=True, return_counts=True)
-        order = np.lexsort((-copies.exposed_ns[sized], ~extremes, group))
-        first = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
+        first = first_of_each(group, ~extremes, -copies.exposed_ns[sized])
         chosen = np.union1d(first, np.flatnonzero(extremes))
         if len(chosen) <= most or columns == 1:
             break

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.catalog import advice, devices
+from overlapscope.catalog import advice
+from overlapscope.catalog.names import in_words_of
 from overlapscope.prediction.plain_program import PlainProgram, replayed_unasked
-from overlapscope.rules import Said, apply_all
+from overlapscope.rules import RuleDraft, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
@@ -61,7 +62,7 @@ def _on_device(
             spoken, savings = apply_all(claims), SavingsOf(claims, program.base)
 
     def said(text: str) -> str:
-        return devices.in_words_of(analysis.trace.device_names.values(), text)
+        return in_words_of(analysis.trace.device_names.values(), text)
 
     findings = []
     for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
@@ -115,7 +116,7 @@ def _place(draft: Draft, recorded: Draft | None) -> Where | None:
     return recorded.where if draft.where is None or recorded.where.op == draft.where.op else draft.where
 
 
-def counterparts(spoken: Sequence[Said], recorded: Sequence[Said]) -> list[Draft | None]:
+def counterparts(spoken: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> list[Draft | None]:
     """Return, for each draft on the program that findings are about, the same finding on the recording.
 
     Drafts match by rule and call, and the rest by rule, in order. No draft matches twice.

@@ -10,16 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.host_lines import HostLine, host_lines
-from overlapscope.analysis.host_phases import phase_samples
-from overlapscope.analysis.host_results import LineTime, ThreadUse
-from overlapscope.analysis.results import Device, HostUse
+from overlapscope.analysis.host_lines import HostLine, host_lines, phase_samples
+from overlapscope.analysis.results import Device, HostUse, LineTime, ThreadUse
 from overlapscope.analysis.results import host_parts as parts_of
 from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import Unit, clean, duration, listed, plural, share, shares_of, unit_for
 from overlapscope.catalog.causes import IDLE, IdleCause
-from overlapscope.catalog.ops import op_words
-from overlapscope.catalog.recorders import recorder_by_id
+from overlapscope.catalog.names import op_words, recorder_by_id
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Table, table_of
@@ -214,7 +211,7 @@ def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
     of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
     unrecorded_ns = section.host_parts.get(IdleCause.UNRECORDED, 0)
     if unrecorded_ns >= max(least_ns, *lost.values(), 0):
-        of_loss = IDLE[IdleCause.UNRECORDED].remedy
+        of_loss = IDLE[IdleCause.UNRECORDED].words.remedy
     advice = [of_loss, _start(section, use), _LOADER[use.loader] if loads else ""]
     return " ".join(dict.fromkeys(filter(None, advice)))
 
@@ -224,7 +221,7 @@ def _of_loss(name: str, use: HostUse) -> str:
         return "`overlapscope ranks` compares all ranks, and tells waiting for another rank from transfer."
     if name == IdleCause.DATA_LOADING:
         return _LOADER[use.loader]
-    return next((IDLE[cause].remedy for cause in IDLE if cause == name), "")
+    return next((IDLE[cause].words.remedy for cause in IDLE if cause == name), "")
 
 
 def _start(section: DeviceReport, use: HostUse) -> str:

@@ -14,16 +14,15 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import judged_ranges
 from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.figures import Period, Window, efficiency_shown
-from overlapscope.analysis.group_results import CopyGroup, HostStall
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import Device, missing_ns
+from overlapscope.analysis.results import CopyGroup, Device, HostStall, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
-from overlapscope.analysis.group_results import NetOverlap
 from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.host_sampled import step_ns
-from overlapscope.analysis.results import Device, PlainOrigin, TraceResult, host_parts
+from overlapscope.analysis.results import Device, NetOverlap, PlainOrigin, TraceResult, host_parts
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
 from overlapscope.report.model import Report, of_plain

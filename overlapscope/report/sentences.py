@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from overlapscope.analysis import spread
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import PhaseFigures, copies_matter
 from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_by_cause, missing_ns
+from overlapscope.analysis.steps import LONG, Spread
 from overlapscope.base.words import NOTHING, between, capital, clean, duration, listed, plural, share, size
 from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report.page import DeviceReport
@@ -120,7 +120,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
         by_name = Counter[str]()
         for each, ns in explained.items():
-            by_name[_BOUND.get(each, "Host-bound" if IDLE[each].by_host and IDLE[each].fixing else "")] += ns
+            by_name[_BOUND.get(each, "Host-bound" if IDLE[each].by_host and IDLE[each].words.fixing else "")] += ns
         name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
         clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
         mostly = most_ns > idle // 2
@@ -217,7 +217,7 @@ def requests_words(figures: PhaseFigures) -> str:
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
-def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device: Device | None = None) -> str:
+def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Device | None = None) -> str:
     """Return how much steps differ, how they were found, and what lies outside them.
 
     `All figures are averages of 9 steps, which take 23 to 761 ms (27.5 ms in the median). 3 of them take over 1.5
@@ -244,7 +244,7 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
         if step_spread.long and step_spread.count > 2:
             few = "1 of them takes" if step_spread.long == 1 else f"{step_spread.long:,} of them take"
             sentences.append(
-                f"{few} over {spread.LONG} times the median, mostly because of {clean(step_spread.cause, 60)} "
+                f"{few} over {LONG} times the median, mostly because of {clean(step_spread.cause, 60)} "
                 f"({duration(step_spread.cause_ns)} more)."
             )
     if device is not None and is_last_judged(device):
@@ -268,9 +268,9 @@ def steps_sentence(step_spread: spread.Spread | None, trace: TraceResult, device
         last = device.steps[-1]
         alike = phase_in(last.name) == (average.phase or None)
         first = device.steps[0]
-        if average.first and not first.partial and not average.phase and first.span_ns > spread.LONG * average.span_ns:
+        if average.first and not first.partial and not average.phase and first.span_ns > LONG * average.span_ns:
             sentences.append(f"The first step took {duration(first.span_ns)}; it is taken for warm-up, and not judged.")
-        if alike and last.span_ns > spread.LONG * average.span_ns and average.steps > 1:
+        if alike and last.span_ns > LONG * average.span_ns and average.steps > 1:
             sentences.append(
                 f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
             )

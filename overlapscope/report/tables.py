@@ -28,7 +28,7 @@ from overlapscope.base.words import (
 )
 from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words

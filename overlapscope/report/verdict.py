@@ -7,12 +7,12 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import spread
 from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
+from overlapscope.analysis.steps import device_spread, host_spread
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
-from overlapscope.catalog import devices
 from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.names import as_recorded, in_words_of
 from overlapscope.report import sentences
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.sentences import WORTH_SAYING, is_last_judged, overlap_sentence, phase_words, steps_sentence
@@ -77,14 +77,14 @@ def judge(section: DeviceReport) -> Verdict:
     """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
     verdict, names = _judge(section), section.trace.environment.gpus
     fields = ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
-    return replace(verdict, **{field: devices.in_words_of(names, getattr(verdict, field)) for field in fields})
+    return replace(verdict, **{field: in_words_of(names, getattr(verdict, field)) for field in fields})
 
 
 def _judge(section: DeviceReport) -> Verdict:
     """Return the verdict in the words for GPUs."""
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
-        reasons = [devices.as_recorded(check.detail) for check in trust.checks if check.status == "fail"]
+        reasons = [as_recorded(check.detail) for check in trust.checks if check.status == "fail"]
         if section.trace.host is not None:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
@@ -118,7 +118,7 @@ def _judge(section: DeviceReport) -> Verdict:
         name = "The marks don't tell prefill from decode steps, so an average may mix both, and is not judged"
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
-    steps = steps_sentence(spread.of_device(device), section.trace, device) if section.page.scope == "window" else ""
+    steps = steps_sentence(device_spread(device), section.trace, device) if section.page.scope == "window" else ""
     cost = overlap_sentence(section)
     why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
     return Verdict(level, section.title, lead, why, remedy, of_finding, plain_sentence(section), doubt, steps, cost)
@@ -203,7 +203,7 @@ def _frame(section: DeviceReport, device: Device) -> str:
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":
-        return f"in the {length} of {devices.as_recorded(clean(section.page.scope, 60))},"
+        return f"in the {length} of {as_recorded(clean(section.page.scope, 60))},"
     lead_in_ns, *around_ns = sentences.unjudged_ns(device)
     if lead_in_ns:
         return f"in the {length} after the lead-in,"
@@ -245,9 +245,9 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
-    remedy = cause.helps(section.trace.environment.recorder)[0]
+    remedy = cause.words.helps(section.trace.environment.recorder)[0]
     a_step = " a step" if section.steps else ""
-    why = f"Why: {cause.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
+    why = f"Why: {cause.words.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
     return why, f"Next: {remedy}" if remedy else "", False
 
 
@@ -307,7 +307,7 @@ def _unclear(device: Device) -> str:
     time_ns = _unclear_ns(device)
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
-    names = listed((devices.as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
+    names = listed((as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
     return (
         f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
         f"{names}. If they do, name them in `communication` in the configuration."
@@ -404,5 +404,5 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
         plain=plain,
         doubt=reasons.strip(),
-        steps=steps_sentence(spread.of_host(use) if use.by_steps else None, section.trace),
+        steps=steps_sentence(host_spread(use) if use.by_steps else None, section.trace),
     )

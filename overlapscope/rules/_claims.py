@@ -54,7 +54,7 @@ from overlapscope.catalog.causes import (
     CopyCause,
     IdleCause,
 )
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
 
@@ -274,6 +274,13 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
     def of(self, rule: str) -> ClaimedPieces:
         """Return the pieces of a rule."""
         return self.pieces.take(self.pieces.rule == _NUMBER[rule])
+
+    def concern(self, rule: str) -> bool:
+        """Return whether a rule may have findings: not if it is only about time of which it was assigned none."""
+        if rule == "exposed-comm":
+            return self.buckets.exposed_comm_ns > 0
+        # Migrations cost time beside kernels, too.
+        return rule not in _NUMBER or rule == "page-migration" or bool((self.pieces.rule == _NUMBER[rule]).any())
 
     def unhideable(self) -> ClaimedPieces:
         """Exposed copies with cause no-compute that belong to no rule."""

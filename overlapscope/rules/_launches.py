@@ -18,7 +18,7 @@ from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, cut
 from overlapscope.base.kept import kept
 from overlapscope.base.words import each, listed
-from overlapscope.catalog.devices import are_no_gpus
+from overlapscope.catalog.names import are_no_gpus
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import name
 from overlapscope.trace import host_ops

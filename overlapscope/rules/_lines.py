@@ -14,7 +14,7 @@ from overlapscope.analysis.periods import names_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import duration, listed, plural
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.catalog.devices import as_recorded
+from overlapscope.catalog.names import as_recorded
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import name

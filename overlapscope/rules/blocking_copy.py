@@ -31,33 +31,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 RULE = Rule(
     id="blocking-copy",
-    severity="warning",
-    summary="Copies of pinned memory block the host because non_blocking=True is missing.",
-    meaning="Without non_blocking=True, PyTorch waits for the stream inside copy_() until the copy has ended. "
-    "With pinned memory that is unnecessary, and until the call returns the host launches nothing, so the"
-    " GPU has nothing to hide the copy under.",
-    computation="Exposed copy and idle time of cause host-sync in which the host was in a synchronize inside the "
-    "`aten::copy_` that made the copy, or in a copy call that blocks by contract. Only copies of pinned "
-    "memory count, and uploads whose memory kind is not recorded; host-sync leaves them out. CPU ops must"
-    " be in the recording; without them the time goes to host-sync. An upper bound: other work may still "
-    "limit the span.",
-    wrong="""import torch
-
-batch = torch.randn(1 << 24, pin_memory=True)
-target = torch.empty_like(batch, device="cuda")
-for _ in range(10):
-    target.copy_(batch)
-    target.mul_(2.0)
-""",
-    right="""import torch
-
-batch = torch.randn(1 << 24, pin_memory=True)
-target = torch.empty_like(batch, device="cuda")
-for _ in range(10):
-    target.copy_(batch, non_blocking=True)
-    target.mul_(2.0)
-torch.cuda.synchronize()
-""",
     check=on_claimed("blocking-copy", _draft),
     effort="option",
     fixes=(("non-blocking",),),

@@ -10,43 +10,14 @@ from overlapscope.analysis.host_work import backward_threads
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, cut
 from overlapscope.base.words import duration, each, listed
-from overlapscope.catalog.devices import are_no_gpus
+from overlapscope.catalog.names import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules._launches import Owner, launches, outside_graphs, owners, who_launches
 from overlapscope.rules._lines import is_torch, most_in, sampled_lines, stacks_cost, top_line
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Fixes, Rule, on_claimed
 from overlapscope.trace.model import Kind
-
-_COMPILE = (
-    'Launch less often: torch.compile(model, mode="reduce-overhead").\n'
-    "It replays forward and backward as CUDA graphs; the default mode only joins small kernels. torch.cuda.graph does "
-    "the same by hand for a whole step. Larger batches and lower precision help only if there are fewer kernels or "
-    "less Python."
-)
-_COMPILED = (
-    'Launch less often: compile with mode="reduce-overhead".\n'
-    "It replays the compiled code as CUDA graphs; the default mode launches its kernels one by one. Graph breaks leave "
-    "ops outside of the compiled code (TORCH_LOGS=graph_breaks lists them)."
-)
-_INSIDE = (
-    "Launch fewer and larger CUDA graphs, and launch them before the host waits.\n"
-    "The GPU waits for launches of graphs. Each takes the host longer the more kernels the graph has, so join small "
-    "kernels, too."
-)
-_OUTSIDE = (
-    "Launch less often: move launches into the CUDA graphs.\n"
-    "Capture the ops before, between and after the graphs as well, or join them to fewer kernels. For compiled code, "
-    "TORCH_LOGS=graph_breaks,cudagraphs tells what stays outside."
-)
-_FUSE = (
-    "Pass fused=True to {}.\n"
-    "One launch then updates many parameters. Without it, every operation of the update is a launch of its own."
-)
-_DROP = (
-    "Call zero_grad(set_to_none=True), the default since PyTorch 2.0.\n"
-    "It drops the gradients and launches nothing, instead of filling each with zeros."
-)
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -64,6 +35,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         count = each(len(outside), max(1, claims.steps))
         remark = f", {count} of {claims.times_a_step(len(made), 'launch')} outside the CUDA graphs"
         more = f" {who[0].upper()}{who[1:]}." if who else ""
+    cases = advice_by_case("dispatch")
     advice, fixes = _advice(claims, pieces, by, made, made[~among(made, outside)])
     return Draft(
         where=top_line(claims, is_torch),
@@ -71,7 +43,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         remark=remark,
         afterword=f"{more}{sampled_lines(claims, is_torch)}",
         fixes=fixes,
-        for_all=advice in (_INSIDE, _OUTSIDE),
+        for_all=advice in (cases["inside-graphs"], cases["outside-graphs"]),
         nameless="between nodes of the backward pass" if len(backward_threads(claims.trace)) else "between launches",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside launch "
         f"calls and the ops that make them. {claims.times(len(kernels), 'compute kernel')} ran{typical}."
@@ -84,7 +56,7 @@ def _advice(
     claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], made: I64, graphs: I64
 ) -> tuple[str, Fixes | None]:
     """Return what to change, which the program doesn't do yet, and the fixes that represent it; None for the rule's."""
-    features, ops = features_of(claims.trace), claims.device.timeline.ops
+    features, ops, cases = features_of(claims.trace), claims.device.timeline.ops, advice_by_case("dispatch")
     fusible = [owner for owner in by if owner.can_be_fused]
     ends = claims.device.timeline.idle.ends[pieces.gap]
 
@@ -96,49 +68,25 @@ def _advice(
 
     if are_no_gpus(claims.trace.device_names.values()):
         # The catalog has the advice, and no replay is of fewer kernels.
-        return _COMPILE, ()
+        return cases["compile"], ()
     if features.data_parallel:
         return DATA_PARALLEL, ()
     if are_most(owner.calls for owner in fusible):
-        return _FUSE.format(listed(owner.optimizer for owner in fusible)), (("fused",),)
+        return cases["fuse"].format(listed(owner.optimizer for owner in fusible)), (("fused",),)
     if are_most(owner.calls for owner in by if owner.zero_grad):
-        return _DROP, ()
+        return cases["zero-grad"], ()
     if are_most([graphs]):
-        return _INSIDE, ()
+        return cases["inside-graphs"], ()
     if len(graphs):
-        return _OUTSIDE, (("graph",),)
+        return cases["outside-graphs"], (("graph",),)
     if features.compiled:
-        return _COMPILED, (("graph",),)
+        return cases["compiled"], (("graph",),)
     fuse = f" Pass fused=True to {listed(owner.optimizer for owner in fusible)}." if fusible else ""
-    return f"{_COMPILE}{fuse}", None if fusible else (("graph",),)
+    return cases["compile"] + fuse, None if fusible else (("graph",),)
 
 
 RULE = Rule(
     id="dispatch",
-    severity="warning",
-    summary="The host cannot launch kernels as fast as the GPU finishes them.",
-    meaning="Every op costs the host some microseconds of dispatch and launch, besides Python. Where kernels are "
-    "shorter than that, the GPU finishes each before the next has been launched, and its speed is the host's.",
-    computation="Idle time of cause dispatch: the launching thread was inside a launch call, an op that launches, "
-    "makes a view or allocates, or in a pause of up to 200 us between two nodes of a backward pass. Where the "
-    "recording has no CPU ops, launches within 200 us of one another. Gaps that end with one of many tiny copies go to "
-    "tiny-copies. An upper bound: a graph's ops still have a microsecond between them.",
-    wrong="""import torch
-
-value = torch.ones(256, device="cuda")
-for _ in range(300):
-    value.add_(1.0)
-""",
-    right="""import torch
-
-value = torch.ones(256, device="cuda")
-value.add_(1.0)
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    for _ in range(300):
-        value.add_(1.0)
-graph.replay()
-""",
     check=on_claimed("dispatch", _draft),
     effort="line",
     fixes=(("graph",), ("fused",)),

@@ -10,53 +10,20 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
-from overlapscope.analysis.comm_order import CommOps, lead_ns
+from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.pieces import ExposedComm
-from overlapscope.analysis.prefetch import GATHERS, NO_DEPTH, prefetch_depths
+from overlapscope.analysis.pieces import CommOps, ExposedComm
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
 from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, name, spread
 from overlapscope.trace.lost import ENGINES, FINDINGS
 from overlapscope.trace.op_names import short_kernel
 
-_ADVICE = {
-    CommCause.SAME_STREAM: "Give the collective a stream of its own: call it with async_op=True, and wait() just "
-    "before its result is used.\nWithout async_op, recent versions of PyTorch run it on the stream that computes.",
-    CommCause.HOST_SYNC: "Do not let the host wait between launches: no .item(), .cpu() or synchronize() there.\n"
-    "Sizes that the host reads back from the GPU, such as those of an all-to-all, cost a wait each; exchange them "
-    "ahead.",
-    CommCause.LATE_COMPUTE: "Launch compute ahead of the GPU, so that it is queued when the collective begins.\n"
-    "Do less on the host between launches. The findings on idle time name its work, and what shortens it.",
-    CommCause.LATE_ISSUE: "Launch the collective as soon as its input is ready.\n"
-    "{fsdp}Move calls of your own up, before compute that does not need their result.",
-    CommCause.BLOCKED_BEHIND: "Launch urgent collectives first, and send less in those ahead of them.\n"
-    "A process group runs its collectives one after the other. A second process group lets an urgent one pass.",
-    CommCause.WAITING_FOR_INPUT: "Let the collective wait for less: record the event right after the op that writes "
-    "its input.\nIf it waits for a copy or another group's collective, start that one earlier.",
-    CommCause.NO_COMPUTE: "Split the work, so that one part communicates while another part computes.\n"
-    "{ddp}Tensor parallelism: split the batch or the sequence (async TP). Expert parallelism: two micro-batches in "
-    "turn. Or communicate less: send a smaller type{no_sync}.",
-    CommCause.WAITING_OR_TRANSFER: "Compare the ranks with `overlapscope ranks`: it tells waiting for a late rank from "
-    "the transfer.\nIf one rank is late, balance its work first. If it is the transfer, send less (a smaller "
-    "type{no_sync}), keep groups within a machine, or start the collective earlier.",
-}
-"""Advice by the cause that costs most."""
-
-
-_ALLOCATES = (
-    "Keep the driver from allocating and freeing memory there: the host launches nothing meanwhile.\n"
-    "Such calls go away once PyTorch's allocator has enough memory. Stay clear of the memory limit, and avoid sizes "
-    "that change every step, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-)
-_GENERAL = (
-    "Start collectives earlier and in smaller parts, so that compute hides them.\n{ddp}{fsdp}Call your own with "
-    "async_op=True, and wait() just before their result is used."
-)
 _DDP = "DDP: use smaller buckets, above all a small last one (bucket_cap_mb). "
 _NO_SYNC = ", or accumulate gradients under no_sync()"
 _FSDP = (
@@ -103,7 +70,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     draft = Draft(
         title=title,
         detail=detail,
-        advice=_fitting(claims, _GENERAL),
+        advice=_fitting(claims, advice_by_case("exposed-comm")["general"]),
         bound_ns=cost,
         example=Window(start_ns=int(top.start_ns[longest]), end_ns=int(top.end_ns[longest])),
     )
@@ -135,10 +102,11 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
         blames_call=True,
         gap=-1,
     ).places(claims.trace)
-    meaning, advice = EXPOSED_COMM[cause].evidence, _ADVICE.get(cause, _GENERAL)
+    cases = advice_by_case("exposed-comm")
+    meaning, advice = EXPOSED_COMM[cause].words.evidence, cases.get(cause, cases["general"])
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
     if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
-        advice = _ALLOCATES
+        advice = cases["allocating"]
     return replace(
         draft,
         title=f"{draft.title}: mostly {name(shorten(kind.words, 50))}, {cause}",
@@ -190,39 +158,6 @@ def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:
 
 RULE = Rule(
     id="exposed-comm",
-    severity="warning",
-    summary="Collectives run while nothing computes.",
-    meaning="Communication beside compute costs little. If it is exposed, the GPU waits for the network or for "
-    "another rank. The kernel of a collective runs from the arrival of this rank until all ranks have "
-    "arrived, so a late rank looks like slow communication on all the others.",
-    computation="The bucket `exposed_comm_ns`: communication kernels outside compute, without the lead-in. The finding "
-    "names the collective and group that cost most, and its main cause. An upper bound: the last collective of a step "
-    "has no compute of its step left to hide under.",
-    wrong="""import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
-gradients = [torch.randn(1 << 24, device="cuda") for _ in range(8)]
-weight = torch.randn(4096, 4096, device="cuda")
-for gradient in gradients:
-    weight @ weight
-    dist.all_reduce(gradient)
-""",
-    right="""import torch
-import torch.distributed as dist
-
-dist.init_process_group("nccl")
-torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
-gradients = [torch.randn(1 << 24, device="cuda") for _ in range(8)]
-weight = torch.randn(4096, 4096, device="cuda")
-pending = []
-for gradient in gradients:
-    pending.append(dist.all_reduce(gradient, async_op=True))
-    weight @ weight
-for work in pending:
-    work.wait()
-""",
     check=_check,
     effort="option",
     rests_on=ENGINES,

@@ -6,34 +6,12 @@ import numpy as np
 
 from overlapscope.analysis.host import around, outermost_around
 from overlapscope.base.columns import pick
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed
 
-_ITEM = (
-    "Drop .item() from the loop, or call it every few steps.\n"
-    "float(tensor), print(tensor) and `if tensor:` call it, too. Keep losses and metrics on the GPU: append "
-    "loss.detach() to a list and read it later."
-)
-_SYNCHRONIZE = (
-    "Drop {call} from the loop.\n"
-    "If it only times the step, use CUDA events. If it orders streams, use current_stream().wait_stream(other), so "
-    "that the stream waits instead of the host."
-)
-_SHAPE = (
-    "Avoid results whose size depends on values: {op} makes the host wait for it.\n"
-    "Use torch.where, masks of a fixed size, or nonzero_static."
-)
-_DOWNLOAD = (
-    "Copy results to pinned memory with non_blocking=True, and read them one step later.\n"
-    ".cpu(), .numpy() and .tolist() wait for the GPU. Keep what the host does not need in this step on the GPU."
-)
-_OTHER = (
-    "Wait for the GPU less often.\n"
-    "Keep losses and metrics on the GPU and read them every few steps. To order streams, use event.wait() or "
-    "wait_stream() instead of synchronize(), so that the stream waits instead of the host."
-)
 _SYNCHRONIZES = {
     "cudaDeviceSynchronize": "torch.cuda.synchronize()",
     "cudaStreamSynchronize": "torch.cuda.Stream.synchronize()",
@@ -50,16 +28,17 @@ _SHAPED = frozenset({"aten::nonzero", "aten::masked_select", "aten::unique", "at
 
 def _advice(claims: Claims, where: Where | None) -> str:
     """Return what to change at the costliest place."""
+    cases = advice_by_case("host-sync")
     op, call = (where.op or "", where.call or "") if where is not None else ("", "")
     if op_words(op) in (".item()", "if tensor:"):
-        return _ITEM
+        return cases["item"]
     if op in _SHAPED:
-        return _SHAPE.format(op=op.removeprefix("aten::"))
+        return cases["shape"].format(op=op.removeprefix("aten::"))
     if op in ("aten::copy_", "aten::_to_copy", "aten::to"):
-        return _DOWNLOAD
+        return cases["download"]
     # Without ops in the recording, any of them may have made the call.
     written = "" if op or not len(claims.trace.cpu_ops) else _SYNCHRONIZES.get(call, "")
-    return _SYNCHRONIZE.format(call=written) if written else _OTHER
+    return cases["synchronize"].format(call=written) if written else cases["other"]
 
 
 def _waits(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
@@ -95,35 +74,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 RULE = Rule(
     id="host-sync",
-    severity="warning",
-    summary="The host waits for the GPU, and the GPU then waits for the host.",
-    meaning="Launches are asynchronous: a host that runs ahead keeps the GPU's queues filled. A "
-    "synchronize, or an op that needs a value on the host, empties them; afterwards the GPU is idle until "
-    "the host has launched again, and copies in flight have no compute to hide under.",
-    computation="Idle time and exposed copy time of cause host-sync, without the time of blocking-copy and "
-    "pageable-memory. The time for which the host itself waited is not the cost and does not count. An "
-    "upper bound: without the wait, the GPU may wait for the host's launches.",
-    wrong="""import torch
-
-model = torch.nn.Linear(1024, 1024).cuda()
-batch = torch.randn(1024, 1024, device="cuda")
-losses = []
-for _ in range(100):
-    loss = model(batch).square().mean()
-    loss.backward()
-    losses.append(loss.item())
-""",
-    right="""import torch
-
-model = torch.nn.Linear(1024, 1024).cuda()
-batch = torch.randn(1024, 1024, device="cuda")
-losses = []
-for _ in range(100):
-    loss = model(batch).square().mean()
-    loss.backward()
-    losses.append(loss.detach())
-losses = torch.stack(losses).tolist()
-""",
     check=on_claimed("host-sync", _draft),
     effort="line",
     fixes=(("no-sync {call}",),),

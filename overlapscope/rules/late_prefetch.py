@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.rules._claims import Claims
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, claimed
 from overlapscope.trace.model import Kind
 
@@ -14,42 +15,23 @@ _REASONS = {
     CopyCause.LATE_ISSUE: (
         "Copies issued too late run alone for",
         "began as soon as it was issued, but the compute that could have hidden it had already ended",
-        "Issue the next step's copy before this step's compute is launched.\n"
-        "Issue it at least before anything that makes the host wait (.item(), synchronize()). Prefetch one batch ahead "
-        "into a second buffer, on a copy stream.",
     ),
     CopyCause.EVENT_WAIT: (
         "Copies held by an event wait run alone for",
         "was issued in time, but an event wait kept copy and compute apart: either the copy waited for "
         "compute to end, or the next compute waited for the copy",
-        "Wait only for what is needed: record the event right after the last use.\n"
-        "Do not call wait_stream() on the whole compute stream: record an event right after the last kernel that uses "
-        "the buffer, and wait for that event. With two buffers that take turns, the copy waits for the step before "
-        "last and runs beside this one. Let compute wait for the copy just before its first use.",
     ),
     CopyCause.ENGINE_BUSY: (
         "Copies queued behind other copies run alone for",
         "was queued behind other copies of the same direction, or held such a copy up, until compute had run out",
-        "Issue copies in the order in which compute needs them.\n"
-        "Cut bulk copies into chunks, so that an urgent copy can run in between: each direction has one queue, "
-        "whatever the stream.",
     ),
 }
-"""Title, evidence and advice by cause."""
-_DOWNLOADS = {
-    CopyCause.LATE_ISSUE: "Issue the copy right after the op that computes its data.\n"
-    "Let the copy stream wait for an event after that op, and copy with non_blocking=True into pinned memory before "
-    "the next ops are launched and before anything that makes the host wait (.item(), synchronize()).",
-    CopyCause.EVENT_WAIT: "Wait only for what is needed: record the event right after the op that computes the data.\n"
-    "Do not call wait_stream() on the whole compute stream. Let the next compute overwrite another buffer, so that it "
-    "doesn't wait for the copy.",
-}
-"""Advice for downloads by cause."""
+"""Title and evidence by cause."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
-    late = claims.of("late-prefetch")
-    for cause, (title, seen, advice) in _REASONS.items():
+    late, cases = claims.of("late-prefetch"), advice_by_case("late-prefetch")
+    for cause, (title, seen) in _REASONS.items():
         pieces = late.with_copy_cause(cause)
         if not claims.matters(pieces.time_ns):
             continue
@@ -59,8 +41,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
         )
         kinds = claims.device.timeline.ops.kind[pieces.copy]
         download = 2 * int(pieces.length_ns[kinds == Kind.D2H].sum()) > pieces.time_ns
+        advice = cases[cause]
         if download and cause != CopyCause.ENGINE_BUSY:
-            advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOADS[cause])
+            advice = in_words_of(claims.trace.framework, "two-way", cases[f"{cause}-of-downloads"])
         doubt = " The recording does not say which event was waited for; it was rebuilt from the timeline." * rebuilt
         yield claimed(
             claims,
@@ -78,46 +61,6 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 RULE = Rule(
     id="late-prefetch",
-    severity="warning",
-    summary="Copies begin too late to be hidden: issued late, held by an event wait, or queued behind others.",
-    meaning="The copy is on a stream of its own and could run beside compute, but it begins when that "
-    "compute has ended. There are three ways to be late, each a finding of its own: the host issues the "
-    "copy late; it issues it in time but an event wait orders copy and compute one after the other; or the "
-    "copy engine is busy with less urgent copies of the same direction.",
-    computation="Exposed copy time of the causes late-issue, event-wait and engine-busy, one finding for "
-    "each that costs enough. An upper bound: an earlier copy needs a free buffer and data that is ready by "
-    "then. Only the fix of late-issue can be replayed.",
-    wrong="""import torch
-
-batch = torch.randn(1 << 25, pin_memory=True)
-target = torch.empty_like(batch, device="cuda")
-weight = torch.randn(4096, 4096, device="cuda")
-copies = torch.cuda.Stream()
-for _ in range(10):
-    weight @ weight
-    copies.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(copies):
-        target.copy_(batch, non_blocking=True)
-    torch.cuda.current_stream().wait_stream(copies)
-    target.mul_(2.0)
-""",
-    right="""import torch
-
-batch = torch.randn(1 << 25, pin_memory=True)
-targets = [torch.empty_like(batch, device="cuda") for _ in range(2)]
-used = [torch.cuda.Event() for _ in range(2)]
-weight = torch.randn(4096, 4096, device="cuda")
-copies = torch.cuda.Stream()
-for step in range(10):
-    slot = step % 2
-    copies.wait_event(used[slot])
-    with torch.cuda.stream(copies):
-        targets[slot].copy_(batch, non_blocking=True)
-    weight @ weight
-    torch.cuda.current_stream().wait_stream(copies)
-    targets[slot].mul_(2.0)
-    used[slot].record()
-""",
     check=_check,
     fixes=(("prefetch",),),
 )

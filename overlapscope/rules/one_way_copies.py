@@ -10,6 +10,7 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import Claims, copies_in, streams_of
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, streams
 from overlapscope.trace.model import Kind
 
@@ -56,8 +57,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         "little "
         "more slowly. Only copy time that no compute can hide (cause no-compute) is counted, so no other finding "
         "except slow-link counts it.",
-        advice="Use one stream for uploads and another for downloads.\n"
-        "Join them with compute by events: while layer n is computed, upload layer n + 1 and download layer n - 1.",
+        advice=advice_by_case("one-way-copies")["fix"],
         bound_ns=cost,
         where=places[0].where if places else None,
         example=rest.example,
@@ -73,39 +73,6 @@ def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
 
 RULE = Rule(
     id="one-way-copies",
-    severity="warning",
-    summary="H2D and D2H copies never run at once, though the link carries both.",
-    meaning="A GPU has a copy engine for each direction, and PCIe and NVLink are full duplex. Uploads and "
-    "downloads on one stream, or ordered by events, use one direction at a time, so that copies take up to "
-    "twice as long as they must.",
-    computation="Fires if both directions alternate and run beside each other for less than "
-    f"{AT_ONCE:.0%} of the shorter one. Per step, the cost is the shorter direction's time without the time in "
-    "which both ran, but at most the exposed copy time of cause no-compute. Copies that compute could hide are left "
-    "to other rules. An upper bound: both directions at once are each a little slower, and a download may have "
-    "to follow its upload.",
-    wrong="""import torch
-
-layers = [torch.randn(1 << 24, pin_memory=True) for _ in range(8)]
-copies = torch.cuda.Stream()
-with torch.cuda.stream(copies):
-    for layer in layers:
-        on_gpu = layer.to("cuda", non_blocking=True)
-        layer.copy_(on_gpu.mul_(2.0), non_blocking=True)
-torch.cuda.synchronize()
-""",
-    right="""import torch
-
-layers = [torch.randn(1 << 24, pin_memory=True) for _ in range(8)]
-uploads, downloads = torch.cuda.Stream(), torch.cuda.Stream()
-for layer in layers:
-    with torch.cuda.stream(uploads):
-        on_gpu = layer.to("cuda", non_blocking=True).mul_(2.0)
-    downloads.wait_stream(uploads)
-    with torch.cuda.stream(downloads):
-        layer.copy_(on_gpu, non_blocking=True)
-    on_gpu.record_stream(downloads)
-torch.cuda.synchronize()
-""",
     check=_check,
     fixes=(("two-way",), ("side-stream",)),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from overlapscope.base.words import capital, duration, part_of, percent, share
 from overlapscope.rules._claims import Claims
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import ENGINES
 
@@ -43,11 +44,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             f"{claims.time(claims.buckets.exposed_copy_ns)}{a_step} still run alone (overlap efficiency "
             f"{percent(efficiency)})"
         )
-        advice = (
-            "Copy less: no other order of the same work is much faster.\n"
-            "Copy in lower precision, keep reused data on the GPU, compute more for each copied byte, or compute data "
-            "on the GPU instead of copying it."
-        )
+        advice = advice_by_case("overlap-achieved")["copies-longest"]
     yield Draft(
         title=title,
         detail=f"Kernels and copies together took {duration(overlap.busy_ns)}{a_step}. The longest of them alone, "
@@ -61,31 +58,6 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="overlap-achieved",
     severity="info",
-    summary="Copies and compute overlap almost as far as they can.",
-    meaning="Compute, uploads and downloads can run side by side. In the best order, only the longest of the "
-    "three shows. This finding says that the program is close to that, and which of the three sets the "
-    "pace. If that is a copy direction, only copying less helps.",
-    computation=f"Fires at an overlap efficiency of {GOOD_PCT:.0f}% or more, (serial - busy) / (serial - "
-    "ideal) without the lead-in, where copies take at least 1% of the span. Costs nothing.",
-    wrong="""import torch
-
-batch = torch.randn(1 << 24, pin_memory=True)
-weight = torch.randn(8192, 8192, device="cuda")
-for _ in range(10):
-    batch.to("cuda", non_blocking=True)
-    weight @ weight
-""",
-    right="""import torch
-
-batch = torch.randn(1 << 24, pin_memory=True)
-weight = torch.randn(8192, 8192, device="cuda")
-copies = torch.cuda.Stream()
-for _ in range(10):
-    with torch.cuda.stream(copies):
-        batch.to("cuda", non_blocking=True)
-    weight @ weight
-torch.cuda.synchronize()
-""",
     check=_check,
     rests_on=ENGINES,
 )

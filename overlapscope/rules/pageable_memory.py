@@ -11,17 +11,13 @@ from overlapscope.base.intervals import I64
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import are_saved_tensors
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
 _DOWNLOADS = (
     "Download with buffer.copy_(data, non_blocking=True) into a pinned buffer made once, and synchronize an event "
     "before the host reads it."
-)
-_SAVED = (
-    "Pass pin_memory=True to save_on_cpu.\n"
-    "Hooks of your own (saved_tensors_hooks) can reuse pinned buffers, and leave weights and small tensors on the GPU. "
-    "torch.utils.checkpoint recomputes tensors instead, and copies nothing."
 )
 
 
@@ -43,7 +39,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"Because of that, {lost(claims, pieces)}. The driver stages such a copy through a buffer of its own: the call "
         f"blocks{even}, and the copy is slower. The exposed time and the idle time after the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
-        advice=_SAVED
+        advice=advice_by_case("pageable-memory")["saved-tensors"]
         if are_saved_tensors(claims, copies)
         else "Pin the host memory once, outside the loop.\n"
         + (
@@ -84,30 +80,6 @@ def _speeds(ops: GpuOps, copies: I64) -> str:
 
 RULE = Rule(
     id="pageable-memory",
-    severity="warning",
-    summary="Copies from or to pageable host memory block the host and run slowly.",
-    meaning="The GPU's copy engine can only read and write page-locked (pinned) memory. A copy of ordinary, "
-    "pageable memory goes through a pinned buffer of the driver, piece by piece: the call returns only when "
-    "the host memory has been read, whatever non_blocking says, so that the host launches nothing "
-    "meanwhile, and bandwidth drops to a fraction of the link's.",
-    computation="Exposed copy time of cause pageable-memory, idle time of cause host-staging that is not "
-    "page-locking, and exposed and idle time of cause host-sync where the synchronize belongs to an upload "
-    "of pageable memory. Many tiny copies go to tiny-copies. The sum is an upper bound: pinned "
-    "copies may still be exposed for other reasons.",
-    wrong="""import torch
-
-batch = torch.randn(64, 3, 224, 224)
-for _ in range(10):
-    images = batch.to("cuda", non_blocking=True)
-    images.square().sum()
-""",
-    right="""import torch
-
-batch = torch.randn(64, 3, 224, 224, pin_memory=True)
-for _ in range(10):
-    images = batch.to("cuda", non_blocking=True)
-    images.square().sum()
-""",
     check=on_claimed("pageable-memory", _draft),
     effort="option",
     fixes=(("pin",), ("pin", "non-blocking")),

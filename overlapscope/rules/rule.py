@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
 from overlapscope.base.words import listed, share
-from overlapscope.catalog.devices import as_recorded
-from overlapscope.catalog.ops import op_words
+from overlapscope.catalog.names import as_recorded, op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
 from overlapscope.trace.lost import FINDINGS, Part
@@ -54,21 +53,11 @@ Check = Callable[[Claims], Iterable[Draft]]
 
 
 class Rule(Struct, frozen=True):
-    """A rule and its explanation, printed by `overlapscope explain`."""
+    """A rule. Files in `explained` and `examples`, next to its module, explain it."""
 
     id: str
-    severity: Severity
-    summary: str
-    """One line for `overlapscope explain`."""
-    meaning: str
-    """Meaning, and why it costs time."""
-    computation: str
-    """Computation, including the bound on the saving."""
-    wrong: str
-    """Minimal program with the problem."""
-    right: str
-    """The same program without the problem."""
     check: Check
+    severity: Severity = "warning"
     effort: Effort = "restructuring"
     rests_on: frozenset[Part] = FINDINGS
     """Parts of the recording that it is computed from; by default, all parts that causes need.

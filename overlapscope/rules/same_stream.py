@@ -8,23 +8,12 @@ from overlapscope.base.grouping import among, distinct
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import SAVE_LESS, are_saved_tensors
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, on_claimed, streams
 from overlapscope.trace.model import Kind
 
-_UPLOAD = (
-    "Issue the copies on a stream of their own, one step ahead of their use.\n"
-    "Under torch.cuda.stream(copy_stream), call target.copy_(source, non_blocking=True) from pinned memory. Let the "
-    "compute stream wait for the copy (current_stream().wait_stream(copy_stream), or an event). Let the copy stream "
-    "wait before it overwrites a buffer that is still in use; two buffers that take turns make that wait short."
-)
 _DOWNLOAD_TOO = " Give downloads a third stream, which waits for an event after the op that computes the data."
 _UPLOAD_TOO = " Issue uploads on another stream, one step ahead of their use."
-_DOWNLOAD = (
-    "Download on a stream of its own, after an event, and read the data one step later.\n"
-    "Record an event after the op that computes the data, and let the copy stream wait for it. Under "
-    "torch.cuda.stream(copy_stream), call buffer.copy_(data, non_blocking=True) into pinned memory, and "
-    "data.record_stream(copy_stream). Synchronize an event after the copy just before the host reads the buffer."
-)
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -35,13 +24,14 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     rest = rest.take(among(stream[rest.copy], used))
     other = bool((kind != kind[0]).any())
     download = 4 * int(pieces.length_ns[ops.kind[pieces.copy] == Kind.D2H].sum()) > 3 * pieces.time_ns
+    cases = advice_by_case("same-stream")
     saved = are_saved_tensors(claims, pieces.copies)
     if saved:
         advice = SAVE_LESS
     elif download:
-        advice = in_words_of(claims.trace.framework, "two-way", _DOWNLOAD) + _UPLOAD_TOO * other
+        advice = in_words_of(claims.trace.framework, "two-way", cases["download"]) + _UPLOAD_TOO * other
     else:
-        advice = f"{_UPLOAD}{_DOWNLOAD_TOO * other}"
+        advice = cases["upload"] + _DOWNLOAD_TOO * other
     of_graph = call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)
     if pick(of_graph, ops.launch[pieces.copies], False).any():
         advice += " Fork that stream with events while the CUDA graph is captured."
@@ -68,43 +58,6 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 RULE = Rule(
     id="same-stream",
-    severity="warning",
-    summary="Copies sit on the stream of the compute that could hide them.",
-    meaning="Ops of one stream run one after another. A copy issued on the current stream, which is where "
-    "`tensor.to('cuda')` puts it, therefore runs before or after compute, never beside it, even with pinned "
-    "memory and non_blocking=True: that only frees the host.",
-    computation="Exposed copy time of cause same-stream. Per step it is at most the compute without a copy beside it;"
-    " any excess has cause no-compute and does not count. Many tiny copies go to tiny-copies. An upper "
-    "bound: a copy whose data the very next kernel needs can only be hidden by issuing it earlier.",
-    wrong="""import torch
-
-batches = [torch.randn(1 << 22, pin_memory=True) for _ in range(10)]
-weight = torch.randn(4096, 4096, device="cuda")
-for batch in batches:
-    data = batch.to("cuda", non_blocking=True)
-    weight @ weight + data.sum()
-""",
-    right="""import torch
-
-batches = [torch.randn(1 << 22, pin_memory=True) for _ in range(10)]
-weight = torch.randn(4096, 4096, device="cuda")
-copies = torch.cuda.Stream()
-
-
-def prefetch(batch):
-    with torch.cuda.stream(copies):
-        return batch.to("cuda", non_blocking=True)
-
-
-following = prefetch(batches[0])
-for number in range(len(batches)):
-    torch.cuda.current_stream().wait_stream(copies)
-    data = following
-    data.record_stream(torch.cuda.current_stream())
-    if number + 1 < len(batches):
-        following = prefetch(batches[number + 1])
-    weight @ weight + data.sum()
-""",
     check=on_claimed("same-stream", _draft),
     fixes=(
         ("side-stream",),

@@ -11,8 +11,9 @@ from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64, Bool, covered, cut
-from overlapscope.base.words import share, size
+from overlapscope.base.words import share
 from overlapscope.rules._claims import Claims, copies_in
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import ENGINES
 from overlapscope.trace.model import Kind, Memory
@@ -58,10 +59,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             "Others of "
             f"about the same size, direction and memory kind reached {best:.1f} GB/s. No other copy ran beside them. "
             f"{guess}Other findings may count the same exposed time by its cause.",
-            advice="Find other users of the link or of the host's memory while these copies run.\n"
-            "It may be another process or GPU on the same PCIe switch, a host buffer on the other NUMA node (bind the "
-            "process with numactl, or pin after binding), data loading that saturates host memory, or a strided "
-            "source. nvidia-smi topo -m shows the topology.",
+            advice=advice_by_case("slow-link")["fix"],
             bound_ns=cost,
             example=Window(start_ns=int(ops.start_ns[worst]), end_ns=int(ops.end_ns[worst])),
         )
@@ -115,34 +113,6 @@ def _shares_link(timeline: Timeline, rows: I64) -> Bool:
 
 RULE = Rule(
     id="slow-link",
-    severity="warning",
-    summary="Large copies run far below the best bandwidth of their size and kind.",
-    meaning="Copies of one size, direction and memory kind should all run at about the same bandwidth. Copies far"
-    " below the best of them were held up by other traffic on the link, or by host memory that is busy or"
-    " on another NUMA node. A link that is slow all the time cannot be recognized from the recording "
-    "alone; compare `gb_per_s` with the link's data sheet.",
-    computation=f"Copies of at least {size(LARGE_BYTES)}, without pageable and managed memory and without those that "
-    "share the link with another copy, in classes of direction, memory kinds and size (factor 4). Slow is below "
-    f"{SLOW:.0%} of the class's best; the cost is the exposed part of the time beyond that at the best "
-    "bandwidth. An upper bound. The same exposed time also has a cause, and the rule of that cause counts "
-    "it too.",
-    wrong="""import torch
-
-torch.set_num_threads(64)
-batch = torch.randn(1 << 26, pin_memory=True)
-busy = torch.randn(1 << 28)
-for _ in range(10):
-    target = batch.to("cuda", non_blocking=True)
-    busy.mul_(1.0)
-""",
-    right="""import torch
-
-torch.set_num_threads(8)
-batch = torch.randn(1 << 26, pin_memory=True)
-for _ in range(10):
-    target = batch.to("cuda", non_blocking=True)
-torch.cuda.synchronize()
-""",
     check=_check,
     rests_on=ENGINES,
 )

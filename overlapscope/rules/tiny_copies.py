@@ -6,25 +6,14 @@ import numpy as np
 
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import duration, size
-from overlapscope.rules._claims import MANY, ClaimedPieces, Claims
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._lines import is_not_torch, sampled_lines
+from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import Kind, Memory
 
 _FIXES = ("batch-copies", "pin", "non-blocking"), ("batch-copies", "pin")
 """Changes to uploads from ordinary memory, besides those to all copies."""
-
-_UPLOADS = (
-    "Join them in one pinned buffer, and copy that once.\n"
-    "Fill the buffer with torch.cat or through views, copy it with non_blocking=True, and take views on the device "
-    "with split() or narrow(). Values that do not change can stay on the device. Values that can be computed there "
-    "(torch.arange, masks) need no copy."
-)
-_DOWNLOADS = (
-    "Join them on the device, and download the result once.\n"
-    "Concatenate them there, copy the result into a pinned buffer without blocking the host, and take views of the "
-    "buffer."
-)
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -42,32 +31,13 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"Each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
         f"launch on the host. Because of them, {lost(claims, pieces)}.",
         fixes=(*_FIXES, *RULE.fixes) if pageable else None,
-        advice=_UPLOADS if len(uploads) else _DOWNLOADS,
+        advice=advice_by_case("tiny-copies")["uploads" if len(uploads) else "downloads"],
         for_all=not len(uploads),
     )
 
 
 RULE = Rule(
     id="tiny-copies",
-    severity="warning",
-    summary="Many copies so small that latency, not bandwidth, is their cost.",
-    meaning="Every copy costs microseconds on the host to launch and microseconds on the device to begin "
-    f"and end, whatever its size. At {size(TINY_BYTES)} that is as much as the bytes themselves take; below, nearly "
-    "all of the time is latency.",
-    computation=f"Where at least {MANY} copies below {size(TINY_BYTES)} run in the window (values read "
-    "back by .item() are left to host-sync): their exposed time, whatever its cause, plus the idle "
-    "time of dispatch, launch-latency and Python of up to 0.2 ms that ended with one of them. These are left out of "
-    "all other rules. An upper bound: one joined copy remains.",
-    wrong="""import torch
-
-samples = [torch.randn(1000, pin_memory=True) for _ in range(200)]
-on_gpu = [sample.to("cuda", non_blocking=True) for sample in samples]
-""",
-    right="""import torch
-
-samples = torch.randn(200, 1000, pin_memory=True)
-on_gpu = samples.to("cuda", non_blocking=True).unbind()
-""",
     check=on_claimed("tiny-copies", _draft),
     fixes=(("batch-copies",),),
 )

@@ -72,7 +72,7 @@ def launched_by(ops: GpuOps, calls: I64) -> I64:
 
 
 class EventWait(NamedTuple):
-    """An edge of `analysis.edges.Edges`: a recorded event, the wait for it, and the op that it delayed."""
+    """An edge of `analysis.holds.Edges`: a recorded event, the wait for it, and the op that it delayed."""
 
     device: int
     """Device of the delayed op."""

@@ -20,7 +20,7 @@ from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.verdict import judge
-from overlapscope.rules import RULES
+from overlapscope.rules.explained import examples, explanation
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import arrive, check_accessible, holding, settle, visit
 from tests.support import kineto_files
@@ -79,16 +79,15 @@ def test_the_answer_needs_no_scrolling(page: Page, dashboard: Served, trace: str
 def test_a_finding_has_evidence_advice_and_code_and_leads_to_its_place(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace=SYNCS)
     finding = section_of(SYNCS).findings[0]
-    rule = RULES[finding.rule]
     card = page.locator("#overview-findings .mantine-Accordion-item").first
     for text in (finding.title, finding.detail, finding.advice, "known_causes.py:272"):
         expect(card).to_contain_text(text)
     assert finding.example is not None
-    for number, code in enumerate((rule.wrong, rule.right)):
+    for number, code in enumerate(examples(finding.rule)):
         shown = card.locator("pre").nth(number).inner_text()
         assert shown.split() == code.split()
     card.get_by_text("means and how it is computed").click()
-    expect(card).to_contain_text(rule.meaning.split("\n")[0][:60])
+    expect(card).to_contain_text(explanation(finding.rule).meaning[:60])
     card.get_by_text("show in timeline").click()
     check_timeline_shows(page, SYNCS, finding.example)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from overlapscope.analysis.trust_results import Check, Environment, Trust
+from overlapscope.analysis.results import Check, Environment, Trust
 from overlapscope.compare.difference import (
     Basis,
     CopyChange,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.figures import Buckets, Engines, Overlap
-from overlapscope.analysis.trust_results import Trust
+from overlapscope.analysis.results import Trust
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.ranks.messages import CommKernels

@@ -59,10 +59,12 @@ def check(claims):
     yield Draft(title=f"This recording takes {claims.time(claims.judged_ns)}", detail="", advice="Make it short.")
 
 
-RULE = Rule(
-    id="long-recording", severity="info", summary="The recording is long.", meaning="It takes time.",
-    computation="Its length.", wrong="long()", right="short()", check=check,
-)
+RULE = Rule("long-recording", check, "info")
+"""
+EXPLAINED = """
+summary = "The recording is long."
+meaning = "It takes time."
+computation = "Its length."
 """
 SOURCE = """
 import overlapscope as ov
@@ -80,6 +82,11 @@ def install(folder: Path) -> dict[str, str]:
     parts = {"__init__": MANIFEST, "command": COMMAND, "page": PAGE, "rule": RULE, "source": SOURCE}
     for name, text in parts.items():
         (package / f"{name}.py").write_text(text)
+    for name in ("explained", "examples"):
+        (package / name).mkdir()
+    (package / "explained" / "long-recording.toml").write_text(EXPLAINED)
+    for word, program in (("wrong", "long()"), ("right", "short()")):
+        (package / "examples" / f"long_recording_{word}.py").write_text(program)
     _register(folder, toy="toy:PLUGIN")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overlapscope.analysis.host_phases import PHASES, Phase, phase_samples
+from overlapscope.analysis.host_lines import PHASES, Phase, phase_samples
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 
 torch = pytest.importorskip("torch", reason="runs a training step")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import overlapscope as ov
-from overlapscope.catalog.advice import OTHERS
+from overlapscope.catalog import causes
+from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES
-from overlapscope.catalog.checks import CHECKS
+from overlapscope.catalog.checks import trust_checks
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.rules import RULES
 
@@ -17,6 +19,16 @@ TRACE = Path(__file__).parents[2] / "traces" / "gpt2_train.json.gz"
 
 def test_every_cause_has_a_record() -> None:
     assert tuple(EXPOSED_COPY) == COPY_CAUSES and tuple(IDLE) == IDLE_CAUSES
+
+
+def test_every_cause_has_words_and_nothing_else_has() -> None:
+    texts = tomllib.loads((Path(causes.__file__).parent / "causes.toml").read_text())
+    assert {subject: list(of) for subject, of in texts.items()} == {subject: list(of) for subject, of in CAUSES.items()}
+    for cause in (cause for of in CAUSES.values() for cause in of.values()):
+        words = cause.words
+        assert words.meaning.endswith(".") and not words.evidence.endswith(".")
+        assert not words.remedy or words.remedy.endswith(".")
+        assert all(re.fullmatch("#[0-9a-f]{6}", color) for color in words.colors)
 
 
 def test_causes_name_rules_that_there_are() -> None:
@@ -28,12 +40,13 @@ def test_causes_name_rules_that_there_are() -> None:
 def test_every_trust_check_has_a_record() -> None:
     checks = [check.id for check in ov.analyze(ov.load(TRACE)).traces[0].trust.checks]
     # Only Nsight Systems records graphs as ops, and copies usually have a direction.
-    assert sorted({*CHECKS} - {"graphs", "copy-directions"}) == sorted(checks)
+    assert sorted({*trust_checks()} - {"graphs", "copy-directions"}) == sorted(checks)
 
 
 def test_advice_in_other_words_is_of_rules_and_interventions_that_there_are() -> None:
-    for words in OTHERS.values():
-        assert {*words} <= {*RULES} | {*INTERVENTIONS}
+    for kind in (*NAMES, "other-devices"):
+        words = advice_of(kind)
+        assert words and {*words} <= {*RULES} | {*INTERVENTIONS}
         for advice in words.values():
             first, _, how = advice.partition("\n")
             assert first.endswith((".", ":")) and len(first) < 120 and "\n" not in how

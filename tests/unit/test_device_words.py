@@ -9,7 +9,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.base.saved import encode
-from overlapscope.catalog.devices import as_recorded, in_words_of
+from overlapscope.catalog.names import as_recorded, in_words_of
 from overlapscope.commands import main
 from tests.support.kineto_files import host, kernel, write
 from tests.support.trace_views import QUEUE, TraceView

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from overlapscope import analyze, load
-from overlapscope.analysis.thread_turns import Relation, relations
+from overlapscope.analysis.host_order import Relation, relations
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.base.saved import encode
 from overlapscope.inputs import read_baseline

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.host_results import SampledStep
+from overlapscope.analysis.results import SampledStep
 from overlapscope.base.saved import MOST, decode, encode
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.report.findings import find_all
@@ -332,7 +332,7 @@ def test_the_costliest_function_comes_before_a_shorter_wait_however_many_lines_i
     trace = make_trace(cpu_ops=[Host("aten::mm", MS, 2 * MS)], annotations=marks)
     verdict = judge_trace(replace(trace, host_activity=sampled))
     start = "Start with tokenize (mostly train.py:7): a step can become at most 7.38 ms shorter."
-    assert verdict.remedy == f"Next: {IDLE[IdleCause.GC_PAUSE].remedy} {start}"
+    assert verdict.remedy == f"Next: {IDLE[IdleCause.GC_PAUSE].words.remedy} {start}"
     assert verdict.level == "poor"
 
 

@@ -26,7 +26,7 @@ from overlapscope.render import html
 from overlapscope.render.html import changes
 from overlapscope.report.model import build
 from overlapscope.report.page import Page
-from overlapscope.rules import RULES
+from overlapscope.rules.explained import examples
 from overlapscope.timeline import Lanes
 from overlapscope.timeline.file import DRAWN_COLUMNS, LEAST_COLUMN_NS, TimeSpan, pyramids
 from overlapscope.timeline.file import document as file_document
@@ -137,8 +137,7 @@ def test_every_finding_has_its_evidence_advice_and_code() -> None:
             finding.title,
             finding.detail,
             finding.advice,
-            RULES[finding.rule].wrong,
-            RULES[finding.rule].right,
+            *examples(finding.rule),
         ):
             assert " ".join(part.split()) in text, part
 

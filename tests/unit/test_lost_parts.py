@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.trust_results import Check
+from overlapscope.analysis.results import Check
 from overlapscope.budgets.check import check
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Scope, Settings

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import overlapscope as ov
-from overlapscope.analysis.results import Device, partition
-from overlapscope.analysis.trust_results import Check
+from overlapscope.analysis.results import Check, Device, partition
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory, Trace

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.group_results import NetOverlap
 from overlapscope.analysis.net_overlap import _left_out
+from overlapscope.analysis.results import NetOverlap
 from overlapscope.base.saved import encode
 from overlapscope.report.model import build, from_json
 from overlapscope.report.page import Page

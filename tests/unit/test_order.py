@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.analysis.edges import find_edges
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.holds import Reading, find_holds
+from overlapscope.analysis.holds import Reading, find_edges, find_holds
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.grouping import rows_by

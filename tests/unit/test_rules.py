@@ -14,14 +14,16 @@ from overlapscope import rules
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.device import judged_windows
+from overlapscope.analysis.groups import LARGE_BYTES, TINY_BYTES
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
-from overlapscope.catalog.devices import in_words_of
+from overlapscope.catalog.names import in_words_of
 from overlapscope.report.findings import find_all
-from overlapscope.rules import RULES
-from overlapscope.rules._claims import share_out
+from overlapscope.rules import RULES, compute_streams, one_way_copies, overlap_achieved, slow_link
+from overlapscope.rules._claims import MANY, share_out
+from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.finding import Finding
-from overlapscope.rules.rule import Draft, Rule, name
+from overlapscope.rules.rule import Draft, name
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, various
 from tests.support.recordings import analysis_of
@@ -147,6 +149,13 @@ def test_costs_count_no_time_twice(recording: Path) -> None:
         spent = sum(f.cost_ns for f in mine if f.rule not in copies_and_idle)
         lead_in = device.result.exposed_copy_by_cause["lead-in"] + device.result.idle_by_cause["lead-in"]
         assert spent <= buckets.exposed_copy_ns + buckets.idle_ns - lead_in
+
+
+@EACH
+def test_a_rule_that_is_not_concerned_finds_nothing(recording: Path) -> None:
+    analysis = analysis_of(recording)
+    for claims in (share_out(analysis, device) for device in analysis.devices):
+        assert [id for id in RULES if not claims.concern(id) and [*RULES[id].check(claims)]] == []
 
 
 @EACH
@@ -387,20 +396,45 @@ def test_a_trace_without_launches_syncs_or_stacks_is_not_an_error() -> None:
 # -- texts ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_every_rule_explains_itself(rule: Rule) -> None:
-    for text in (rule.summary, rule.meaning, rule.computation, rule.wrong, rule.right):
-        assert text.strip()
-    assert "\n" not in rule.summary
-    assert rule.wrong != rule.right
-    for program in (rule.wrong, rule.right):
-        compile(program, rule.id, "exec")
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_explains_itself(rule: str) -> None:
+    words, programs = explanation(rule), examples(rule)
+    for text in (words.summary, words.meaning, words.computation):
+        assert text and "\n" not in text
+    for advice in words.advice.values():
+        first, _, how = advice.partition("\n")
+        assert first.endswith((".", ":")) and "\n" not in how
+    assert programs[0] != programs[1]
+    for program in programs:
+        compile(program, rule, "exec")
         assert program.startswith("import torch\n")
 
 
-def test_rules_are_named_after_their_files() -> None:
-    files = {path.stem for path in Path(rules.__file__).parent.glob("[a-z]*.py")} - {"finding", "rule"}
-    assert {rule.id.replace("-", "_") for rule in RULES.values()} == files
+def test_explanations_state_the_limits_of_their_rules() -> None:
+    for rule, limit in (
+        ("one-way-copies", f"less than {one_way_copies.AT_ONCE:.0%} of the shorter one"),
+        ("overlap-achieved", f"an overlap efficiency of {overlap_achieved.GOOD_PCT:.0f}% or more"),
+        ("slow-link", f"at least {size(LARGE_BYTES)},"),
+        ("slow-link", f"below {slow_link.SLOW:.0%} of the class's best"),
+        ("stream-without-work", f"at least {compute_streams.WAITS} times"),
+        ("stream-without-work", f"less than {compute_streams.NOTHING:.1%} of the span"),
+        ("streams-without-overlap", f"{compute_streams.SUBSTANTIAL:.0%} of the compute each"),
+        ("tiny-copies", f"at least {MANY} copies below {size(TINY_BYTES)}"),
+    ):
+        assert limit in explanation(rule).computation
+    assert f"At {size(TINY_BYTES)} that is" in explanation("tiny-copies").meaning
+
+
+def test_nothing_is_explained_but_rules() -> None:
+    folder = Path(rules.__file__).parent
+    assert sorted(path.stem for path in (folder / "explained").glob("*.toml")) == list(RULES)
+    names = {f"{rule.replace('-', '_')}_{word}.py" for rule in RULES for word in ("wrong", "right")}
+    assert {path.name for path in (folder / "examples").glob("*.py")} == names
+
+
+def test_rules_are_all_that_their_files_have() -> None:
+    files = {path.stem for path in Path(rules.__file__).parent.glob("[a-z]*.py")} - {"explained", "finding", "rule"}
+    assert {RULES.module(id).rpartition(".")[2] for id in RULES} == files
     assert list(RULES) == sorted(rule.id for rule in RULES.values())
 
 
@@ -459,7 +493,7 @@ def test_no_finding_costs_more_than_all_the_time_there_is(
 def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 1))]))
     claim = Draft(title="t", detail="d", advice="a", bound_ns=10**6)
-    rule = replace(RULES["host-sync"], check=lambda *_: iter([claim]), fixes=())
+    rule = replace(RULES["slow-link"], check=lambda *_: iter([claim]), fixes=())
     monkeypatch.setattr("overlapscope.rules.RULES", {rule.id: rule})
     [finding] = find_all([analysis])
     assert finding.cost_ns == 100

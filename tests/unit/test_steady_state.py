@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.trust_results import Check
+from overlapscope.analysis.results import Check
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps
 from tests.support.helpers import MS, Host, Op, make_trace, various
 from tests.support.recordings import analysis_of

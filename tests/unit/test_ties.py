@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from overlapscope.analysis.thread_turns import Relation, relations
+from overlapscope.analysis.host_order import Relation, relations
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import check_names

@@ -105,6 +105,7 @@ def skill() -> str:
     from overlapscope.catalog.causes import CAUSES
     from overlapscope.prediction.interventions import INTERVENTIONS
     from overlapscope.rules import RULES
+    from overlapscope.rules.explained import explanation
 
     brought: list[Skill] = [load(plugin.skill)() for plugin in plugins() if plugin.skill]
     questions = (*_QUESTIONS, *(question for each in brought for question in each.questions))
@@ -121,10 +122,10 @@ def skill() -> str:
     ]
     for subject, causes in CAUSES.items():
         lines.append(f"\nCauses of {subject.replace('-', ' ')}:\n")
-        lines += _list((entry.id, entry.meaning) for entry in causes.values())
+        lines += _list((entry.id, entry.words.meaning) for entry in causes.values())
     lines += [
         "\nRules:\n",
-        *_list((rule.id, rule.summary) for rule in RULES.values()),
+        *_list((rule, explanation(rule).summary) for rule in RULES),
         "\nChanges of `whatif`, as options:\n",
         *_list((f"--{entry.id}", entry.words.title) for entry in INTERVENTIONS.values()),
     ]

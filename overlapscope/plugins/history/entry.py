@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from overlapscope.analysis.group_results import CopiesByStep, EvidenceByStep, StallsByStep
-from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
 from overlapscope.base import zstd
 from overlapscope.base.saved import SCHEMA_VERSION, Quantity, decode
 from overlapscope.base.words import clean, listed

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.analysis.figures import Buckets, Overlap
-from overlapscope.analysis.group_results import CopyGroup
+from overlapscope.analysis.results import CopyGroup
 from overlapscope.base import disk
 from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode, encode
 from overlapscope.errors import UsageError

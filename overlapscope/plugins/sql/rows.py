@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.comm_kinds import comm_kinds
-from overlapscope.analysis.comm_order import lead_ns
+from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
@@ -21,7 +21,6 @@ from overlapscope.analysis.figures import PerStep, PhaseFigures
 from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces, main_cause
-from overlapscope.analysis.prefetch import GATHERS, NO_DEPTH, prefetch_depths
 from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers, pick
 from overlapscope.base.grouping import rows_by

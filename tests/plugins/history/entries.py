@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from overlapscope.analysis.results import TraceResult
-from overlapscope.analysis.trust_results import Environment, Trust
+from overlapscope.analysis.results import Environment, TraceResult, Trust
 from overlapscope.base.saved import Tool
 from overlapscope.plugins.history.entry import Entry, HistoryFigure, digest
 from overlapscope.report.model import Report

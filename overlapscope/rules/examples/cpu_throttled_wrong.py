@@ -1,0 +1,9 @@
+import torch
+
+# docker run --cpus 2
+torch.set_num_threads(16)
+weight = torch.randn(64, 64, device="cuda")
+samples = torch.randn(2000, 2000)
+for _ in range(100):
+    weight @ weight
+    samples @ samples

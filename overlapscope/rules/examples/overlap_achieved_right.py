@@ -1,0 +1,10 @@
+import torch
+
+batch = torch.randn(1 << 24, pin_memory=True)
+weight = torch.randn(8192, 8192, device="cuda")
+copies = torch.cuda.Stream()
+for _ in range(10):
+    with torch.cuda.stream(copies):
+        batch.to("cuda", non_blocking=True)
+    weight @ weight
+torch.cuda.synchronize()

@@ -1,0 +1,9 @@
+import torch
+import os
+
+torch.set_num_threads(len(os.sched_getaffinity(0)))
+weight = torch.randn(64, 64, device="cuda")
+samples = torch.randn(2000, 2000)
+for _ in range(100):
+    weight @ weight
+    samples @ samples
