@@ -22,8 +22,8 @@ from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, total, union
 from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
-from overlapscope.trace.comm_names import looks_like_communication
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
+from overlapscope.trace.op_names import looks_like_communication
 
 TINY_BYTES = 64 << 10
 """Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""

@@ -22,9 +22,9 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, IdleCause
-from overlapscope.trace.host_ops import is_collective_range, starts_collective
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.op_names import is_collective_range, starts_collective
 from overlapscope.trace.servers import front_end
 
 MOST_OPS = 20

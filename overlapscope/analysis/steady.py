@@ -11,8 +11,8 @@ from overlapscope.analysis.periods import Periods, judged_steps, phases_of
 from overlapscope.analysis.plain_step import lengths_of, measured
 from overlapscope.analysis.trust_results import Check
 from overlapscope.base.columns import quantile
-from overlapscope.base.drift import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.intervals import I64, covered, union
+from overlapscope.base.median import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.words import plural
 from overlapscope.trace.model import HostEvents, Trace
 

@@ -13,8 +13,8 @@ import msgspec
 
 from overlapscope.analysis.group_results import CopyDirection
 from overlapscope.analysis.trust_results import Environment, Trust
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
-from overlapscope.base.shown import Shown
 from overlapscope.rules.finding import Finding
 
 Unit = Literal["ns", "pct", "gb_per_s", "bytes", "count"]

@@ -16,7 +16,7 @@ from overlapscope.plugin import plugins
 from overlapscope.ranks.result import RanksReport
 from overlapscope.reading import expand, is_trace_name, natural, parts
 from overlapscope.reading.file_names import shown_source
-from overlapscope.reading.kinds import kind_of
+from overlapscope.reading.files import kind_of
 
 _ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)(?=(@\d+)?$)")
 
