@@ -27,8 +27,8 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.base.saved import encode
 from overlapscope.reading import kineto
 from overlapscope.reading._crew import Crew
-from overlapscope.reading._cuts import boundaries
 from overlapscope.reading._events import typed_events
+from overlapscope.reading._stream import boundaries
 from overlapscope.reading.files import BLOCK_BYTES
 from overlapscope.report.model import build
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.base import registry, shown
+from overlapscope.base import registry
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ _PLACES = {
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""
-
-shown.bind(f"{__name__}.render.notebook")
 
 
 def __getattr__(name: str) -> Any:

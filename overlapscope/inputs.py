@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugin import plugins
 from overlapscope.reading import LIMIT_BYTES, load, load_all, look
-from overlapscope.reading.kinds import kind_of
-from overlapscope.reading.pipes import named, place
+from overlapscope.reading.files import WRITTEN, kind_of, named, place
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
     from overlapscope.report.model import Report
 
-_WRITTEN: Final = {
-    "report": "a report of overlapscope",
-    "ranks": "a report of ranks",
-    "diff": "a diff",
-    "whatif": "a prediction",
-    "check": "the result of a check",
-    "baseline": "a baseline",
-    "calibration": "a calibration",
-    "doctor": "a diagnosis of an installation",
-}
-"""Descriptions of the files that the core writes, by kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport", "CheckResult")
 
 Source = Trace | str | os.PathLike[str]
@@ -235,7 +223,7 @@ def _read_written(path: Path, kind: str) -> Report:
     from overlapscope.report.model import from_json
 
     if kind != "report":
-        written = _WRITTEN.get(kind) or next(plugin.kinds[kind] for plugin in plugins() if kind in plugin.kinds)
+        written = WRITTEN.get(kind) or next(plugin.kinds[kind] for plugin in plugins() if kind in plugin.kinds)
         alternative = ", or open it with `overlapscope dashboard`" if kind == "ranks" else ""
         raise UnreadableTrace(
             f"{path}: is {written}, which cannot be compared or judged; name the traces{alternative}."
@@ -252,7 +240,7 @@ def _of_this_version(path: Path, from_json: Callable[[bytes], _Report], kind: st
         return from_json(_bytes(path))
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
-            f"{path}: looks like {_WRITTEN[kind]}, but not of this version ({error}); {again}."
+            f"{path}: looks like {WRITTEN[kind]}, but not of this version ({error}); {again}."
         ) from None
 
 

@@ -46,9 +46,8 @@ from overlapscope.catalog.causes import (
     STALL_CAUSES,
     Subject,
 )
-from overlapscope.trace.comm_names import looks_like_communication
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
-from overlapscope.trace.op_names import short_kernel
+from overlapscope.trace.op_names import looks_like_communication, short_kernel
 
 TINY_BYTES = 64 << 10
 """Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""

@@ -26,9 +26,9 @@ from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, int
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, IdleCause
 from overlapscope.trace.host_activity import HostActivity
-from overlapscope.trace.host_ops import is_collective_range, starts_collective
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.op_names import is_collective_range, starts_collective
 from overlapscope.trace.servers import front_end
 
 # -- The step without the profiler -------------------------------------------------------------------

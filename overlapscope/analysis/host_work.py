@@ -33,7 +33,7 @@ from overlapscope.base.intervals import (
 )
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.trace import host_ops
+from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Trace
 
 LONG_OP_NS = 100_000
@@ -105,7 +105,7 @@ def shows_ops(trace: Trace, *threads: int) -> bool:
 @kept()
 def _operators(trace: Trace) -> HostEvents:
     """Return the CPU ops outside of which a thread is in Python. Nsight Systems has calls of libraries among them."""
-    return trace.cpu_ops.take(trace.cpu_ops.named(host_ops.is_operator)) if trace.recorder == "nsys" else trace.cpu_ops
+    return trace.cpu_ops.take(trace.cpu_ops.named(op_names.is_operator)) if trace.recorder == "nsys" else trace.cpu_ops
 
 
 @kept()
@@ -148,7 +148,7 @@ def _runs_python(trace: Trace) -> Bool:
     result = np.zeros(len(ops), np.bool_)
     if trace.framework != "pytorch":
         return result
-    named = ops.named(host_ops.may_run_python)
+    named = ops.named(op_names.may_run_python)
     for _, of_thread in rows_by_thread(ops).items() if named.any() else ():
         # Ops of equal start stand longest first, so those inside an op follow it.
         following = np.searchsorted(ops.start_ns[of_thread], ops.end_ns[of_thread], side="left")
@@ -162,9 +162,9 @@ def _makes_views(trace: Trace) -> Bool:
 
     For example, `aten::unflatten_dense_tensors` makes a view of each tensor, on whatever device the tensors are.
     """
-    ops, works = trace.cpu_ops, trace.cpu_ops.named(host_ops.works)
+    ops, works = trace.cpu_ops, trace.cpu_ops.named(op_names.works)
     quiet = _silent(trace) & ~works & ops.named(lambda name: name.startswith("aten::"))
-    long_allocation = ops.named(host_ops.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
+    long_allocation = ops.named(op_names.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
     result = np.zeros(len(ops), np.bool_)
     for _, rows in rows_by_thread(ops).items() if quiet.any() else ():
         starts, ends = ops.start_ns[rows], ops.end_ns[rows]
@@ -185,8 +185,8 @@ def _cpu_work(trace: Trace) -> HostEvents:
     Ops that mostly make views don't count.
     """
     ops, silent = trace.cpu_ops, _silent(trace)
-    computes = silent & ops.named(host_ops.works) & ~_makes_views(trace)
-    arranges = _runs_python(trace) | ops.named(host_ops.is_engine)
+    computes = silent & ops.named(op_names.works) & ~_makes_views(trace)
+    arranges = _runs_python(trace) | ops.named(op_names.is_engine)
     for _, rows in rows_by_thread(ops).items() if computes.any() else ():
         loud = rows[~(silent | arranges)[rows]]
         computes[rows] &= ~contains(union(ops.start_ns[loud], ops.end_ns[loud]), ops.start_ns[rows])
@@ -235,7 +235,7 @@ def _between_nodes(trace: Trace, thread: int) -> Intervals:
     """
     ops = trace.cpu_ops
     rows = rows_of(ops, thread)
-    node = ops.named(host_ops.is_engine)[rows]
+    node = ops.named(op_names.is_engine)[rows]
     if not node.any():
         return EMPTY
     starts, ends = ops.start_ns[rows], ops.end_ns[rows]
@@ -257,7 +257,7 @@ def _between_nodes(trace: Trace, thread: int) -> Intervals:
 @kept()
 def backward_threads(trace: Trace) -> I64:
     """Return the threads that run nodes of a backward pass."""
-    return distinct(trace.cpu_ops.thread[trace.cpu_ops.named(host_ops.is_engine)])
+    return distinct(trace.cpu_ops.thread[trace.cpu_ops.named(op_names.is_engine)])
 
 
 @kept()

@@ -23,7 +23,7 @@ from overlapscope.base.intervals import (
     union,
 )
 from overlapscope.base.kept import kept
-from overlapscope.trace.lead_in import lead_in_end
+from overlapscope.trace.lost import lead_in_end
 from overlapscope.trace.model import I8, GpuOps, Kind, Trace
 
 

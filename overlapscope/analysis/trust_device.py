@@ -17,10 +17,10 @@ from overlapscope.analysis.results import Check
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.trust import worded
 from overlapscope.base.columns import pick, quantile
-from overlapscope.base.drift import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.marks import STEP, step_number
+from overlapscope.base.median import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.names import as_recorded, recorder_by_id

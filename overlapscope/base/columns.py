@@ -80,11 +80,11 @@ class Columns(Struct, frozen=True, eq=False):
     """A table. Its arrays are columns of equal length; other fields stay the same for any selection of rows."""
 
     def __len__(self) -> int:
-        return len(getattr(self, next(iter(_dtypes(type(self))))))
+        return len(getattr(self, next(iter(dtypes(type(self))))))
 
     def take(self, rows: Integers | Bool | slice) -> Self:
         """Return the table of some rows (an index array, a boolean mask or a slice)."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in _dtypes(type(self))})
+        return replace(self, **{name: getattr(self, name)[rows] for name in dtypes(type(self))})
 
     def copied(self, *names: str) -> Self:
         """Return the table with private, writable copies of some columns."""
@@ -93,14 +93,14 @@ class Columns(Struct, frozen=True, eq=False):
     @classmethod
     def empty(cls, **shared: Any) -> Self:
         """Return a table without rows. `shared` are the fields that are not columns."""
-        return cls(**shared, **{name: np.empty(0, dtype) for name, dtype in _dtypes(cls).items()})
+        return cls(**shared, **{name: np.empty(0, dtype) for name, dtype in dtypes(cls).items()})
 
     @classmethod
     def filled(cls, **columns: NDArray[Any] | int) -> Self:
         """Return a table of some columns. A single value fills its column."""
-        dtypes = _dtypes(cls)
+        of = dtypes(cls)
         filled = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
-        return cls(**{name: values.astype(dtypes[name], copy=False) for name, values in filled})
+        return cls(**{name: values.astype(of[name], copy=False) for name, values in filled})
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -108,12 +108,12 @@ class Columns(Struct, frozen=True, eq=False):
         if not parts:
             return cls.empty()
         return replace(
-            parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _dtypes(cls)}
+            parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in dtypes(cls)}
         )
 
 
 @kept()
-def _dtypes(table: type[Columns]) -> dict[str, type]:
+def dtypes(table: type[Columns]) -> dict[str, type]:
     """Return the names of a table's columns and their types."""
     spelled: dict[str, Any] = {}
     for cls in reversed(table.__mro__):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from overlapscope.base import disk
 from overlapscope.errors import ConfigError
@@ -64,34 +67,32 @@ def _usable(path: Path, option: str) -> bool:
     return True
 
 
-def content(path: Path) -> Mapping[str, Any] | None:
+class _Tool(Struct, frozen=True):
+    overlapscope: dict[str, Any] | None = None
+
+
+class _Project(Struct, frozen=True):
+    tool: _Tool = _Tool()
+
+
+def content(path: Path) -> dict[str, Any] | None:
     """Return the content of a configuration file; None for a pyproject.toml without `[tool.overlapscope]`.
 
     Raises:
         ConfigError: The file cannot be read.
     """
-    return _section(_toml(path), path) if path.name == PROJECT else _toml(path)
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    # Most directories have no such file.
-    import tomllib
-
     try:
-        return tomllib.loads(disk.read(path).decode().replace("\r\n", "\n").replace("\r", "\n"))
+        data = disk.read(path)
+        if path.name == PROJECT:
+            return msgspec.toml.decode(data, type=_Project).tool.overlapscope
+        return msgspec.toml.decode(data, type=dict[str, Any])
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not TOML, because it is not UTF-8 text.") from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply.") from None
+    except msgspec.ValidationError:
+        raise ConfigError(f"{path}: tool.overlapscope must be a table; write [tool.overlapscope].") from None
     except ValueError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}.") from None
-
-
-def _section(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
-    tool = content.get("tool")
-    section = tool.get("overlapscope") if isinstance(tool, dict) else None
-    if section is not None and not isinstance(section, dict):
-        raise ConfigError(f"{path}: tool.overlapscope must be a table; write [tool.overlapscope].")
-    return section

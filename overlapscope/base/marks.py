@@ -81,3 +81,6 @@ COLLECTIVE = "overlapscope::collective#"
 
 WORK_WAIT = "overlapscope::work_wait#"
 """`overlapscope::work_wait#NUMBER@DEVICE.STREAM` encloses the wait for such a collective; 0 where it was not seen."""
+
+EVENT_NOTES = EVENT_RECORD, EVENT_WAIT, COLLECTIVE, WORK_WAIT
+"""Kinds of notes on CUDA events."""

@@ -1,8 +1,9 @@
-"""Memory that this process no longer needs, or can still take."""
+"""Memory that this process no longer needs or can still take, and the cores that it may use."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -92,3 +93,20 @@ def check_room(source: str, rows: int) -> None:
 def _numbers(path: Path) -> dict[str, int]:
     """Return the first number of each line of a file of the system, by the word before it."""
     return {name: int(number) for name, number, *_ in map(str.split, path.read_text().splitlines())}
+
+
+# -- Cores -------------------------------------------------------------------------------------------
+
+_MOST_CORES: Final = 8
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, up to _MOST_CORES."""
+    if sys.platform != "linux":
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, int(quota) // int(period))
+    return min(cores, _MOST_CORES)

@@ -1,10 +1,10 @@
-"""Imports on demand, and lists of things that have a module each."""
+"""Imports on demand, lists of things that have a module each, and results that are drawn when they are shown."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -51,3 +51,26 @@ class Registry(Mapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+# -- Display of results in Python and in notebooks, instead of all their numbers ---------------------
+
+_DRAWN_BY: Final = "overlapscope.render.notebook"
+"""Module whose `sentence` and `screen` draw results. It is loaded when a result is shown."""
+
+
+class Shown:
+    """A result that Python shows by its verdict, and a notebook by the beginning of the command line's output."""
+
+    __slots__ = ()
+
+    shown_by: ClassVar[str] = ""
+    """`package.module:name` of a function that returns verdict and document, if the drawing module has none."""
+
+    def __repr__(self) -> str:
+        text: str = load(f"{_DRAWN_BY}:sentence")(self)
+        return text
+
+    def _repr_html_(self) -> str:
+        text: str = load(f"{_DRAWN_BY}:screen")(self)
+        return text

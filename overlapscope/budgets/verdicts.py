@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
-from overlapscope.base.shown import Shown
 from overlapscope.trace.servers import Phase
 
 Level = Literal["error", "warn"]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from overlapscope.base.descriptors import Descriptor
+    from overlapscope.base.output import Descriptor
 
 _NICEST = 19
 _ENDS_WITHIN_S = 5
@@ -36,7 +36,7 @@ class Reporter:
 
         It isn't a child of this one, since programs may wait for all their children.
         """
-        from overlapscope.base.descriptors import Descriptor
+        from overlapscope.base.output import Descriptor
 
         if errors is None:
             return

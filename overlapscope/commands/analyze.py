@@ -107,7 +107,7 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
         UnreadableTrace: A file that the user named can't be read, or no file can.
     """
     from overlapscope.reading import load
-    from overlapscope.reading.pipes import named
+    from overlapscope.reading.files import named
 
     limit, named_files = size_limit(args), {*map(named, args.traces)}
     traces: list[Trace] = []

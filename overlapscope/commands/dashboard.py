@@ -59,7 +59,7 @@ class DashboardCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         require_packages()
-        from overlapscope.reading.pipes import named
+        from overlapscope.reading.files import named
 
         base = args.base_path.strip("/")
         server, url = launch(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output
 from overlapscope.commands._output import check_output, present
-from overlapscope.doctor.result import Diagnosis, Status
 from overlapscope.documents.model import Block, Document, Heading, Items, Text, with_code
 from overlapscope.documents.table import Cell, Table, Tone, prose, rows, words
+
+if TYPE_CHECKING:
+    from overlapscope.doctor.examine import Diagnosis, Status
 
 BROKEN = 1
 """Exit code if a part is installed and does not work."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from overlapscope.base.child import overlapscope_command, run_overlapscope
-from overlapscope.base.descriptors import Descriptor
+from overlapscope.base.output import Descriptor
 from overlapscope.base.registry import load
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect

@@ -18,7 +18,7 @@ _OF_CORE = {
     "check": "budgets.verdicts:CheckResult",
     "baseline": "budgets.baseline:BaselineFile",
     "ranks": "ranks.result:RanksReport",
-    "doctor": "doctor.result:Diagnosis",
+    "doctor": "doctor.examine:Diagnosis",
 }
 """Structures of the core's JSON output by kind."""
 

@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import CopyDirection, Environment, Trust
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
-from overlapscope.base.shown import Shown
 from overlapscope.rules.finding import Finding
 
 Unit = Literal["ns", "pct", "gb_per_s", "bytes", "count"]

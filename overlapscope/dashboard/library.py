@@ -26,7 +26,7 @@ from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.reading import LIMIT_BYTES, expand, is_trace_name, load, natural, parts
 from overlapscope.reading.file_names import file_and_part, shown_source
-from overlapscope.reading.kinds import kind_of
+from overlapscope.reading.files import kind_of
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.verdict import Verdict, judge
 

@@ -7,17 +7,69 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from overlapscope.base import extras
 from overlapscope.base.registry import load
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.words import capital, clean, listed, plural, size
 from overlapscope.dashboard.launch import has_windows
 from overlapscope.doctor import trial as trials
-from overlapscope.doctor.result import Diagnosis, Examined, Versions
 from overlapscope.doctor.trial import TorchTrial
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.plugin import Plugin, plugins
+
+# -- Results, as frozen structures whose names are those of the JSON ---------------------------------
+
+Status = Literal["ok", "missing", "broken"]
+"""State of a part: a missing part is optional, and a broken part is installed and fails."""
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """Versions of programs and libraries; None for a missing or unknown version."""
+
+    python: str
+    system: str
+    """Operating system, such as `Linux 6.1.0 x86_64`."""
+    torch: str | None = None
+    cuda: str | None = None
+    """Version of CUDA that PyTorch was built for."""
+    rocm: str | None = None
+    driver: str | None = None
+    """Version of NVIDIA's kernel module, or else of AMD's."""
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the installation."""
+
+    id: str
+    status: Status
+    detail: str
+    """Sentence on the state."""
+    remedy: str = ""
+    """Advice on how to install or repair it; empty without any."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """All parts, in the order of their use."""
+
+    kind: Literal["doctor"] = "doctor"
+    schema_version: int = SCHEMA_VERSION
+    tool: Tool = Tool()
+    location: str
+    """Directory of the package."""
+    versions: Versions
+    gpus: tuple[str, ...]
+    checks: tuple[Examined, ...]
+
+    def having(self, status: Status) -> list[str]:
+        """Return the ids of the parts with this status."""
+        return [check.id for check in self.checks if check.status == status]
+
+
+# -- The examination ---
 
 _DRIVERS: Final = (
     ("/proc/driver/nvidia/version", r"Kernel Module\b.*?(\d+\.[\d.]+)"),

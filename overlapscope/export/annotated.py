@@ -27,9 +27,8 @@ from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
 from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import metadata_event, microseconds
-from overlapscope.reading import kineto
 from overlapscope.reading.files import SourceFile
-from overlapscope.reading.sources import source_of
+from overlapscope.reading.source import KINETO, source_of
 from overlapscope.trace.model import Trace
 
 CATEGORY = "overlapscope"
@@ -69,7 +68,7 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
 
 def _text(analysis: TraceAnalysis, path: Path) -> Iterable[bytes]:
     """Return the blocks of the file, or, for sources other than Kineto, of the trace in Kineto's format."""
-    if source_of(path) is kineto.SOURCE:
+    if source_of(path) is KINETO:
         # The file was read before, so its size is not a reason to refuse it now.
         return SourceFile(path, limit_bytes=sys.maxsize)
     return chrome_trace.blocks(analysis.trace, packed=False)

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from msgspec.structs import asdict
 
 from overlapscope.base.grouping import distinct
 from overlapscope.base.marks import (
@@ -123,22 +122,22 @@ def _head(trace: Trace) -> dict[str, Any]:
     """Return the metadata around the events, under the names that the reader looks for."""
     versions = {name: _number(value) for name, value in trace.versions.items()}
     torch, schema = versions.pop("torch", None), versions.pop("schema", None)
-    ours: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
-    ours |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
-    ours |= {STEP_SOURCE: trace.step_source} if trace.step_source else {}
-    ours |= {THREADS: trace.thread_names} if trace.thread_names else {}
-    ours |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
-    ours |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
-    if trace.origin is not None:
-        ours[ORIGIN] = asdict(trace.origin)
-    if trace.plain_steps != PlainSteps():
-        ours[PLAIN_STEPS] = msgspec.to_builtins(trace.plain_steps)
-    if trace.host_activity is not None:
-        ours[HOST_ACTIVITY] = msgspec.to_builtins(trace.host_activity)
-    if trace.predicted_by is not None:
-        ours[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(trace.predicted_by)}
-    ranks = {"rank": trace.rank, "world_size": trace.world_size, "pg_count": trace.process_groups}
-    ranks = {name: value for name, value in ranks.items() if value is not None}
+    changes = trace.predicted_by
+    ours = _stated(
+        {
+            TORCH: None if torch is None else str(torch),
+            WARM_UP_STEPS: trace.warm_up_steps or None,
+            STEP_SOURCE: trace.step_source or None,
+            THREADS: trace.thread_names or None,
+            RECORDER: trace.recorder if trace.recorder != "kineto" else None,
+            FRAMEWORK: trace.framework if trace.framework != "pytorch" else None,
+            ORIGIN: trace.origin,
+            PLAIN_STEPS: trace.plain_steps if trace.plain_steps != PlainSteps() else None,
+            HOST_ACTIVITY: trace.host_activity,
+            PREDICTION: None if changes is None else {"of": PurePath(trace.source).name, "interventions": changes},
+        }
+    )
+    ranks = _stated({"rank": trace.rank, "world_size": trace.world_size, "pg_count": trace.process_groups})
     return {
         **({"schemaVersion": schema} if schema is not None else {}),
         "deviceProperties": [{"id": ordinal, "name": name} for ordinal, name in trace.device_names.items()],
@@ -149,6 +148,11 @@ def _head(trace: Trace) -> dict[str, Any]:
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": trace.base_ns,
     }
+
+
+def _stated(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that aren't None, as JSON has them."""
+    return {name: msgspec.to_builtins(value) for name, value in values.items() if value is not None}
 
 
 def _number(text: str) -> int | str:

@@ -18,7 +18,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
 from overlapscope.prediction.graph import Graph, RecordedParts
 from overlapscope.prediction.steps import step_of_items
-from overlapscope.reading.shapes import ITEM_BYTES, Inputs, Signature, read_inputs
+from overlapscope.reading.op_args import ITEM_BYTES, Inputs, Signature, read_inputs
 from overlapscope.trace.model import Kind, Trace
 
 BY_SHAPES = (

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import PlainOrigin
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Instant, Quantity, Tool
-from overlapscope.base.shown import Shown
 
 Origin = Literal["calibration", "trace", "table"]
 """Source of a hardware constant: a calibration of this GPU, the trace itself, or the shipped table."""

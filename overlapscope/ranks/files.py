@@ -22,8 +22,7 @@ from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import shorten, size
 from overlapscope.errors import MissingPackage, UnreadableTrace, UsageError
 from overlapscope.reading import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, natural
-from overlapscope.reading.kinds import kind_of
-from overlapscope.reading.pipes import place
+from overlapscope.reading.files import kind_of, place
 
 _WEB = ("http", "https")
 _PLUGINS = {

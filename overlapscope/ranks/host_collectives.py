@@ -19,8 +19,8 @@ from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
-from overlapscope.trace.host_ops import is_collective_range, starts_collective
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.op_names import is_collective_range, starts_collective
 
 _WAITED_NS = 20_000
 """Minimum time without ops before a collective's end for a wait."""

@@ -36,10 +36,10 @@ from overlapscope.ranks.host_collectives import HostCollectives, NotStarted, fin
 from overlapscope.ranks.messages import CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
 from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, with_possible_rank
+from overlapscope.reading.op_args import ITEM_BYTES, read_inputs
 from overlapscope.reading.own_period import without_period
-from overlapscope.reading.shapes import ITEM_BYTES, read_inputs
-from overlapscope.trace.host_ops import is_collective_range
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.op_names import is_collective_range
 
 HOST = -1
 """Device of a rank without a GPU."""

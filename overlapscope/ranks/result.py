@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Buckets, PerStep, Window, efficiency_shown, hidden_copy_shown
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
-from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
 from overlapscope.ranks.comm_result import Communication
 from overlapscope.rules.finding import Finding

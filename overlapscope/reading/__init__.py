@@ -1,4 +1,4 @@
-"""Traces from files, whatever recorded them (`sources`)."""
+"""Traces from files, whatever recorded them (`source`)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ from overlapscope.base.memory import give_back
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.communication import with_communication
-from overlapscope.reading.directories import run_in, without_copies
-from overlapscope.reading.file_names import file_and_part, natural
-from overlapscope.reading.files import LIMIT_BYTES
-from overlapscope.reading.own_period import periodic_steps
+from overlapscope.reading.file_names import file_and_part, natural, run_in, without_copies
+from overlapscope.reading.files import LIMIT_BYTES, is_pipe, named
 from overlapscope.reading.patterns import current
-from overlapscope.reading.pipes import is_pipe, named
-from overlapscope.reading.source import ReadRequest
-from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
-from overlapscope.reading.steps import found_steps, named_steps, server_steps
+from overlapscope.reading.source import SUFFIXES, ReadRequest, is_trace_name, parts, read
+from overlapscope.reading.steps import found_steps, has_steps, named_steps, server_steps
 from overlapscope.trace.model import Trace
 from overlapscope.trace.servers import is_front_end_file
 
@@ -92,7 +88,12 @@ def load(
     trace = server_steps(trace, patterns.server_steps)
     if trace.recorder == "nsys":
         trace = found_steps(trace)
-    return periodic_steps(trace) if periodic else trace
+    if not periodic or has_steps(trace):
+        return trace
+    # Most recordings mark their steps.
+    from overlapscope.reading.own_period import periodic_steps
+
+    return periodic_steps(trace)
 
 
 def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:

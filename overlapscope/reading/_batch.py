@@ -1,20 +1,100 @@
-"""Decoded events as parallel columns, one row per event that ends up in a table."""
+"""Decoded events as parallel columns, one row per event that ends up in a table, and their arguments."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final, Protocol, Self
 
 import msgspec
 import numpy as np
-from msgspec import Raw, field
+from msgspec import Raw, Struct, field
 
-from overlapscope.reading._arguments import DecodedArguments, EventArguments, column
-from overlapscope.reading._categories import EventTable, table_of
-from overlapscope.reading._events import NOTHING, UNDECODABLE, CallArgs, Complete, Instant, OpArgs, decoded_args
-from overlapscope.reading._times import DOUBLES_BELOW_US, text_to_ns, to_ns
+from overlapscope.reading._events import (
+    NOTHING,
+    UNDECODABLE,
+    CallArgs,
+    Complete,
+    EventTable,
+    Instant,
+    OpArgs,
+    decoded_args,
+    decoded_text,
+    table_of,
+)
+from overlapscope.reading._times import DOUBLES_BELOW_US, UNREADABLE, text_to_ns, to_ns
 from overlapscope.trace.model import F64, I32, I64, Index
+
+# -- Arguments of events -----------------------------------------------------------------------------
+
+
+class EventArguments(Protocol):
+    """Attributes of some rows (those of `CallArgs` or `OpArgs`, `pid` and `tid`), however the events were decoded."""
+
+    def number(self, attribute: str) -> I64:
+        """Return whole numbers; of a text, the number in it."""
+
+    def text(self, attribute: str) -> list[str]:
+        """Return texts, and other values as JSON; empty where missing."""
+
+    def processes(self) -> set[int | str]:
+        """Return the processes of calls, as written."""
+
+    def take(self, rows: Index) -> Self:
+        """Return the arguments of some of the rows."""
+
+
+class DecodedArguments(Struct, frozen=True):
+    """Arguments of events that were decoded to structs."""
+
+    events: list[Any]
+    """Events, for their `pid` and `tid`."""
+    args: list[Any]
+    """Arguments of each event; empty for tables that need none."""
+
+    def number(self, attribute: str) -> I64:
+        """Return an attribute as whole numbers."""
+        return column(self.events if attribute in ("pid", "tid") else self.args, attribute)
+
+    def text(self, attribute: str) -> list[str]:
+        """Return an attribute as texts."""
+        values = map(attrgetter(attribute), self.args)
+        return [decoded_text(value) if isinstance(value, Raw) else value for value in values]
+
+    def processes(self) -> set[int | str]:
+        """Return the events' processes."""
+        return {event.pid for event in self.events}
+
+    def take(self, rows: Index) -> DecodedArguments:
+        """Return the arguments of some of the rows."""
+        chosen = rows.tolist()
+        return DecodedArguments([self.events[row] for row in chosen], [self.args[row] for row in chosen])
+
+
+def column(items: list[Any], attribute: str) -> I64:
+    """Return an attribute of each item as whole numbers; of a text, the number in it."""
+    try:
+        # Unlike numpy, it takes no text such as `1_0` for a number.
+        return np.array(array("q", list(map(attrgetter(attribute), items))), dtype=np.int64)
+    except (TypeError, OverflowError):
+        return np.array([number(getattr(item, attribute)) for item in items], dtype=np.int64)
+
+
+def number(identity: int | str) -> int:
+    """Return a process or thread id in 64 bits: 7 for `stream 7` or `[TP00] 7`; -1 where there is none."""
+    if isinstance(identity, int):
+        return _wrapped(identity)
+    digits = identity.strip().rpartition(" ")[2]
+    return _wrapped(int(digits)) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
+
+
+def _wrapped(value: int) -> int:
+    """Return an unsigned 64-bit id with its bits unchanged, and -1 for a longer number."""
+    if -(1 << 63) <= value < 1 << 63:
+        return value
+    return value - (1 << 64) if 0 <= value < 1 << 64 else -1
+
 
 _NUMBER_BEGINS = frozenset(b"-0123456789")
 
@@ -147,3 +227,45 @@ def _is_marker(event: Any) -> bool:
         return False
     # The compiled scanner passes over this category.
     return event.cat != "cpu_instant_event"
+
+
+# -- Recordings of other formats ---------------------------------------------------------------------
+
+_LARGEST_NS: Final = 1 << 62
+
+
+class NamedRow(Struct, gc=False):
+    """An event as Kineto would write it."""
+
+    category: str
+    name: str
+    tid: int
+    start_ns: int
+    dur_ns: int
+    pid: int = -1
+    args: Any = None
+    """`OpArgs` of a GPU op, `CallArgs` of a runtime call, None for others."""
+
+
+def batch_of_named(rows: list[NamedRow]) -> Batch:
+    """Return all rows of a Trace, as a batch."""
+    categories = tuple(dict.fromkeys(row.category for row in rows))
+    number = {category: place for place, category in enumerate(categories)}
+    batch = batch_of_rows(
+        rows,
+        categories,
+        category=np.fromiter((number[row.category] for row in rows), np.int32, len(rows)),
+        place=np.arange(len(rows), dtype=np.int32),
+        start_ns=np.fromiter((_time(row.start_ns) for row in rows), np.int64, len(rows)),
+        dur_ns=np.fromiter((_time(row.dur_ns) for row in rows), np.int64, len(rows)),
+        count=len(rows),
+    )
+    tables = np.array([table_of[category] for category in categories], np.int32)
+    for table, at in rows_of(tables[batch.category]):
+        chosen = [rows[row] for row in at.tolist()]
+        batch.parts[table] = at, DecodedArguments(chosen, [row.args for row in chosen])
+    return batch
+
+
+def _time(ns: int) -> int:
+    return ns if abs(ns) < _LARGEST_NS else int(UNREADABLE)

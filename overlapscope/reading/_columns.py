@@ -9,10 +9,8 @@ import msgspec
 import numpy as np
 
 from overlapscope.base.memory import check_room
-from overlapscope.reading._arguments import EventArguments
-from overlapscope.reading._batch import Batch, Numbered
-from overlapscope.reading._categories import EventTable, table_of
-from overlapscope.reading._events import ABSENT, UNDECODABLE
+from overlapscope.reading._batch import Batch, EventArguments, Numbered
+from overlapscope.reading._events import ABSENT, UNDECODABLE, EventTable, table_of
 from overlapscope.trace import op_names
 from overlapscope.trace.model import I32, I64, Bool, Index, Sync
 

@@ -20,14 +20,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from overlapscope.base.memory import usable_cores
 from overlapscope.reading import files
 from overlapscope.reading._batch import Batch
 from overlapscope.reading._columns import EventColumns
-from overlapscope.reading._cores import usable_cores
-from overlapscope.reading._cuts import BLANK, boundaries
-from overlapscope.reading._losses import Losses
+from overlapscope.reading._events import Losses
 from overlapscope.reading._scan import is_compiled
-from overlapscope.reading._stream import EventStream
+from overlapscope.reading._stream import BLANK, EventStream, boundaries
 from overlapscope.reading.files import SourceFile
 
 _STRETCH_BLOCKS = 4

@@ -1,4 +1,4 @@
-"""Events of a Chrome trace as typed structs, and their conversion from untyped JSON.
+"""Events of a Chrome trace as typed structs, their conversion from untyped JSON, and losses while reading.
 
 The analysis needs only complete events (`ph` X) and instants (`i`). The other phases are listed, so that decoding their
 events costs nothing. Stretches with an unlisted phase or a value of an unexpected type are decoded without types, and
@@ -9,17 +9,68 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from enum import IntEnum
 from typing import Any, TypeVar, Union
 
 import msgspec
 from msgspec import Raw, Struct, field
 
-from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._times import decimal, to_number
+from overlapscope.trace import op_names
+
+# -- Tables by category ------------------------------------------------------------------------------
+
+
+class EventTable(IntEnum):
+    """Table for events of some categories."""
+
+    IGNORED = 0
+    GPU = 1
+    SYNC = 2
+    RUNTIME = 3
+    CPU = 4
+    ANNOTATION = 5
+    PYTHON = 6
+    OVERHEAD = 7
+    SPAN = 8
+    DEVICE_ANNOTATION = 9
+    COLLECTIVE = 10
+    """Further columns of some GPU ops. No category belongs to this table."""
+
+
+# From kineto's `ActivityType.h`, whose comments state that glow, hpu, mtia, xpu and privateuse1 runtime and driver
+# events are on the host. Its first releases wrote `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset`.
+TABLES = {
+    **dict.fromkeys(op_names.GPU_CATEGORIES, EventTable.GPU),
+    **dict.fromkeys(("cuda_sync", "xpu_sync"), EventTable.SYNC),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver"), EventTable.RUNTIME),
+    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver", "mtia_runtime"), EventTable.RUNTIME),
+    **dict.fromkeys(("glow_runtime", "hpu_op", "runtime"), EventTable.RUNTIME),
+    **dict.fromkeys(("cpu_op", "operator"), EventTable.CPU),
+    "user_annotation": EventTable.ANNOTATION,
+    "gpu_user_annotation": EventTable.DEVICE_ANNOTATION,
+    "python_function": EventTable.PYTHON,
+    "overhead": EventTable.OVERHEAD,
+    "trace": EventTable.SPAN,
+}
+"""Lower-case categories of complete events that are read. All other categories are ignored."""
+
+
+class _TableOf(dict[str, EventTable]):
+    def __missing__(self, category: str) -> EventTable:
+        table = self[category] = TABLES.get(category.lower(), EventTable.IGNORED)
+        return table
+
+
+table_of = _TableOf()
+"""Table of a category in any case: `table_of[category]`."""
+
 
 NOTHING = Raw(b"null")
 """Value of a field that an event lacks; an explicit `null` is another object."""
 NAN = math.nan
+END_SIGHT = 2000
+"""A bracket with another event in this many characters after it does not end the events."""
 ABSENT = -2
 """Stream of an op that states none; -1 is a stated "no stream"."""
 
@@ -281,3 +332,45 @@ def _strict(value: Any) -> Any:
 
 
 _WANTED = frozenset(OpArgs.__struct_encode_fields__)
+
+
+# -- Losses ------------------------------------------------------------------------------------------
+
+_MOST_EXAMPLES = 3
+
+
+class Losses(Struct):
+    """Losses while reading a file; they become `trace.Damage`."""
+
+    truncated: bool = False
+    """True if the file ends too early."""
+    lost_bytes: int = 0
+    lost_events: int = 0
+    repaired_events: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first few losses, in words."""
+
+    def remember(self, example: str) -> None:
+        """Keep an example, unless there are enough."""
+        if len(self.examples) < _MOST_EXAMPLES:
+            self.examples.append(example)
+
+    def lose(self, text: str) -> None:
+        """Count the text of an event that cannot be read."""
+        self.lost_events += 1
+        self.lost_bytes += len(text.encode("utf-8", "surrogateescape"))
+        self.remember(f"lost: {_shortened(text)}")
+
+    def repair(self, text: str) -> None:
+        """Count the text of an event that could be read after a repair."""
+        self.repaired_events += 1
+        self.remember(f"repaired: {_shortened(text)}")
+
+    def skip_bracket(self, text: str) -> None:
+        """Count a bracket between the events, with the text that it begins."""
+        self.lost_bytes += 1
+        self.remember(f"lost: a bracket amid the events: {_shortened(text)}")
+
+
+def _shortened(text: str) -> str:
+    return " ".join(text[:200].split())[:100]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from overlapscope.base.marks import (
     FOUND,
     FRAMEWORK,
+    HOST_ACTIVITY,
     METADATA,
     ORIGIN,
     PLAIN_STEPS,
@@ -22,9 +24,11 @@ from overlapscope.base.marks import (
     TORCH,
     WARM_UP_STEPS,
 )
+from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts
 from overlapscope.trace.model import ClockedSteps, Framework, PlainSteps, TimedSteps, TraceOrigin
 
-_MOST_STEPS = 1 << 31
+_MOST = 1 << 31
+"""Maximum of numbers of steps, threads, lines and samples."""
 _MOST_TIMED = 10_000
 """Maximum steps to read from before and from after the recording."""
 _LONGEST_STEP_NS = 1 << 53
@@ -32,6 +36,8 @@ _LONGEST_VERSION = 64
 _LONGEST_NAME = 200
 _MOST_THREADS = 10_000
 _LATEST_NS = 1 << 62
+_Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
+_Lengths = Annotated[tuple[Annotated[int, Meta(gt=0, lt=_LONGEST_STEP_NS)], ...], Meta(max_length=_MOST_TIMED)]
 _INTEGER = re.compile(r"\s*-?\d{1,19}\s*")
 
 _LOOSE = re.compile(
@@ -65,7 +71,7 @@ def device_names(properties: Any) -> dict[int, str]:
 def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str, str]:
     """Return the value of every key that ends in "version"; `cuda_runtime_version` becomes `cuda_runtime`."""
     versions: dict[str, str] = {}
-    torch = _recorder_metadata(metadata).get(TORCH)
+    torch = _object(metadata.get(METADATA)).get(TORCH)
     if isinstance(torch, str):
         versions["torch"] = torch
     for key, value in (*metadata.items(), *distributed.items()):
@@ -81,64 +87,55 @@ def flags(metadata: dict[str, Any]) -> dict[str, bool]:
     return {name: bool(integer(metadata[name])) for name in names if name in metadata}
 
 
-def _recorder_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata that the recorder or `overlapscope whatif` wrote."""
-    ours = metadata.get(METADATA)
-    return ours if isinstance(ours, dict) else {}
-
-
-def warm_up_steps(metadata: dict[str, Any]) -> int:
-    """Return the number of first steps that the recorder marked as warm-up."""
-    number = integer(_recorder_metadata(metadata).get(WARM_UP_STEPS))
-    return number if number is not None and 0 < number < _MOST_STEPS else 0
-
-
-def step_source(metadata: dict[str, Any]) -> str:
-    """Return what ended the steps according to the recorder; empty where it wrote nothing."""
-    stated = _recorder_metadata(metadata).get(STEP_SOURCE)
-    return stated if isinstance(stated, str) and len(stated) <= _LONGEST_NAME else ""
-
-
-def thread_names(metadata: dict[str, Any]) -> dict[int, str]:
-    """Return the names of threads by their numbers, as far as the recorder stated them."""
-    stated = _recorder_metadata(metadata).get(THREADS)
-    names = stated.items() if isinstance(stated, dict) and len(stated) <= _MOST_THREADS else ()
-    numbered = ((integer(number), name) for number, name in names)
+def of_recorder(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a Trace that the recorder or `overlapscope whatif` noted, as far as they are possible."""
+    ours = _object(metadata.get(METADATA))
+    sides, prediction = _object(ours.get(PLAIN_STEPS)), _object(ours.get(PREDICTION))
+    changes = prediction.get("interventions")
+    found = ((name, integer(count)) for name, count in _object(ours.get(FOUND)).items())
+    origin = ours.get(ORIGIN)
     return {
-        number: name
-        for number, name in numbered
-        if number is not None and isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME
+        "warm_up_steps": _valid(integer(ours.get(WARM_UP_STEPS)), Annotated[int, Meta(gt=0, lt=_MOST)], 0),
+        "step_source": _valid(ours.get(STEP_SOURCE), Annotated[str, Meta(max_length=_LONGEST_NAME)], ""),
+        "thread_names": _thread_names(_object(ours.get(THREADS))),
+        "found": {name: count for name, count in found if count is not None and 0 <= count < _MOST},
+        "plain_steps": PlainSteps(
+            _timed(_object(sides.get("before"))), _timed(_object(sides.get("after"))), _clocked(sides.get("clocked"))
+        ),
+        "host_activity": _host_activity(ours.get(HOST_ACTIVITY)),
+        "predicted_by": _valid(changes, tuple[str, ...], ()) if PREDICTION in ours else None,
+        "recorder": _valid(ours.get(RECORDER), Annotated[str, Meta(max_length=_LONGEST_VERSION)], "kineto"),
+        "framework": _valid(ours.get(FRAMEWORK), Framework, "pytorch"),
+        "origin": _origin(origin) if isinstance(origin, dict) else None,
     }
 
 
-def found(metadata: dict[str, Any]) -> dict[str, int]:
-    """Return the number of things that each observer of the recording found, as far as the recorder stated them."""
-    stated = _recorder_metadata(metadata).get(FOUND)
-    numbered = ((name, integer(count)) for name, count in stated.items()) if isinstance(stated, dict) else ()
-    return {name: count for name, count in numbered if count is not None and 0 <= count < _MOST_STEPS}
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def plain_steps(metadata: dict[str, Any]) -> PlainSteps:
-    """Return the steps timed without the profiler; none from a list with anything except lengths in it."""
-    sides = _recorder_metadata(metadata).get(PLAIN_STEPS)
-    if not isinstance(sides, dict):
-        return PlainSteps()
-    return PlainSteps(_timed(sides.get("before")), _timed(sides.get("after")), _clocked(sides.get("clocked")))
+def _valid(value: Any, kind: Any, otherwise: Any) -> Any:
+    """Return a value of the metadata if it is of a kind, or else another value."""
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError):
+        return otherwise
 
 
-def _timed(side: Any) -> TimedSteps:
-    if not isinstance(side, dict):
-        return TimedSteps()
-    return TimedSteps(_lengths(side.get("host_ns")), _lengths(side.get("device_ns")))
+def _thread_names(stated: dict[str, Any]) -> dict[int, str]:
+    if len(stated) > _MOST_THREADS:
+        return {}
+    numbered = ((integer(number), _valid(name, _Name, None)) for number, name in stated.items())
+    return {number: name for number, name in numbered if number is not None and name is not None}
+
+
+def _timed(side: dict[str, Any]) -> TimedSteps:
+    """Return timed steps; none from a list with anything except lengths in it."""
+    return TimedSteps(*(_valid(side.get(clock), _Lengths, ()) for clock in ("host_ns", "device_ns")))
 
 
 def _clocked(value: Any) -> ClockedSteps:
-    if not isinstance(value, dict):
-        return ClockedSteps()
-    try:
-        clocked = msgspec.convert(value, ClockedSteps)
-    except msgspec.ValidationError:
-        return ClockedSteps()
+    clocked: ClockedSteps = _valid(value, ClockedSteps, ClockedSteps())
     groups = clocked.lengths
     possible = len(groups) <= _MOST_TIMED and all(0 < steps <= span_ns for steps, span_ns in groups)
     ascending = all(one_ns * others < others_ns * one for (one, one_ns), (others, others_ns) in pairwise(groups))
@@ -146,45 +143,9 @@ def _clocked(value: Any) -> ClockedSteps:
     return clocked if possible and ascending and short else ClockedSteps()
 
 
-def _lengths(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_TIMED:
-        return ()
-    possible = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_STEP_NS for ns in value)
-    return tuple(value) if possible else ()
-
-
-def origin(metadata: dict[str, Any]) -> TraceOrigin | None:
-    """Return the recorder's note on the origin of the recording."""
-    note = _recorder_metadata(metadata).get(ORIGIN)
-    if not isinstance(note, dict):
-        return None
-    texts = {name: note.get(name) for name in ("job", "commit", "branch")}
-    valid = {name: text for name, text in texts.items() if isinstance(text, str) and 0 < len(text) <= _LONGEST_NAME}
-    at_ns = note.get("at_ns")
-    possible = isinstance(at_ns, int) and not isinstance(at_ns, bool) and 0 < at_ns < _LATEST_NS
-    return TraceOrigin(at_ns=at_ns if possible else None, **valid)
-
-
-def framework(metadata: dict[str, Any]) -> Framework:
-    """Return the framework that the file's writer names, or PyTorch."""
-    named = _recorder_metadata(metadata).get(FRAMEWORK)
-    return next((framework for framework in get_args(Framework) if framework == named), "pytorch")
-
-
-def recorder(metadata: dict[str, Any]) -> str:
-    """Return the recorder that the file's writer names, or kineto."""
-    named = _recorder_metadata(metadata).get(RECORDER)
-    return named if isinstance(named, str) and len(named) <= _LONGEST_VERSION else "kineto"
-
-
-def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
-    """Return the changes that the file predicts; None for a recording."""
-    ours = _recorder_metadata(metadata)
-    if PREDICTION not in ours:
-        return None
-    prediction = ours[PREDICTION]
-    changes = prediction.get("interventions") if isinstance(prediction, dict) else None
-    return tuple(change for change in changes if isinstance(change, str)) if isinstance(changes, list) else ()
+def _origin(note: dict[str, Any]) -> TraceOrigin:
+    texts = {name: _valid(note.get(name), _Name, None) for name in ("job", "commit", "branch")}
+    return TraceOrigin(at_ns=_valid(note.get("at_ns"), Annotated[int, Meta(gt=0, lt=_LATEST_NS)], None), **texts)
 
 
 def integer(value: Any) -> int | None:
@@ -195,3 +156,90 @@ def integer(value: Any) -> int | None:
     if isinstance(value, str) and _INTEGER.fullmatch(value):
         return int(value)
     return value if isinstance(value, int) else None
+
+
+# -- Activity of the host in steps without the profiler ----------------------------------------------
+
+_LONGEST_SAMPLER = 64
+_LONGEST_FILE = 4096
+_MOST_FRAMES = 100_000
+_MOST_STACKS = 10_000
+_DEEPEST = 1000
+_MOST_FILES = 10_000
+_MOST_CPUS = 1 << 20
+
+
+def _host_activity(note: Any) -> HostActivity | None:
+    """Return the activity that the recorder noted; None if it noted none, or anything impossible."""
+    noted: HostActivity | None = _valid(note, HostActivity, None)
+    activity = None if noted is None else _without_torn(noted)
+    return activity if activity is not None and _possible(activity) else None
+
+
+def _without_torn(activity: HostActivity) -> HostActivity:
+    """Leave out samples with an impossible frame: py-spy reads the program's memory while the program changes it."""
+    torn = {number for number, frame in enumerate(activity.frames) if not _possible_frame(frame)}
+    if not torn:
+        return activity
+    stacks = tuple(stack for stack in activity.stacks if torn.isdisjoint(stack.frames))
+    nothing = StackFrame("", 0, "")
+    frames = tuple(nothing if number in torn else frame for number, frame in enumerate(activity.frames))
+    interval_ns = activity.interval_ns if stacks else 0
+    return msgspec.structs.replace(activity, frames=frames, stacks=stacks, interval_ns=interval_ns)
+
+
+def _possible(activity: HostActivity) -> bool:
+    states = activity.states
+    counts = states.running, states.gil_wait, states.file_io, states.other_wait
+    return (
+        all(0 < number < _MOST for number in (activity.thread, activity.steps))
+        and 0 < activity.span_ns < _LONGEST_STEP_NS
+        and 0 <= activity.interval_ns <= activity.span_ns
+        and bool(activity.interval_ns) == bool(activity.stacks)
+        and len(activity.sampler) <= _LONGEST_SAMPLER
+        and len(activity.frames) <= _MOST_FRAMES
+        and all(map(_possible_frame, activity.frames))
+        and len(activity.stacks) <= _MOST_STACKS
+        and all(_possible_stack(stack, len(activity.frames)) for stack in activity.stacks)
+        and sum(stack.samples for stack in activity.stacks) < _MOST
+        and all(0 <= count < _MOST for count in counts)
+        and len(activity.files) <= _MOST_FILES
+        and all(len(file) <= _LONGEST_FILE and count > 0 for file, count in activity.files.items())
+        and sum(activity.files.values()) <= states.file_io
+        and _possible_facts(activity.facts)
+    )
+
+
+def _possible_frame(frame: StackFrame) -> bool:
+    return len(frame.file) <= _LONGEST_FILE and len(frame.function) <= _LONGEST_FILE and 0 <= frame.line < _MOST
+
+
+def _possible_stack(stack: SampledStack, frames: int) -> bool:
+    return (
+        0 < stack.thread < _MOST
+        and 0 < stack.samples < _MOST
+        and 0 <= stack.running <= stack.samples
+        and len(stack.frames) <= _DEEPEST
+        and all(0 <= frame < frames for frame in stack.frames)
+    )
+
+
+def _possible_facts(facts: SystemFacts) -> bool:
+    span_ns = facts.span_ns
+    longest_throttled_ns = span_ns if facts.run_queue_ns is None else facts.run_queue_ns
+    limits = (
+        (facts.run_queue_ns, span_ns),
+        (facts.throttled_ns, longest_throttled_ns),
+        (facts.gc_pause_ns, span_ns),
+        (facts.kernel_ns, span_ns),
+        (facts.other_threads_cpu_ns, _LONGEST_STEP_NS),
+        (facts.involuntary_switches, _LONGEST_STEP_NS),
+        (facts.major_faults, _LONGEST_STEP_NS),
+        (facts.gc_collections, _LONGEST_STEP_NS),
+    )
+    cpus = facts.usable_cpus, facts.quota_cpus, facts.torch_threads
+    if not (0 <= facts.steps < _MOST and 0 <= span_ns < _LONGEST_STEP_NS and bool(facts.steps) == bool(span_ns)):
+        return False
+    return all(value is None or 0 <= value <= limit for value, limit in limits) and all(
+        number is None or (math.isfinite(number) and 0 < number <= _MOST_CPUS) for number in cpus
+    )

@@ -24,12 +24,11 @@ from overlapscope.base.columns import locate
 from overlapscope.base.grouping import among, distinct
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Numbered
-from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._columns import MOST_DEVICES
-from overlapscope.reading._events import NOTHING, UNDECODABLE
+from overlapscope.reading._events import NOTHING, UNDECODABLE, EventTable, table_of
+from overlapscope.reading._stream import RawBatch, RawEvents
 from overlapscope.reading.file_names import natural
 from overlapscope.reading.files import SourceFile
-from overlapscope.reading.op_args import RawBatch, RawEvents
 from overlapscope.trace.model import F64, I8, I32, I64, Bool, Index
 
 _NONE: Final = -1

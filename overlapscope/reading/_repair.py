@@ -21,10 +21,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from msgspec import Struct, field
 
-from overlapscope.reading._categories import EventTable, table_of
-from overlapscope.reading._cuts import END_SIGHT
-from overlapscope.reading._events import Complete, Instant, convert
-from overlapscope.reading._losses import Losses
+from overlapscope.reading._events import END_SIGHT, Complete, EventTable, Instant, Losses, convert, table_of
 from overlapscope.reading._times import decimal
 
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")

@@ -19,10 +19,8 @@ import numpy as np
 from msgspec import Raw
 
 from overlapscope.base.grouping import distinct
-from overlapscope.reading._arguments import number
-from overlapscope.reading._batch import Batch, rows_of
-from overlapscope.reading._categories import EventTable, table_of
-from overlapscope.reading._events import UNDECODABLE, OpArgs, decoded_text
+from overlapscope.reading._batch import Batch, number, rows_of
+from overlapscope.reading._events import UNDECODABLE, EventTable, OpArgs, decoded_text, table_of
 from overlapscope.trace.model import I32, I64, Index
 
 LIBRARY = Path(__file__).with_name("libscan.so")

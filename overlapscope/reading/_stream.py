@@ -13,17 +13,68 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Raw, field
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Batch, batch_of_events
-from overlapscope.reading._cuts import BLANK, END_SIGHT, array_ends, at_end, boundaries
-from overlapscope.reading._events import UNDECODABLE, any_events, convert, typed_events
-from overlapscope.reading._formats import foreign
-from overlapscope.reading._losses import Losses
+from overlapscope.reading._events import END_SIGHT, UNDECODABLE, Losses, any_events, convert, typed_events
 from overlapscope.reading._metadata import loose_metadata
 from overlapscope.reading._scan import scanner
-from overlapscope.reading.files import SourceFile
+from overlapscope.reading.files import SourceFile, foreign
+
+# -- Possible cuts in a stretch of the events array, for decoding to confirm -------------------------
+
+BLANK = b" \t\r\n"
+"""White space of JSON."""
+
+_TRIES = 4
+
+
+def boundaries(pending: bytes | bytearray) -> Iterator[int]:
+    """Yield places near the end of `pending` where an event may end, last first; never the very end."""
+    at = len(pending)
+    tries = 0
+    for _ in range(1024):
+        at = pending.rfind(b"{", 0, at)
+        if at < 0:
+            return
+        before = pending[max(at - 256, 0) : at].rstrip(BLANK)
+        if not before.endswith(b","):
+            continue
+        before = before[:-1].rstrip(BLANK)
+        if before.endswith(b"}"):
+            yield max(at - 256, 0) + len(before)
+            tries += 1
+            if tries == _TRIES:
+                return
+
+
+def array_ends(pending: bytes | bytearray) -> Iterator[int]:
+    """Yield the brackets that may close the array that `pending` begins with, likeliest first."""
+    events = pending[1:].lstrip(BLANK)
+    if not events.strip(BLANK + b",") or events[:1] == b"]":
+        return
+    at = len(pending)
+    tries = 0
+    for _ in range(64):
+        at = pending.rfind(b"]", 0, at)
+        if at < 0:
+            return
+        if pending[max(at - 256, 0) : at].rstrip(BLANK).endswith(b"}"):
+            yield at
+            tries += 1
+            if tries == _TRIES:
+                return
+
+
+def at_end(error: str, size: int) -> bool:
+    """Return whether a decoding error means that the JSON stops too early."""
+    if "truncated" in error:
+        return True
+    position = re.search(r"\(byte (\d+)\)", error)
+    return position is not None and int(position[1]) >= size - 2
+
 
 _CLOSING = ord("]")
 MAX_PENDING_BYTES = 64 << 20
@@ -325,3 +376,28 @@ class EventStream:
             else:
                 losses.truncated = True
                 losses.lost_bytes += len(footer)
+
+
+# -- Events as text ---
+
+_raw_events = msgspec.json.Decoder(list[Raw])
+
+
+class RawBatch(Batch):
+    """Events as text."""
+
+    raw: list[Raw] = field(default_factory=list)
+
+
+class RawEvents(EventStream):
+    """The events of a file as text, without those of damaged stretches."""
+
+    def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
+        try:
+            events = _raw_events.decode(array)
+        except UNDECODABLE as error:
+            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
+        return "valid", RawBatch(count=len(events), raw=events)
+
+    def _recover(self, pending: bytes, *, final: bool) -> Batch:
+        return Batch(count=super()._recover(pending, final=final).count)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from overlapscope.base.columns import locate
+from overlapscope.base.columns import locate, pick
 from overlapscope.base.grouping import among, numbered
 from overlapscope.base.marks import GC_PAUSE, STEP
-from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
-from overlapscope.reading._peer_copies import with_peer_copies
+from overlapscope.reading._events import EventTable
 from overlapscope.trace import lost, op_names
-from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import (
     I8,
+    I32,
     I64,
     Bool,
     Collectives,
@@ -28,6 +28,7 @@ from overlapscope.trace.model import (
     RuntimeCalls,
     Syncs,
 )
+from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
 _QUEUE_FULL = "Command Buffer Full"
 """CUPTI's overhead for a full launch queue (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL). The host is ahead of the
@@ -247,10 +248,7 @@ class Finished:
     def _judged(self, rows: Index) -> I8:
         """Return kind, source and target memory of GPU ops; each distinct (category, name) is judged once."""
         distinct, back = self._distinct(rows)
-        judged = [
-            (op_names.kind(category, name), *op_names.memory_kinds(category, name)) for category, name in distinct
-        ]
-        return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
+        return judged(distinct)[back]
 
     def _distinct(self, rows: Index) -> tuple[list[tuple[str, str]], Index]:
         """Return the distinct (category, name) of some rows, and the place of each row's among them."""
@@ -287,6 +285,12 @@ class Finished:
         return values[np.searchsorted(at, rows)]
 
 
+def judged(ops: Iterable[tuple[str, str]]) -> I8:
+    """Return kind, source and target memory of GPU ops, by their categories and names."""
+    kinds = [(op_names.kind(category, name), *op_names.memory_kinds(category, name)) for category, name in ops]
+    return np.array(kinds, np.int8).reshape(-1, 3)
+
+
 def too_fast(kind: I8, size: I64, longest_ns: I64) -> Bool:
     """Return which sizes no copy of its `Kind` can have moved in so much time. Copies within a device have no limit."""
     wrong = np.zeros(len(kind), np.bool_)
@@ -316,3 +320,26 @@ _SHAPES: dict[EventTable, tuple[int, ...]] = {
 
 def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:
     return joined(parts or [(np.empty(0, dtype=np.intp), np.empty((0, *shape), dtype=np.int64))])
+
+
+# -- Peer copies -------------------------------------------------------------------------------------
+
+
+def with_peer_copies(kind: I8, source_device: I32, target_device: I32, calls: RuntimeCalls, launch: I64) -> I8:
+    """Return the kinds of GPU ops, corrected by the devices that copies state and by the calls that launched them.
+
+    A copy is a peer copy exactly if it states two different devices. If it does not state both, its name decides, or
+    the call that launched it: ROCm names all copies between devices as it names those within a device.
+
+    Args:
+        kind: Kind of each op by its name.
+        source_device: Device that it reads; -1 where not stated.
+        target_device: Device that it writes; -1 where not stated.
+        calls: Calls of the runtime.
+        launch: Row of the launching call in `calls`; -1 where not recorded.
+    """
+    within = among(kind, (Kind.OTHER, Kind.P2P))
+    stated = (source_device >= 0) & (target_device >= 0)
+    called = pick(calls.named(op_names.states_peer_copy), launch, False)
+    peers = np.where(stated, source_device != target_device, called | (kind == Kind.P2P))
+    return np.where(within, np.where(peers, Kind.P2P, Kind.OTHER), kind).astype(np.int8)

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Raw
 from numpy.typing import NDArray
 
+from overlapscope.base.clock import NS_PER_S
 from overlapscope.trace.model import I64, Bool
 
 UNREADABLE = np.iinfo(np.int64).min
@@ -26,7 +27,6 @@ DOUBLES_BELOW_US = 2.0**43
 _SMALL_US = 2.0**32
 """Below this value, a nanosecond is much larger than the error of a multiplication."""
 
-NS_PER_S = 1_000_000_000
 _SLACK_NS = 60 * NS_PER_S
 _LONGEST_SLACK_NS = 10 * NS_PER_S
 _GAP_NS = 600 * NS_PER_S

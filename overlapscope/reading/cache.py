@@ -5,6 +5,9 @@ changed file is not. A note records the content of a file in a state of the file
 without reading the file. A write to the file changes its state; samples of the content may show a change through a
 mapping of the file into memory, which need not.
 
+An entry is a file in numpy's own format (`*.npy`). It holds a single record, whose fields are the columns of all
+tables, so that opening takes one read and no copy: `numpy.load(file)["gpu_ops.start_ns"]`.
+
 A failure of the cache never keeps a trace from being read.
 """
 
@@ -16,23 +19,27 @@ import stat
 import time
 import zlib
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
+from overlapscope.base.columns import dtypes
 from overlapscope.base.disk import regular
+from overlapscope.base.memory import usable_cores
 from overlapscope.base.saved import decode
 from overlapscope.plugin import built_in
-from overlapscope.reading import cache_file, cache_folder, sources
-from overlapscope.reading._cores import usable_cores
+from overlapscope.reading import cache_folder
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._scan import LIBRARY
-from overlapscope.reading.cache_folder import Folder, remove
+from overlapscope.reading.cache_folder import PREFIX, Folder, remove
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
-from overlapscope.reading.source import ReadRequest
-from overlapscope.trace.model import Trace
+from overlapscope.reading.source import ReadRequest, read
+from overlapscope.trace.model import Trace, TraceTable
 from overlapscope.version import __version__
 
 LEAST_BYTES = 16 << 20
@@ -44,29 +51,9 @@ _BLOCK_BYTES = 4 << 20
 _LARGEST_NOTE_BYTES = 1 << 12
 _SAMPLES = 64
 _SAMPLE_BYTES = 1 << 12
-_BESIDES = (
-    "base/columns.py",
-    "base/config_file.py",
-    "base/disk.py",
-    "base/grouping.py",
-    "base/intervals.py",
-    "base/kept.py",
-    "base/marks.py",
-    "base/memory.py",
-    "base/recurrence.py",
-    "base/words.py",
-    "base/zstd.py",
-    "plugin.py",
-    "trace/comm_names.py",
-    "trace/host_activity.py",
-    "trace/host_ops.py",
-    "trace/lead_in.py",
-    "trace/lost.py",
-    "trace/model.py",
-    "trace/op_names.py",
-    "trace/servers.py",
-)
-"""Modules besides those of the reader and of sources that affect the content of a Trace."""
+_PAGE_BYTES = 1 << 12
+_ABOUT, _CHECKSUM = "about", "checksum"
+"""Fields of an entry besides the columns."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +61,8 @@ _log = logging.getLogger(__name__)
 def reader_files() -> list[Path]:
     """Return the modules that affect the content of a Trace."""
     root = Path(__file__).parents[1]
-    folders = ["reading", *(f"plugins/{plugin.name}" for plugin in built_in() if plugin.sources)]
-    modules = (path for folder in folders for path in sorted((root / folder).rglob("*.py")))
-    return [*modules, *(root / name for name in _BESIDES)]
+    folders = ["base", "trace", "reading", *(f"plugins/{plugin.name}" for plugin in built_in() if plugin.sources)]
+    return [root / "plugin.py", *(path for folder in folders for path in sorted((root / folder).rglob("*.py")))]
 
 
 def _reader_digest() -> str:
@@ -131,29 +117,31 @@ class Cache(msgspec.Struct, frozen=True):
     settled_ns: int = SETTLED_NS
 
     def load(self, source: str | Path, request: ReadRequest) -> Trace:
-        """Return the Trace that `sources.read` gives, from the cache if possible; otherwise add it to the cache.
+        """Return the Trace that `source.read` gives, from the cache if possible; otherwise add it to the cache.
 
         Raises:
-            UnreadableTrace: As `sources.read` does.
+            UnreadableTrace: As `source.read` does.
         """
         opening = Opening.of(self, source)
         kept = opening.find(request.progress) if opening is not None else None
         if kept is not None and kept.unpacked_bytes <= request.limit_bytes:
             return replace(kept, source=shown_source(source))
-        trace = sources.read(source, request)
+        trace = read(source, request)
         if opening is not None and kept is None and trace.unpacked_bytes >= max(self.least_bytes, 1):
             opening.keep(trace)
         return trace
 
 
 def of_user() -> Cache | None:
-    """Return the cache of this user; None if the user has no home folder, or another user could write to the cache.
+    """Return the cache of this user; None if its limit is 0.
+
+    It is also None if the user has no home folder, or another user could write to the cache.
 
     Raises:
         UsageError: An environment variable of the cache has an invalid value.
     """
-    path = cache_folder.default_folder()
-    return None if path is None or cache_folder.planted(path) else Cache(Folder(path), cache_folder.limit_bytes())
+    path, limit = cache_folder.default_folder(), cache_folder.limit_bytes()
+    return None if path is None or not limit or cache_folder.planted(path) else Cache(Folder(path), limit)
 
 
 class Opening:
@@ -195,8 +183,6 @@ class Opening:
     def keep(self, trace: Trace) -> None:
         """Add the Trace to the cache, unless the file has changed since `find`, or the Trace is too large."""
         try:
-            if cache_file.stored_bytes(trace) > self._cache.limit_bytes:
-                return
             if self._digest is None or not self._settled:
                 digest = self._digest_now(progress=False)
                 # A file that changed just now may change again without a mark in its state.
@@ -205,10 +191,13 @@ class Opening:
                 self._digest = digest
             if not self._unchanged():
                 return
-            with self._folder.writing(self._entry_name(self._digest)) as file:
-                cache_file.write(trace, file, self._entry_name(self._digest))
+            name = self._entry_name(self._digest)
+            record = packed(trace, name)
+            if record.nbytes > self._cache.limit_bytes:
+                return
+            with self._folder.writing(name) as path:
+                write_entry(path, record)
             self._note()
-            self._remove_outdated(self._digest)
             self._folder.sweep(self._cache.limit_bytes)
         except Exception as error:
             # The trace has been read, so a failure of the cache must not matter.
@@ -218,7 +207,7 @@ class Opening:
 
     @property
     def _note_name(self) -> str:
-        return f"{self._state.device:x}-{self._state.inode:x}.note"
+        return f"{PREFIX}{self._state.device:x}-{self._state.inode:x}.note"
 
     def _noted(self) -> str | None:
         path = self._folder.path / self._note_name
@@ -245,17 +234,17 @@ class Opening:
         chosen = rank_in_name(str(self._path)), self._part
         # A Trace depends on the content, on the part of the file, on the rank in its name, and on the reader.
         suffix = "-".join("x" if number is None else str(number) for number in chosen)
-        return f"{self._state.size}-{digest}-{suffix}-{READER_DIGEST}.columns"
+        return f"{PREFIX}{self._state.size}-{digest}-{suffix}-{READER_DIGEST}.npy"
 
     def _entry(self) -> Trace | None:
         if self._digest is None:
             return None
         path = self._folder.path / self._entry_name(self._digest)
         try:
-            kept = cache_file.read(path, path.name)
+            kept = read_entry(path)
         except FileNotFoundError:
             return None
-        except cache_file.BrokenFile as error:
+        except BrokenEntry as error:
             _log.debug("%s: removed: %s", path, error)
             with suppress(OSError):
                 remove(path)
@@ -265,15 +254,7 @@ class Opening:
 
     def _may_be_kept(self) -> bool:
         """Return whether there is an entry for a file of this size. If not, the digest is not needed yet."""
-        return any(file.path.name.startswith(f"{self._state.size}-") for file in self._folder.entries())
-
-    def _remove_outdated(self, digest: str) -> None:
-        """Remove entries that other versions of the reader made for the same file."""
-        name = self._entry_name(digest)
-        same = name.rpartition("-")[0]
-        for file in self._folder.entries():
-            if file.path.name != name and file.path.name.rpartition("-")[0] == same:
-                remove(file.path)
+        return any(file.path.name.startswith(f"{PREFIX}{self._state.size}-") for file in self._folder.entries())
 
     def _unchanged(self) -> bool:
         """Return whether the file is still as its digest says, as far as its state and samples show."""
@@ -314,3 +295,112 @@ def _touch(path: Path) -> None:
     """Mark a file as used just now, where the folder is writable."""
     with suppress(OSError):
         os.utime(path)
+
+
+# -- Entries in the folder ---
+
+
+class BrokenEntry(Exception):
+    """The file is not an entry, or not as it was written."""
+
+
+def packed(trace: Trace, name: str) -> NDArray[Any]:
+    """Return the record of a trace; `name` is that of its entry.
+
+    Raises:
+        ValueError: The trace does not fit, because a number exceeds 64 bits.
+        TypeError: Likewise, or a column has another type than its table states.
+    """
+    tables, about = _layout()
+    stated = {field: getattr(trace, field) for field in about.__struct_fields__} | {"source": name}
+    columns: dict[str, tuple[np.dtype[Any], NDArray[Any]]] = {
+        f"{table}.{column}": (np.dtype(dtype), getattr(getattr(trace, table), column))
+        for table, kind in tables.items()
+        for column, dtype in dtypes(kind).items()
+    }
+    columns[_ABOUT] = np.dtype(np.uint8), np.frombuffer(msgspec.json.encode(about(**stated)), np.uint8)
+    # In order of decreasing item size, all columns are aligned without padding.
+    fields = [(field, dtype, column.shape) for field, (dtype, column) in columns.items()]
+    fields.sort(key=lambda field: -field[1].itemsize)
+    record = np.empty((), [(_CHECKSUM, np.uint64), *fields])
+    for field, (_, column) in columns.items():
+        np.copyto(record[field], column, casting="equiv")
+    record[_CHECKSUM] = _checksum(record)
+    return record
+
+
+def write_entry(path: Path, record: NDArray[Any]) -> None:
+    """Write a record to a file. Raises OSError."""
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(record))
+        # Numpy's own way to write may overlook that the disk is full.
+        file.write(_bytes_of(record).data)
+
+
+def read_entry(path: Path) -> Trace:
+    """Return the Trace in an entry, whose `source` is the entry's name. Its columns are views of a single buffer.
+
+    The file isn't mapped into memory: if another machine removed it from a network folder, this process would crash.
+    Its content could also change after the check.
+
+    Raises:
+        BrokenEntry: The file is not an entry, or not as it was written under this name.
+        OSError: The file cannot be read.
+    """
+    with open(path, "rb", opener=regular) as file:
+        try:
+            record = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1) or record.shape or record[_CHECKSUM] != _checksum(record):
+                raise BrokenEntry("it is not as it was written")
+            trace = _trace(record)
+        except OSError:
+            raise
+        except Exception as error:
+            # Numpy has no common class of errors for a damaged header, which it reads as Python's.
+            raise BrokenEntry(f"{type(error).__name__}: {error}") from error
+    if trace.source != path.name:
+        raise BrokenEntry(f"it was written as {trace.source}")
+    return trace
+
+
+def _trace(record: NDArray[Any]) -> Trace:
+    """Return the Trace in a record.
+
+    Raises:
+        ValueError: A column is missing, or of another length or type than the table's.
+        msgspec.DecodeError: The other fields are those of another version.
+    """
+    tables, about = _layout()
+    stated = msgspec.json.decode(record[_ABOUT].tobytes(), type=about)
+    parts: dict[str, Any] = {field: getattr(stated, field) for field in about.__struct_fields__}
+    for name, table in tables.items():
+        columns = {column: record[f"{name}.{column}"] for column in dtypes(table)}
+        same_length = len({column.shape for column in columns.values()}) == 1
+        if not same_length or any(columns[column].dtype != dtype for column, dtype in dtypes(table).items()):
+            raise ValueError(f"it has other columns than {name}")
+        parts[name] = table(names=parts["names"], **columns)
+    return Trace(**parts)
+
+
+def _checksum(record: NDArray[Any]) -> int:
+    """Return a checksum of a record: the CRC-32 of its fields' types and of the sums of the 64-bit words of each page.
+
+    It shows accidental changes as fast as memory can be read. The CRC-32 of all bytes takes ten times as long.
+    """
+    content = _bytes_of(record)[record.dtype[_CHECKSUM].itemsize :]
+    whole = len(content) - len(content) % _PAGE_BYTES
+    pages = content[:whole].view(np.uint64).reshape(-1, _PAGE_BYTES // 8).sum(axis=1)
+    return zlib.crc32(repr(record.dtype).encode() + pages.tobytes() + content[whole:].tobytes())
+
+
+def _bytes_of(record: NDArray[Any]) -> NDArray[np.uint8]:
+    return record.reshape(1).view(np.uint8)
+
+
+@cache
+def _layout() -> tuple[dict[str, type[TraceTable]], type[msgspec.Struct]]:
+    """Return the tables of a Trace, and a struct of its other fields."""
+    hints = get_type_hints(Trace)
+    tables = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, TraceTable)}
+    rest = [(name, kind) for name, kind in hints.items() if name not in tables]
+    return tables, msgspec.defstruct("AboutTrace", rest, frozen=True, forbid_unknown_fields=True)

@@ -10,8 +10,6 @@ import os
 import re
 import shutil
 import tempfile
-import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,11 +24,8 @@ FOLDER_VARIABLE = "OVERLAPSCOPE_CACHE_DIR"
 LIMIT_VARIABLE = "OVERLAPSCOPE_CACHE_SIZE"
 LIMIT_BYTES = 5 << 30
 
-_ENTRY = re.compile(r"\d+-[0-9a-f]{32}(?:-(?:x|\d+)){2}-[0-9a-f]{8}\.columns")
-_NOTE = re.compile(r"[0-9a-f]+-[0-9a-f]+\.note")
-_TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-\w+\.part")
-_DAY_S = 86_400
-_NOTE_DAYS = 30
+PREFIX = "overlapscope-"
+_OURS = re.compile(rf"{PREFIX}[0-9a-fx-]+\.(?:npy|note|part)")
 _PROBE_BYTES = 1 << 20
 _TAG = "CACHEDIR.TAG"
 _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
@@ -76,7 +71,7 @@ class Held(msgspec.Struct, frozen=True):
     @property
     def is_entry(self) -> bool:
         """True if the file holds a trace, and is not a note or an unfinished file."""
-        return _ENTRY.fullmatch(self.path.name) is not None
+        return self.path.suffix == ".npy"
 
 
 class Folder(msgspec.Struct, frozen=True):
@@ -94,8 +89,7 @@ class Folder(msgspec.Struct, frozen=True):
         try:
             with os.scandir(self.path) as files:
                 for file in files:
-                    ours = any(kind.fullmatch(file.name) for kind in (_ENTRY, _NOTE, _TEMPORARY))
-                    if ours and file.is_file(follow_symlinks=False):
+                    if _OURS.fullmatch(file.name) and file.is_file(follow_symlinks=False):
                         with suppress(FileNotFoundError):
                             stat = file.stat(follow_symlinks=False)
                             held.append(Held(Path(file.path), stat.st_size, stat.st_mtime_ns))
@@ -119,31 +113,24 @@ class Folder(msgspec.Struct, frozen=True):
             OSError: The file cannot be written.
         """
         self._make()
-        temporary = f".{_host()}-{os.getpid()}-{os.urandom(8).hex()}.part"
+        temporary = f"{PREFIX}{os.urandom(8).hex()}.part"
         # No flush to the disk is needed: after a power failure, a damaged file has a wrong digest.
         with disk.put_in_place(self.path / name, temporary, mode=0o600) as file:
             yield file
 
     def sweep(self, limit_bytes: int) -> None:
-        """Remove unfinished files, notes unused for a month, and the least recently used traces above the limit.
+        """Remove the least recently used files above the limit.
 
         Raises:
             OSError: A file cannot be removed.
         """
-        now_ns = time.time_ns()
         files = self.held()
-        total = sum(file.bytes for file in files)
+        over = sum(file.bytes for file in files) - limit_bytes
         for file in sorted(files, key=lambda file: file.used_ns):
-            age_days = (now_ns - file.used_ns) / 1e9 / _DAY_S
-            if file.is_entry:
-                outdated = total > limit_bytes
-            elif _NOTE.fullmatch(file.path.name):
-                outdated = age_days > _NOTE_DAYS
-            else:
-                outdated = age_days > 1 or _abandoned(file.path.name)
-            if outdated:
-                remove(file.path)
-                total -= file.bytes
+            if over <= 0:
+                return
+            remove(file.path)
+            over -= file.bytes
 
     def clear(self) -> list[Held]:
         """Remove all files of the cache.
@@ -176,24 +163,6 @@ def remove(path: Path) -> None:
     """
     with suppress(FileNotFoundError):
         path.unlink()
-
-
-def _abandoned(temporary: str) -> bool:
-    """Return whether the process that began the file has ended. Processes of other machines are assumed to be alive."""
-    match = _TEMPORARY.fullmatch(temporary)
-    if match is None or match["host"] != _host():
-        return False
-    try:
-        os.kill(int(match["process"]), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
-
-
-def _host() -> str:
-    return f"{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
 
 
 # -- Description ---

@@ -1,6 +1,6 @@
 """Communication kernels that only their launch, their stream or the user's list of names shows.
 
-A kernel's name is judged first (`trace/comm_names.py`). A kernel of another name communicates if
+A kernel's name is judged first (`trace/op_names.py`). A kernel of another name communicates if
 
 - its own metadata states a collective, or the innermost op or range around its launch does nothing but communicate;
 - or its name doesn't decide, and its stream runs nothing else but communication, or the op that launched it is named
@@ -19,8 +19,8 @@ from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, expand, subtract, union
 from overlapscope.reading.patterns import Patterns
-from overlapscope.trace.comm_names import looks_like_communication, may_communicate, names_collective, op_communicates
 from overlapscope.trace.model import Kind, Trace, stream_keys
+from overlapscope.trace.op_names import looks_like_communication, may_communicate, names_collective, op_communicates
 
 
 def with_communication(trace: Trace, patterns: Patterns) -> Trace:

@@ -1,19 +1,241 @@
-"""Bytes of a trace file, unpacked if it is gzip or zstd, in blocks of bounded size."""
+"""Files of traces: where their bytes are, their formats, and their content in blocks of bounded size."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import re
+import stat
+import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, Final
 
-from overlapscope.base.words import size
-from overlapscope.base.zstd import module
+from overlapscope.base import disk
+from overlapscope.base.registry import load
+from overlapscope.base.words import listed, plural, size
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._formats import GZIP, ZSTD
-from overlapscope.reading.pipes import place
+from overlapscope.plugin import plugins, sources
+from overlapscope.reading.file_names import file_and_part
+
+# -- Formats by first bytes, and files of other programs, which hold nothing to read ---
+
+GZIP: Final = b"\x1f\x8b"
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
+SQLITE: Final = b"SQLite format 3\x00"
+
+_EXPORT: Final = "pass a Chrome trace of torch.profiler (`export_chrome_trace`)"
+_RECORD: Final = "record the program with torch.profiler, jax.profiler or `nsys profile`"
+
+_FOREIGN: Final = {
+    rb"\APK\x03\x04": "this is a zip archive: unpack it first",
+    rb"\ABZh": "this is packed with bzip2: unpack it first",
+    rb"\A\xfd7zXZ\x00": "this is packed with xz: unpack it first",
+    rb"\A\x80[\x02-\x05]": f"this is a Python pickle, such as a snapshot of memory: {_EXPORT}",
+    rb"\A(\xff\xfe|\xfe\xff)": "this is UTF-16 text: save it as UTF-8",
+    rb"\Aversion https://git-lfs\.": "this is a Git LFS pointer, not the file: run `git lfs pull` in its repository",
+    rb"(?i)\A\s*<(!doctype html|html)": "this is a web page: download the file itself, on GitHub by its raw link",
+    rb'\A\s*\{\s*"schema_version"\s*:': "this was written by another version of overlapscope: write it again",
+    rb'"pid"\s*:\s*"(CPU|CUDA) functions"': "this is an export of PyTorch's profiler without Kineto, which states "
+    "neither streams nor launches: record with torch.profiler, in torch 1.8.1 or later",
+    rb"speedscope\.app/": f"these are a sampler's stacks in speedscope's format, without GPU ops: {_EXPORT}",
+    rb'"schema"\s*:\s*"[^"]*chakra': "this is PyTorch's execution trace (`ExecutionTraceObserver`), without times "
+    f"of GPU ops: {_EXPORT}",
+    rb'"(CudaEvent|NvtxEvent|TraceProcessEvent)"\s*:': "this is an export of Nsight Systems as JSON: export the "
+    "report with `nsys export --type sqlite`",
+    rb'("\d* ?CPU HIP API"|"rocprofiler-sdk-tool")': "this is a trace of rocprof, whose JSON is not read: record with "
+    "torch.profiler, which also records AMD's GPUs",
+    rb'"/job:[^"]* (Compute|Tensors)"': f"this is a timeline of TensorFlow's `Timeline`: {_RECORD}",
+    rb'("Cr(Browser|Renderer|Gpu)Main"|devtools\.timeline)': f"this is a trace of a browser: {_EXPORT}",
+    rb'("cat"\s*:\s*"FEE"|viztracer)': f"this is a trace of VizTracer, without GPU ops: {_RECORD}",
+    rb'"cat"\s*:\s*"(Session|Node)"': f"this is a profile of ONNX Runtime: {_RECORD}",
+}
+"""Signs in the beginning of a file, in the order in which they are looked for, and what to say."""
+
+
+def foreign(head: bytes) -> str | None:
+    """Return a sentence on a file of another program, known by its first bytes; None for other files."""
+    return next((f"{what}." for sign, what in _FOREIGN.items() if re.search(sign, head)), None)
+
+
+# -- Sources that cannot be read in place, such as pipes, which are first copied to a file ---
+
+STDIN = Path("<stdin>")
+"""Name that stands for `-` in messages."""
+_BLOCK_BYTES = 1 << 20
+_UNPACKED = "unpacked"
+
+_copies: dict[Path, tuple[IO[bytes], str]] = {}
+"""Copies of pipes by the path of the pipe. They are removed when the program ends."""
+_unpacked: dict[Path, tempfile.TemporaryDirectory[str]] = {}
+"""Folders with the files that sources unpacked, by the path of the packed file. They are removed too."""
+
+
+def named(source: str | Path) -> Path:
+    """Return the path that a user names; `-` is standard input."""
+    return STDIN if str(source) == "-" and not isinstance(source, Path) else Path(source)
+
+
+def is_pipe(path: Path) -> bool:
+    """Return whether a path can be read only once; False for a missing file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return path == STDIN
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def chosen_part(path: Path, count: int) -> int:
+    """Return which of the processes in a file a path names; 0 where there is only one, or none.
+
+    Raises:
+        UnreadableTrace: It names none of several, or one that the file doesn't have.
+    """
+    file, part = file_and_part(path)
+    if part is None and count > 1:
+        what = listed([f"{path}@{number}" for number in range(count)], 8)
+        what = "write it to a file, and name that" if is_pipe(file) else f"name one of {what}"
+        raise UnreadableTrace(path, f"holds {count} processes; {what}.")
+    if part is not None and part >= max(count, 1):
+        raise UnreadableTrace(path, f"{file.name} has {plural(count, 'process')}, counted from 0.")
+    return part or 0
+
+
+def place(path: Path, limit_bytes: int) -> Path:
+    """Return the file with the bytes of a source.
+
+    It is the source itself, the copy of a pipe, or the file that its source unpacks.
+
+    Raises:
+        UnreadableTrace: The bytes are missing, more than `limit_bytes`, or cannot be copied.
+        OSError: The source cannot be opened.
+    """
+    name = path.name.lower()
+    unpack = next((source.unpack for source in sources() if source.packed and name.endswith(source.packed)), None)
+    if unpack is not None and path.is_file():
+        if path not in _unpacked:
+            folder = tempfile.TemporaryDirectory(prefix="overlapscope-")
+            load(unpack)(path, Path(folder.name) / _UNPACKED)
+            _unpacked[path] = folder
+        return Path(_unpacked[path].name) / _UNPACKED
+    if not is_pipe(path) and path not in _copies:
+        is_empty = path.is_file() and not path.stat().st_size
+        return _special(path, limit_bytes) if is_empty else path
+    if path not in _copies:
+        _copies[path] = _copied(path, limit_bytes)
+    return Path(_copies[path][1])
+
+
+def _special(path: Path, limit_bytes: int) -> Path:
+    """Return where the content of a file without a size lies.
+
+    Files of /proc have none, whatever is in them, and reading some of them waits for data. An empty file stays where
+    it is: somebody may be about to write it.
+    """
+    with disk.open_source(path) as file:
+        if file.read(1) == b"":
+            return path
+    copy = _copied(path, limit_bytes)
+    if path.stat().st_size:
+        copy[0].close()
+        return path
+    _copies[path] = copy
+    return Path(copy[1])
+
+
+def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
+    with ExitStack() as opened:
+        if path == STDIN and sys.stdin is None:
+            raise UnreadableTrace(path, "is closed; pipe a trace into it.")
+        source: IO[bytes] = sys.stdin.buffer if path == STDIN else opened.enter_context(disk.open_source(path))
+        if disk.is_device(source):
+            raise UnreadableTrace(path, "is a device and has no trace in it; name a file.")
+        if source.isatty():
+            raise UnreadableTrace(
+                path, "is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
+            )
+        try:
+            copy, name = _unnamed_file()
+            atexit.register(copy.close)
+            for block in _blocks(path, source, limit_bytes):
+                copy.write(block)
+            copy.flush()
+        except OSError as error:
+            raise UnreadableTrace(
+                path,
+                f"cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
+                "name that file.",
+            ) from None
+    if not os.path.getsize(name):
+        raise UnreadableTrace(path, "the pipe was empty; check whether the command that writes to it failed.")
+    return copy, name
+
+
+def _unnamed_file() -> tuple[IO[bytes], str]:
+    """Return a temporary file and a path to it.
+
+    On Linux it is in no directory, so a killed process leaves nothing behind.
+    """
+    if sys.platform == "linux":
+        # Some file systems, and systems without /proc, can't do this. Python's TemporaryFile can't be named later.
+        with suppress(OSError):
+            descriptor = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            path = f"/proc/{os.getpid()}/fd/{descriptor}"
+            unnamed = open(descriptor, "w+b")  # noqa: SIM115
+            if os.path.exists(path):
+                return unnamed, path
+            unnamed.close()
+    named = tempfile.NamedTemporaryFile(prefix="overlapscope-", suffix=".trace")  # noqa: SIM115
+    return named, named.name
+
+
+@contextmanager
+def named_in_directory(path: Path) -> Iterator[Path]:
+    """Give an unnamed temporary file a name until the block ends.
+
+    SQLite resolves the links of /proc itself, so it can't open a file that no directory has.
+
+    Yields:
+        The path with that name; the path of any other file as it is.
+    """
+    if not (path.is_symlink() and path.parent.name == "fd" and path.is_relative_to("/proc")):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="overlapscope-") as folder:
+        name = Path(folder) / "trace"
+        # Without a directory's descriptor, Python calls link(), which would link the link.
+        os.link(path, name, src_dir_fd=0)
+        yield name
+
+
+def _blocks(path: Path, source: IO[bytes], limit_bytes: int) -> Iterator[bytes]:
+    """Yield the content of a pipe; only the beginning if it shows that this is not a trace."""
+    done = 0
+    while block := source.read(_BLOCK_BYTES):
+        yield block
+        if (
+            not done
+            # The first field of a protocol buffer may look like a line break.
+            and not block.startswith((GZIP, ZSTD, SQLITE, b"\n"))
+            and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
+        ):
+            return
+        done += len(block)
+        if done > limit_bytes:
+            raise UnreadableTrace(
+                path,
+                f"more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
+                "is that large.",
+            )
+    if block is None:
+        raise UnreadableTrace(path, f"cannot be read ({disk.WAITS}); name a file.")
+
+
+# -- Content, unpacked if it is gzip or zstd ---
 
 HEAD_BYTES = 1 << 16
 """Number of unpacked bytes by which the kind of a file is recognized."""
@@ -171,13 +393,19 @@ class SourceFile:
             self.broken = "the gzip stream ends early"
 
     def _zstd(self, file: BinaryIO) -> Iterator[bytes]:
-        decompressor, zstd_error = _zstd_classes(self.path)
-        unpack = decompressor()
+        try:
+            zstd = zstd_module()
+        except ImportError:
+            raise UnreadableTrace(
+                self.path,
+                "is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file.",
+            ) from None
+        unpack = zstd.ZstdDecompressor()
         packed = self._read(file)
         while True:
             try:
                 block = unpack.decompress(packed, self._block_bytes)
-            except zstd_error as error:
+            except zstd.ZstdError as error:
                 self.broken = f"invalid zstd data ({error})"
                 return
             yield from _nonempty(block)
@@ -185,7 +413,7 @@ class SourceFile:
                 packed = unpack.unused_data or self._read(file)
                 if not packed.startswith(ZSTD[: len(packed)]) or not packed:
                     return
-                unpack = decompressor()
+                unpack = zstd.ZstdDecompressor()
             elif unpack.needs_input:
                 packed = self._read(file)
                 if not packed:
@@ -216,14 +444,17 @@ def _salvage(unpack: Any, packed: bytes) -> Iterator[bytes]:
         return
 
 
-def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
+def zstd_module() -> Any:
+    """Return Python's own module for zstd (3.14 or later), or its backport.
+
+    Raises:
+        ImportError: Neither module is installed.
+    """
     try:
-        zstd = module()
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise UnreadableTrace(
-            path, "is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file."
-        ) from None
-    return zstd.ZstdDecompressor, zstd.ZstdError
+        from backports import zstd  # type: ignore[no-redef,unused-ignore]
+    return zstd
 
 
 def _nonempty(block: bytes) -> Iterator[bytes]:
@@ -238,3 +469,35 @@ def read_whole(file: SourceFile, at: Callable[[int], None]) -> bytes:
         blocks.append(block)
         at(file.packed_bytes_read)
     return b"".join(blocks)
+
+
+# -- Kinds of files that overlapscope itself writes --------------------------------------------------
+
+WRITTEN: Final = {
+    "report": "a report of overlapscope",
+    "ranks": "a report of ranks",
+    "diff": "a diff",
+    "whatif": "a prediction",
+    "check": "the result of a check",
+    "baseline": "a baseline",
+    "calibration": "a calibration",
+    "doctor": "a diagnosis of an installation",
+}
+"""Descriptions of the files that the core writes, by kind."""
+_HEAD_BYTES: Final = 256
+_KIND: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(\w+)"')
+
+
+def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> str | None:
+    """Return the kind of a file that overlapscope wrote; None for other files and where the file cannot be opened.
+
+    The kind comes first in the file.
+    """
+    try:
+        with place(path, limit_bytes).open("rb") as file:
+            match = _KIND.match(file.read(_HEAD_BYTES))
+    except OSError:
+        # Reading the file as a trace reports the error.
+        return None
+    kind = match[1].decode() if match else ""
+    return kind if kind in WRITTEN or any(kind in plugin.kinds for plugin in plugins()) else None

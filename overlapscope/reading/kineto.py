@@ -13,39 +13,18 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.base.marks import STEP
+from overlapscope.base.marks import EVENT_NOTES, STEP
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import _event_notes
-from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
-from overlapscope.reading._event_notes import host_activity
-from overlapscope.reading._events import valid_text
-from overlapscope.reading._losses import Losses
-from overlapscope.reading._metadata import (
-    device_names,
-    flags,
-    found,
-    framework,
-    integer,
-    origin,
-    plain_steps,
-    predicted_by,
-    recorder,
-    step_source,
-    thread_names,
-    versions,
-    warm_up_steps,
-)
-from overlapscope.reading._processes import is_label, processes
+from overlapscope.reading._events import EventTable, Losses, valid_text
+from overlapscope.reading._metadata import device_names, flags, integer, of_recorder, versions
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile
-from overlapscope.reading.pipes import chosen_part, place
-from overlapscope.reading.source import ReadRequest, Source
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile, chosen_part, place
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
@@ -114,6 +93,8 @@ def _keep_process(path: Path, columns: EventColumns, limit_bytes: int) -> tuple[
     """
     of_event = None
     if len(columns.callers) > 1:
+        from overlapscope.reading._processes import processes
+
         of_event = processes(path, place(file_and_part(path)[0], limit_bytes), limit_bytes)
         if len(of_event) != columns.events:
             raise UnreadableTrace(
@@ -145,12 +126,15 @@ def _check_steps(path: str | Path, trace: Trace) -> None:
             )
 
 
-def _parts(path: Path) -> int:
+def parts(path: Path) -> int:
     """Return the number of processes in a file; 1 for a file in the layout that Kineto writes itself."""
     file = SourceFile(path)
     head = file.head()
     if _OWN_EVENT.search(head) or (b'"ph"' not in head and _OWN_HEADER.match(head)):
         return 1
+    # Only files of another layout need it.
+    from overlapscope.reading._processes import is_label, processes
+
     callers: set[int | str] = set()
     with suppress(UnreadableTrace):
         for batch in EventStream(file).batches():
@@ -163,15 +147,9 @@ def _parts(path: Path) -> int:
     return 1
 
 
-def _recognises(head: bytes) -> bool:
+def recognises(head: bytes) -> bool:
+    """Return whether a file is of this kind, by the beginning of its content."""
     return any(key in head for key in (b'"ph"', b'"traceEvents"', b'"schemaVersion"'))
-
-
-def _read(path: Path, request: ReadRequest) -> Trace:
-    return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
-
-
-SOURCE = Source((".json", ".json.gz", ".json.zst"), _recognises, _read, _parts)
 
 
 def assemble(
@@ -195,12 +173,12 @@ def assemble(
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _ordinal(distributed.get("rank"))
-    cpu_ops, annotations, syncs = _event_notes.apply(
-        finished.host(EventTable.CPU, base_ns),
-        finished.host(EventTable.ANNOTATION, base_ns),
-        runtime_calls,
-        finished.syncs(base_ns),
-    )
+    cpu_ops, annotations = (finished.host(table, base_ns) for table in (EventTable.CPU, EventTable.ANNOTATION))
+    syncs = finished.syncs(base_ns)
+    if any(name.startswith(EVENT_NOTES) for name in finished.names):
+        from overlapscope.reading._event_notes import apply
+
+        cpu_ops, annotations, syncs = apply(cpu_ops, annotations, runtime_calls, syncs)
     return Trace(
         source=shown_source(source),
         names=finished.names,
@@ -222,18 +200,9 @@ def assemble(
         versions=versions(metadata, distributed),
         flags=flags(metadata),
         damage=damage,
-        warm_up_steps=warm_up_steps(metadata),
-        step_source=step_source(metadata),
-        thread_names=thread_names(metadata),
-        found=found(metadata),
         base_ns=base_ns,
-        predicted_by=predicted_by(metadata),
-        plain_steps=plain_steps(metadata),
-        host_activity=host_activity(metadata),
-        recorder=recorder(metadata),
-        framework=framework(metadata),
         unpacked_bytes=unpacked_bytes,
-        origin=origin(metadata),
+        **of_recorder(metadata),
     )
 
 

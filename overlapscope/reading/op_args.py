@@ -1,28 +1,30 @@
-"""Arguments of some CPU ops or annotations, from a trace file that is read once more.
+"""Arguments of some CPU ops or annotations, from a trace file that is read once more: shapes of inputs.
 
-A Trace does not hold them, because few questions need them and they make up a third of a file's text.
+A Trace does not hold them, because few questions need them and they make up a third of a file's text. If the file is
+missing or damaged, they are unknown, without an error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
+from overlapscope.base.kept import kept
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._batch import Batch
-from overlapscope.reading._cuts import at_end
-from overlapscope.reading._events import NAN, UNDECODABLE
-from overlapscope.reading._stream import EventStream
+from overlapscope.reading._events import NAN, NOTHING, UNDECODABLE
+from overlapscope.reading._stream import RawBatch, RawEvents
 from overlapscope.reading._times import to_ns
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import SourceFile
-from overlapscope.trace.model import I64, HostEvents, Trace
+from overlapscope.trace.model import I32, I64, HostEvents, Trace
 
 T = TypeVar("T", bound=Struct)
 
@@ -36,29 +38,6 @@ class _Op(Struct, Generic[T], gc=False):
     name: str = ""
     ts: float = NAN
     args: T | None = None
-
-
-_raw_events = msgspec.json.Decoder(list[Raw])
-
-
-class RawBatch(Batch):
-    """Events as text."""
-
-    raw: list[Raw] = field(default_factory=list)
-
-
-class RawEvents(EventStream):
-    """The events of a file as text, without those of damaged stretches."""
-
-    def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
-        try:
-            events = _raw_events.decode(array)
-        except UNDECODABLE as error:
-            return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", RawBatch(count=len(events), raw=events)
-
-    def _recover(self, pending: bytes, *, final: bool) -> Batch:
-        return Batch(count=super()._recover(pending, final=final).count)
 
 
 def read_args(trace: Trace, events: HostEvents, kind: type[T]) -> Iterator[tuple[int, T]]:
@@ -106,3 +85,117 @@ def _decoded(event: Raw, op_type: Any) -> Any:
     with suppress(*UNDECODABLE):
         return msgspec.json.decode(event, type=op_type)
     return _Op()
+
+
+# -- Sizes of the tensors that are inputs of CPU ops -------------------------------------------------
+
+_MOST_ELEMENTS = 1 << 60
+_MOST_DIMS = 64
+_NOTHING = bytes(NOTHING)
+
+ITEM_BYTES = {
+    **dict.fromkeys(("bool", "char", "signed char", "unsigned char"), 1),
+    **dict.fromkeys(("short", "short int", "unsigned short", "c10::Half", "c10::BFloat16"), 2),
+    **dict.fromkeys(("int", "unsigned int", "float"), 4),
+    **dict.fromkeys(("long", "long int", "unsigned long", "double", "c10::complex<float>"), 8),
+    "c10::complex<double>": 16,
+}
+"""Bytes of an element, by PyTorch's names of types."""
+_NO_TENSOR = frozenset(
+    ("Scalar", "ScalarList", "Int", "Bool", "Double", "IntList", "DoubleList", "BoolList", "None", "String", "Device")
+    + ("nullptr (uninitialized)",)
+)
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """The inputs of an op, as far as they are known."""
+
+    elements: tuple[int, ...]
+    """Number of elements of each tensor, including tensors in lists."""
+    first: int
+    """Number of elements of the first input; -1 where it is not a tensor."""
+    first_type: str
+    """Element type of the first input, such as `float`."""
+    whole: bool
+    """True if the shape of every named tensor is known. PyTorch leaves out the shapes of long lists."""
+    unnamed: bool
+    """True if an input has no named type: usually no value at all, but also a list of optional tensors."""
+
+
+class Inputs(msgspec.Struct, frozen=True, eq=False):
+    """The inputs of all CPU ops of a trace."""
+
+    number: I32
+    """Index in `signatures` for each row of `Trace.cpu_ops`; -1 where unknown."""
+    signatures: tuple[Signature, ...]
+
+
+def read_inputs(trace: Trace, events: HostEvents | None = None) -> Inputs | None:
+    """Return the inputs of a trace's CPU ops; None where they were not recorded or the file is missing.
+
+    Ops are left out if another event is now at their place in the file.
+
+    Args:
+        trace: The trace.
+        events: Some events of the trace, to return their inputs instead.
+    """
+    ops = trace.cpu_ops if events is None else events
+    return _read_inputs(trace, ops) if trace.flags.get("record_shapes") else None
+
+
+@kept()
+def _read_inputs(trace: Trace, ops: HostEvents) -> Inputs | None:
+    """Return the inputs; takes as long as reading the trace."""
+    number = np.full(len(ops), -1, np.int32)
+    # Signatures have numbers by their text, because ops have few distinct ones.
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    for row, args in read_args(trace, ops, _InputArgs):
+        text = bytes(args.dims), bytes(args.types)
+        if text[0] != _NOTHING:
+            number[row] = numbers.setdefault(text, len(numbers))
+    return Inputs(number, tuple(signature(*text) for text in numbers)) if numbers else None
+
+
+class _InputArgs(Struct, gc=False):
+    dims: Raw = msgspec.field(default=NOTHING, name="Input Dims")
+    types: Raw = msgspec.field(default=NOTHING, name="Input type")
+
+
+@lru_cache(maxsize=4096)
+def signature(dims: bytes, types: bytes) -> Signature:
+    """Return the signature in the `Input Dims` and `Input type` of an op's arguments."""
+    nothing = Signature((), -1, "", False, True)
+    try:
+        shapes, kinds = msgspec.json.decode(dims), msgspec.json.decode(types)
+    except UNDECODABLE:
+        return nothing
+    if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
+        return nothing
+    elements: list[int] = []
+    first, whole, unnamed = -1, True, False
+    for place, (shape, kind) in enumerate(zip(shapes, kinds, strict=True)):
+        if kind in _NO_TENSOR if isinstance(kind, str) else False:
+            continue
+        if shape == [] and kind not in ITEM_BYTES and not str(kind).startswith("c10::"):
+            # An empty shape may also stand for a list that is too long, or that is not described.
+            whole &= kind != "TensorList"
+            unnamed |= kind != "TensorList"
+            continue
+        listed = shape if kind == "TensorList" and isinstance(shape, list) else [shape]
+        counts = [_elements(count) for count in listed]
+        whole &= None not in counts
+        elements += [count for count in counts if count is not None]
+        if place == 0 and kind != "TensorList" and counts[0] is not None:
+            first = counts[0]
+    first_type = kinds[0] if kinds and isinstance(kinds[0], str) else ""
+    return Signature(tuple(dict.fromkeys(elements)), first, first_type, whole, unnamed)
+
+
+def _elements(shape: Any) -> int | None:
+    """Return the number of elements of a tensor; None where `shape` is not a shape."""
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMS:
+        return None
+    if any(type(size) is not int or not 0 <= size < _MOST_ELEMENTS for size in shape):
+        return None
+    many = math.prod(shape)
+    return many if many < _MOST_ELEMENTS else None

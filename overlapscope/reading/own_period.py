@@ -14,9 +14,8 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, begins_after_all
 from overlapscope.base.marks import is_step_name, repeat_name
 from overlapscope.base.recurrence import REGULAR, Recurrence, find_recurrence
-from overlapscope.reading.steps import with_names
-from overlapscope.trace.host_ops import OPTIMIZER_STEP
-from overlapscope.trace.lead_in import lead_in_end
+from overlapscope.reading.steps import has_steps, with_names
+from overlapscope.trace.lost import lead_in_end
 from overlapscope.trace.model import (
     HOST_OPS,
     LEAST_COVERED_PCT,
@@ -27,6 +26,7 @@ from overlapscope.trace.model import (
     Trace,
     stream_keys,
 )
+from overlapscope.trace.op_names import OPTIMIZER_STEP
 
 _MARK_NS: Final = 10**12
 """Length added to the pause after an iteration's mark, so that a step begins there."""
@@ -77,7 +77,7 @@ def periodic_steps(trace: Trace) -> Trace:
 
     The period's repeats become steps if they cover nearly all of the recording.
     """
-    if trace.annotations.named(is_step_name).any():
+    if has_steps(trace):
         return trace
     if not len(trace.gpu_ops):
         # Without CUDA events, Nsight Systems records hardly anything but system calls.
@@ -94,9 +94,8 @@ def periodic_steps(trace: Trace) -> Trace:
     if periodic.period is not None and periodic.period.is_step:
         return periodic
     # Work may take turns on several streams.
-    return max(
-        periodic, _with_period(trace, "kernel launches", _launches(trace, of_device), recorded), key=_covered_pct
-    )
+    of_all = _with_period(trace, "kernel launches", _launches(trace, of_device), recorded)
+    return max(periodic, of_all, key=lambda each: -1 if each.period is None else each.period.covered_pct)
 
 
 def _recorded(trace: Trace, of_device: Bool, main: Bool) -> _Recorded:
@@ -123,10 +122,6 @@ def _recorded_elsewhere(trace: Trace, of_device: Bool) -> list[_Recorded]:
         if (ops.end_ns - ops.start_ns)[of_other].sum() >= least_ns and (ops.launch[of_other] >= 0).any():
             others.append(_recorded(trace, of_other, of_other))
     return others
-
-
-def _covered_pct(trace: Trace) -> float:
-    return -1 if trace.period is None else trace.period.covered_pct
 
 
 def without_period(trace: Trace) -> Trace:

@@ -25,6 +25,11 @@ _LEAST_SHARE: Final = 0.5
 """Minimum share of the launches that ranges must enclose to be taken for steps without being named."""
 
 
+def has_steps(trace: Trace) -> bool:
+    """Return whether a recording marks steps."""
+    return bool(trace.annotations.named(is_step_name).any())
+
+
 def named_steps(trace: Trace, pattern: str) -> Trace:
     """Return the trace with the ranges whose names match `pattern` as its steps, instead of its previous steps.
 
@@ -101,9 +106,9 @@ def found_steps(trace: Trace) -> Trace:
     another without overlap, and enclose half of that thread's launches. The group that encloses most launches is
     chosen; among equals the smallest group, which is the outermost.
     """
-    notes = trace.annotations
-    if notes.named(is_step_name).any():
+    if has_steps(trace):
         return trace
+    notes = trace.annotations
     calls, launches = trace.runtime_calls, distinct(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
     best: tuple[int, int] = (0, 0)
     chosen: tuple[I64, str] | None = None

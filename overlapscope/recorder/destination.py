@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from overlapscope.base import disk
-from overlapscope.base.descriptors import Descriptor
+from overlapscope.base.output import Descriptor
 from overlapscope.errors import UsageError
 
 SUFFIXES = (".json.gz", ".json")

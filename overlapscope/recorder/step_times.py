@@ -14,8 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
-from overlapscope.base.drift import drifted
-from overlapscope.base.median import median_ns
+from overlapscope.base.median import drifted, median_ns
 from overlapscope.base.words import between, duration, plural, unit_for
 from overlapscope.recorder import devices
 from overlapscope.recorder.options import SETTLING_STEPS

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from html import escape
 
-from overlapscope.base.registry import load
-from overlapscope.base.shown import Shown
+from overlapscope.base.registry import Shown, load
 from overlapscope.base.words import clean, plural, shorten
 from overlapscope.budgets.document import log
 from overlapscope.budgets.verdicts import CheckResult

@@ -19,8 +19,8 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import from_user
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts
 from overlapscope.analysis.trust import verdict
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode
-from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.errors import UsageError
 from overlapscope.prediction.plain_program import PlainProgram, find_program, summary

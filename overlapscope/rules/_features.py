@@ -14,7 +14,7 @@ from overlapscope.base.grouping import among
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.rules._claims import Claims
-from overlapscope.trace import host_ops
+from overlapscope.trace import op_names
 from overlapscope.trace.model import Kind, Trace
 
 _COMPILED: Final = re.compile(
@@ -68,7 +68,7 @@ def features_of(trace: Trace) -> Features:
     return Features(
         compiled=any(_COMPILED.search(name) for name in trace.names),
         data_parallel=uses(_DATA_PARALLEL) or len(_REPLICATION.intersection(trace.names)) > 1,
-        ddp=unknown or uses(_DDP) or any(map(host_ops.is_reducer, trace.names)),
+        ddp=unknown or uses(_DDP) or any(map(op_names.is_reducer, trace.names)),
         fsdp=unknown or uses(_FSDP),
     )
 
@@ -84,8 +84,8 @@ def are_saved_tensors(claims: Claims, copies: I64) -> bool:
     copying = around(cpu_ops, calls.thread[launch], calls.start_ns[launch])
     outer = outermost_around(cpu_ops, calls.thread[launch], calls.start_ns[launch])
     nested = pick(cpu_ops.named("aten::copy_".__eq__), copying, False)
-    node = nested & pick(cpu_ops.named(lambda name: host_ops.is_engine(name) and "Copy" not in name), outer, False)
-    computes = nested & pick(cpu_ops.named(lambda name: host_ops.works(name) and "cop" not in name), outer, False)
+    node = nested & pick(cpu_ops.named(lambda name: op_names.is_engine(name) and "Copy" not in name), outer, False)
+    computes = nested & pick(cpu_ops.named(lambda name: op_names.works(name) and "cop" not in name), outer, False)
     upload = ops.kind[rows] == Kind.H2D
     stored, loaded = rows[~upload & computes], rows[upload & node]
     # Either alone may be something else.

@@ -21,9 +21,9 @@ from overlapscope.base.words import each, listed
 from overlapscope.catalog.names import are_no_gpus
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import name
-from overlapscope.trace import host_ops
-from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
+from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
 _FUSED: Final = frozenset({"Adagrad", "Adam", "AdamW", "SGD"})
 """Optimizers of torch that take `fused=True` on a GPU."""
@@ -121,8 +121,8 @@ def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
             method, steps = text.removeprefix(prefix), prefix == OPTIMIZER_STEP
             within = inside(notes, text.__eq__) | inside(ops, text.__eq__)
             yield name(f"{method}()"), method.partition(".")[0] if steps else "", not steps, np.flatnonzero(within)
-    yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(inside(ops, host_ops.is_reducer))
-    backward = among(thread, backward_threads(trace)) & inside(ops, host_ops.is_engine)
+    yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(inside(ops, op_names.is_reducer))
+    backward = among(thread, backward_threads(trace)) & inside(ops, op_names.is_engine)
     yield "the backward pass", "", False, np.flatnonzero(backward)
     frames = trace.python_frames
     modules = frames.take(frames.named(lambda frame: _MODULE.fullmatch(frame) is not None))

@@ -426,7 +426,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """Activity of the host in steps without the profiler, as far as the recorder sampled it."""
 
     recorder: str = "kineto"
-    """Source that recorded the trace (`overlapscope.reading.sources`)."""
+    """Source that recorded the trace (`overlapscope.reading.source`)."""
     framework: Framework = "pytorch"
     """Framework of the program, as far as the recording shows."""
     steps_by: str = ""

@@ -1,4 +1,4 @@
-"""Classification of GPU ops by category and name. No other module interprets op names for this.
+"""Meaning of the names of GPU ops, and of CPU ops and ranges on the host. No other module interprets names for this.
 
 The functions are pure. Call them once for each distinct name, not for each event.
 
@@ -10,8 +10,9 @@ The facts come from kineto's sources: `memcpyKindString` and `memoryKindString` 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import Final
 
-from overlapscope.trace.comm_names import JUDGED, base_name, communicates
 from overlapscope.trace.model import Kind, Memory
 
 MTIA = "mtia_ccp_events"
@@ -236,3 +237,191 @@ def short_kernel(name: str) -> str:
     if loop is None or does is None:
         return base or name
     return does[1] if loop[1] else f"{base}<{does[1]}>"
+
+
+# -- Communication -----------------------------------------------------------------------------------
+# The names come from the sources of the libraries. They are compared without return type, template arguments and
+# parameters, in lower case, with an underscore between words: `moeA2ADispatchKernel` is `moe_a2a_dispatch_kernel`.
+
+FAMILIES: Final[dict[str, str]] = {
+    "NCCL, RCCL, Meta's torchcomms": r"(?<![a-z]) nccl_? (?: (?:sym[a-z]*_?)? (?:dev_?)? kernel"
+    r" | all|reduce|broadcast|send|recv | ep_ ) | (?<![a-z]) rccl | msccl",
+    "oneCCL": r"oneccl | one_ccl | oneapi::ccl | (?<![a-z]) ccl::",
+    "HCCL": r"(?<![a-z]) hccl | (?<![a-z]) hcom_",
+    "NVSHMEM, rocSHMEM, Intel SHMEM, MoRI": r"nvshmem | roc_?shmem | (?<![a-z]) ishmem | mori_shmem",
+    "DeepEP and its forks, under any namespace": r"(?<![a-z]) (?:inter|intra)node (?:_ll)? :: | deep_ep::",
+    "NIXL, UCX": r"(?<![a-z]) (?:nixl | ucx | uc[pt]) _",
+    "Transformer Engine": r"userbuffers_",
+    "PyTorch": r"symmetric_memory:: | (?<![a-z]) symm_mem(?:ory)? (?:::|_)",
+    "vLLM, SGLang, aiter": r"cross_device_(?:reduce|store) | quick_?reduce::",
+    "FlashInfer": r"(?<![a-z]) ipc_(?:topo_)?(?:rsag|tp)\d*_",
+    # A reduction across the threads of a block or warp is called an all-reduce as well, and is compute.
+    "collectives written by hand": r"(?<!warp)(?<!block)(?<!quad)(?<!thread)(?<!warp_)(?<!block_)(?<!quad_)(?<!thread_)"
+    r" all_?reduce | all_?gather | reduce_?scatter | all_?(?:to|2)_?all | (?<![a-z0-9]) a2av? (?![a-z0-9])",
+    "all-to-all of experts (TensorRT-LLM, pplx, MoRI, HybridEP)": r"(?<![a-z]) (?:hybrid_)? ep (?:_|::|\d)"
+    r" (?:\w*_)? (?:dispatch|combine|notify|send|recv|sync|barrier) (?![a-z])",
+    "point to point over RDMA": r"(?<![a-z]) (?:rdma|ibgda) (?![a-z])"
+    r" .* (?:dispatch|combine|send|recv|put|get) (?![a-z])",
+}
+"""Regular expressions of the names of communication kernels, by library. It is the only table of them."""
+
+# torch.compile names a fused kernel after the ops it replaces, a collective's output among them. The others are steps
+# around a transfer that move nothing between devices: of PyTorch, DeepEP, MoRI, TensorRT-LLM and torchao.
+_OTHER: Final = (
+    r"^triton_[a-z]{2,4}_fused | ^at::native:: | gemm | check_for_na_?n"
+    r" | (?<![a-z]) (?:pre_?compute|compute|prepare|sanitize|convert|count) (?![a-z])"
+    r" | (?<![a-z]) (?:layout|offsets?|indices|epilogue) (?![a-z])"
+)
+# A name alone doesn't show that these communicate. Copies of rows to experts and split-K reductions within a device
+# are called dispatch and combine as well.
+_LOOKS: Final = (
+    r"(?<![a-z]) (?:send|recv|receive|send_?recv) (?![a-z]) | cross_(?:device|rank|gpu) | multimem"
+    r" | (?<![a-z]) (?:peer|remote|p2p) (?![a-z])"
+    r" | (?<![a-z]) (?:moe|experts?|tokens?|ranks?) (?![a-z]) .* (?<![a-z]) (?:dispatch|combine) (?![a-z])"
+    r" | (?<![a-z]) (?:dispatch|combine) _ .* (?<![a-z]) (?:moe|experts?|tokens?|ranks?) (?![a-z])"
+    r" | (?: ^ | ::) (?:dispatch|combine|notify) (?:_kernel)? (?:_impl)? $"
+)
+_OPS: Final = r"record_param_comms | (?: _?c10d\w* | symm_mem ) ::.* | nccl:.*"
+_COLLECTIVE_OPS: Final = r".* (?:all_?reduce|all_?gather|reduce_?scatter|all_?(?:to|2)_?all|a2a) .*"
+_MORE_THAN_COMMUNICATION: Final = (
+    r"matmul | gemm | (?<![a-z]) (?:mm|scaled) (?![a-z]) | linear | copy | backward | wait"
+)
+
+JUDGED: Final = 2048
+"""Number of characters of a name to examine. The template arguments, which may be long, come after them."""
+
+
+_family, _looks, _other, _op, _collective_op, _more = (
+    re.compile(pattern, re.VERBOSE)
+    for pattern in (" | ".join(FAMILIES.values()), _LOOKS, _OTHER, _OPS, _COLLECTIVE_OPS, _MORE_THAN_COMMUNICATION)
+)
+_BOUNDARY: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z]{2})")
+_NESTED: Final = re.compile(r"_ZN?K?(?=\d)")
+_PART: Final = re.compile(r"\d+")
+
+
+def base_name(name: str) -> str:
+    """Return a kernel's qualified name without return type, template arguments and parameters."""
+    name = name[:JUDGED].replace("(anonymous namespace)::", "").removeprefix("void ")
+    mangled = _NESTED.match(name)
+    return _demangled(name, mangled.end()) if mangled else re.split(r"[<(]", name, maxsplit=1)[0]
+
+
+def _demangled(name: str, at: int) -> str:
+    """Return the parts of a mangled name (Itanium C++ ABI) up to its template arguments."""
+    parts = []
+    while length := _PART.match(name, at):
+        at = length.end() + int(length[0])
+        parts.append(name[length.end() : at])
+    return "::".join(part for part in parts if not part.startswith("_GLOBAL__N_"))
+
+
+@lru_cache(maxsize=1 << 14)
+def _words(name: str) -> str:
+    return _BOUNDARY.sub("_", base_name(name)).lower()
+
+
+def communicates(kernel: str) -> bool:
+    """Return whether a kernel communicates between devices, judged by its name."""
+    words = _words(kernel)
+    return _family.search(words) is not None and _other.search(words) is None
+
+
+def looks_like_communication(kernel: str) -> bool:
+    """Return whether a kernel may communicate, although its name alone doesn't show it."""
+    words = _words(kernel)
+    return _looks.search(words) is not None and _other.search(words) is None
+
+
+def may_communicate(kernel: str) -> bool:
+    """Return whether a kernel that an op launches to communicate does so, unless its name shows something else."""
+    return _other.search(_words(kernel)) is None
+
+
+def op_communicates(op: str) -> bool:
+    """Return whether an op or a range on the host does nothing but communicate."""
+    return _op.fullmatch(op) is not None and _more.search(op) is None
+
+
+def names_collective(op: str) -> bool:
+    """Return whether an op on the host is named after a collective. It may do more, such as converting data."""
+    return _collective_op.fullmatch(_BOUNDARY.sub("_", op).lower()) is not None
+
+
+# -- Ops and ranges on the host ----------------------------------------------------------------------
+# PyTorch records ops by their schema (`aten::add`), nodes of the backward pass (`AddmmBackward0`) and Python functions
+# by their class (`CheckpointFunction`).
+
+OPTIMIZER_STEP = "Optimizer.step#"
+"""Beginning of the names of torch's ranges around an optimizer's step (torch/optim/optimizer.py)."""
+OPTIMIZER_ZERO_GRAD = "Optimizer.zero_grad#"
+
+_ENGINE = re.compile(r"autograd::engine::|torch::autograd::|(torch::)?\w+Backward\d+$")
+_REDUCER = re.compile(r".*distributed(\.ddp)?(\.|::)reducer::")
+_OPERATOR = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+"""Namespaces of collectives."""
+_RANGE_OF_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
+_BOOKKEEPING = _COLLECTIVES | {"autograd", "inductor", "prim", "prims", "profiler", "torch"}
+"""Namespaces of ops that arrange other work."""
+_METADATA = re.compile(
+    r"""
+    (_?reshape\w* | _?unsafe_view | view\w* | expand\w* | (un)?squeeze\w* | (un)?flatten | transpose\w* | permute
+    | t_? | swapaxes | swapdims | movedim | moveaxis | numpy_T | matrix_H | mT | mH | adjoint | diagonal | unfold
+    | unbind | slice | select | narrow | split\w* | (tensor|[hvd])_?split | chunk | _?as_strided\w* | alias
+    | detach_? | real | imag | empty\w* | new_empty\w* | resize\w* | set_ | _efficientzerotensor
+    | to | type_as | contiguous | lift_fresh | resolve_(conj|neg) | conj | _conj | _neg_view | is_\w+ | result_type
+    | can_cast | _has_compatible_shallow_copy_type | item | _local_scalar_dense | record_stream | requires_grad_
+    | size | stride | numel | dim | sym_\w+ | output_nr | _version | retain_grad | _cudnn_\w* | _use_\w+ | _nested\w*
+    | broadcast_tensors | meshgrid | _debug_has_internal_overlap | _fw_primal | _make_dual | set_data | data
+    )$""",
+    re.VERBOSE,
+)
+"""Names in `aten` of ops that make views, allocate memory or read properties of a tensor."""
+
+
+_ALLOCATION = re.compile(r"aten::(new_)?empty\w*|aten::resize\w*|aten::_efficientzerotensor")
+
+
+def is_operator(name: str) -> bool:
+    """Return whether a name is of an operator of PyTorch, rather than of a library's or the system's call."""
+    return _OPERATOR.match(name) is not None
+
+
+def allocates(name: str) -> bool:
+    """Return whether an op that launches nothing allocates memory."""
+    return _ALLOCATION.fullmatch(name) is not None
+
+
+def is_engine(name: str) -> bool:
+    """Return whether an op is a node of the backward pass in C++, or autograd's engine around a node."""
+    return _ENGINE.match(name) is not None
+
+
+def is_reducer(name: str) -> bool:
+    """Return whether an op is of the reducer with which DistributedDataParallel joins gradients."""
+    return _REDUCER.match(name) is not None
+
+
+def starts_collective(name: str) -> bool:
+    """Return whether an op is a collective, or starts one."""
+    return name.partition("::")[0] in _COLLECTIVES
+
+
+def is_collective_range(name: str) -> bool:
+    """Return whether a range is the work of a collective on the host, on a thread of its backend."""
+    return _RANGE_OF_COLLECTIVE.fullmatch(name) is not None
+
+
+def may_run_python(name: str) -> bool:
+    """Return whether an op's name is that of a Python function, such as `CheckpointFunction`, rather than of an op."""
+    # CANN and torch_npu's queue of tasks write `AscendCL@aclnnMuls` and `Dequeue@aclnnMuls`.
+    return "::" not in name and "@" not in name and not is_engine(name)
+
+
+def works(name: str) -> bool:
+    """Return whether an op that launches nothing computes on the CPU, rather than arranging other work."""
+    namespace, separator, short = name.partition("::")
+    if not separator or namespace in _BOOKKEEPING:
+        return False
+    return namespace != "aten" or _METADATA.match(short) is None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import overlapscope as ov
-from overlapscope.reading import cache_folder
 from overlapscope.reading.cache import reader_files
 from tests.support.helpers import TRACES
 from tests.unit.test_cache import SMALL, cache_in, load
@@ -24,8 +21,7 @@ def test_the_digest_of_the_reader_covers_all_that_it_is_made_of() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # The version is part of the digest, too; errors do not affect the result of reading.
-    modules = {"__init__.py", "base/__init__.py", "base/registry.py", "base/shown.py", "trace/__init__.py"}
-    modules |= {"version.py", "errors.py", "plugins/__init__.py"}
+    modules = {"__init__.py", "version.py", "errors.py", "plugins/__init__.py"}
     package = Path(ov.__file__).parent
     # Manifests of plugins that read no files.
     modules |= {str(path.relative_to(package)) for path in package.glob("plugins/*/__init__.py")}
@@ -86,16 +82,16 @@ for seed in range(300):
     os.read(reads, 1)
     time.sleep(random.Random(seed).uniform(0, 0.01))
     until = time.monotonic() + 1
-    while time.monotonic() < until and not any(folder.path.glob(".*.part")):
+    while time.monotonic() < until and not any(folder.path.glob("*.part")):
         pass
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    interrupted += any(folder.path.glob(".*.part"))
+    interrupted += any(folder.path.glob("*.part"))
     assert load(0) == fresh[0]
     assert load(0) == fresh[0]
-    # Whatever the process that died has left is removed with the next that is written.
-    folder.clear() if seed % 2 else folder.sweep(1 << 30)
-    assert not list(folder.path.glob(".*.part"))
+    # Whatever the process that died has left counts as any other file of the cache.
+    folder.clear() if seed % 2 else folder.sweep(0)
+    assert not list(folder.path.glob("*.part"))
     if interrupted == int(sys.argv[2]):
         break
 print(interrupted)
@@ -133,7 +129,7 @@ def work(seed):
 pids = [fork(lambda seed=seed: work(seed)) for seed in range(4)]
 codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 assert codes == [0] * 4, codes
-assert not list(folder.path.glob(".*.part"))
+assert not list(folder.path.glob("*.part"))
 """
 )
 
@@ -152,25 +148,6 @@ def test_a_process_killed_while_it_writes_leaves_nothing_wrong(tmp_path: Path) -
 def test_processes_that_share_a_cache_all_get_what_is_right(tmp_path: Path) -> None:
     paths = [SMALL, TRACES / "pipeline_1stream.json.gz", TRACES / "known_causes" / "host_sync_stacks.json.gz"]
     run_code(_AT_ONCE, tmp_path / "cache", "25", *paths)
-
-
-def test_what_was_left_unfinished_is_swept(tmp_path: Path) -> None:
-    cache = cache_in(tmp_path)
-    load(cache, SMALL)
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    host = cache_folder._host()
-    alive, dead, elsewhere, old = (
-        tmp_path / f".{of}-{process}-abc{age}.part"
-        for of, process, age in ((host, os.getpid(), 0), (host, ended.pid, 0), ("0" * 8, 1, 0), ("0" * 8, 1, 2))
-    )
-    other = tmp_path / "precious.columns"
-    for path in (alive, dead, elsewhere, old, other):
-        path.write_bytes(b"x")
-    os.utime(old, (time.time() - 90_000,) * 2)
-    cache.folder.sweep(1 << 30)
-    assert [path.exists() for path in (alive, dead, elsewhere, old, other)] == [True, False, True, False, True]
-    assert len(cache.folder.entries()) == 1
 
 
 def test_a_folder_that_may_only_be_read_serves_what_it_has() -> None:

@@ -395,7 +395,7 @@ def test_special_files_in_a_directory_do_not_block(
 
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])
-@pytest.mark.parametrize("kind", [".note", ".columns"])
+@pytest.mark.parametrize("kind", [".note", ".npy"])
 def test_special_files_in_the_cache_do_not_block(
     kind: str, make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from overlapscope import load
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading.pipes import place
+from overlapscope.reading.files import place
 
 TRACE = Path(__file__).parents[2] / "traces" / "known_causes" / "host_sync.json.gz"
 PLAIN = gzip.decompress(TRACE.read_bytes())
@@ -49,7 +49,7 @@ def test_every_command_that_reads_a_trace_reads_a_pipe(command: tuple[str, ...])
 def test_the_dashboard_shows_a_pipe() -> None:
     program = (
         "from overlapscope import load\nfrom overlapscope.dashboard.library import find\n"
-        "from overlapscope.reading.pipes import named\n"
+        "from overlapscope.reading.files import named\n"
         "[one], _ = find([named('-')])\nprint(len(load(one.path).gpu_ops))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=120, input=PLAIN)

@@ -208,7 +208,7 @@ def test_a_cache_that_another_user_could_fill_is_not_used(
         before = contents(home)
         assert as_user(ALICE, keep, output=shared.parent / "said" / "keep") == 3
         assert alice("analyze good.json.gz", shared)[0] == 0
-        assert contents(home) == before and not list(shared.glob("cache/**/*.columns"))
+        assert contents(home) == before and not list(shared.glob("cache/**/*.npy"))
         assert "is another user's" in " ".join(alice("cache info", shared)[1].split())
 
 
@@ -216,7 +216,7 @@ def test_what_a_user_keeps_is_for_nobody_else(shared: Path) -> None:
     home = Path.cwd()
     assert alice("history add good.json.gz --job j", shared)[0] == 0
     assert as_user(ALICE, keep, output=shared.parent / "said" / "keep") == 0
-    private = [*(home / ".cache" / "overlapscope").glob("*.columns"), *home.rglob("*.sqlite")]
+    private = [*(home / ".cache" / "overlapscope").glob("*.npy"), *home.rglob("*.sqlite")]
     assert len(private) == 2
     for path in private:
         assert path.stat().st_uid == ALICE

@@ -26,7 +26,6 @@ OURS = {
     "overlapscope",
     "overlapscope.base",
     "overlapscope.base.registry",
-    "overlapscope.base.shown",
     "overlapscope.errors",
     "overlapscope.version",
     PLUGIN,

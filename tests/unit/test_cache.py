@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import tracemalloc
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +30,18 @@ from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.dashboard.library import Library
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import cache_file, cache_folder, files, kineto
-from overlapscope.reading.cache import READER_DIGEST, Cache, Opening
-from overlapscope.reading.cache_file import BrokenFile
+from overlapscope.reading import cache_folder, files, kineto
+from overlapscope.reading.cache import (
+    READER_DIGEST,
+    BrokenEntry,
+    Cache,
+    Opening,
+    _checksum,
+    of_user,
+    packed,
+    read_entry,
+    write_entry,
+)
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.source import ReadRequest
 from overlapscope.report.model import build
@@ -162,11 +170,12 @@ def test_any_trace_comes_back_from_its_file(
         recorder="another",
         unpacked_bytes=17,
     )
-    path = tmp_path_factory.mktemp("any") / "any.columns"
-    cache_file.write(trace, path, "any")
-    assert_equal(cache_file.read(path, "any"), trace)
-    with pytest.raises(BrokenFile, match="it was written as any"):
-        cache_file.read(path, "another")
+    path = tmp_path_factory.mktemp("any") / "any.npy"
+    write_entry(path, packed(trace, path.name))
+    assert_equal(replace(read_entry(path), source=""), trace)
+    assert np.array_equal(np.load(path)["cpu_ops.start_ns"], trace.cpu_ops.start_ns)
+    with pytest.raises(BrokenEntry, match="it was written as any"):
+        read_entry(path.rename(path.with_name("another.npy")))
 
 
 def test_a_trace_that_cannot_be_written_is_read_all_the_same(tmp_path: Path) -> None:
@@ -314,33 +323,61 @@ def test_only_large_traces_are_kept(tmp_path: Path) -> None:
 # -- entries that are not as they were written ----------------------------------------------------
 
 
-def test_a_file_cut_anywhere_is_known_as_broken(tmp_path: Path) -> None:
+def test_an_entry_cut_anywhere_is_known_as_broken(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     load(cache, SMALL)
     (entry,) = cache.folder.entries()
     content = entry.path.read_bytes()
-    path = tmp_path / "cut"
+    path = tmp_path / "cut" / entry.path.name
+    path.parent.mkdir()
     for length in {*range(0, len(content), 997), *range(200), *range(len(content) - 300, len(content))}:
         path.write_bytes(content[:length])
-        with pytest.raises(BrokenFile):
-            cache_file.read(path, entry.path.name)
+        with pytest.raises(BrokenEntry):
+            read_entry(path)
     path.write_bytes(content + b"\0")
-    with pytest.raises(BrokenFile):
-        cache_file.read(path, entry.path.name)
+    with pytest.raises(BrokenEntry):
+        read_entry(path)
 
 
-def test_a_flipped_bit_anywhere_is_known_as_broken(tmp_path: Path) -> None:
+def test_a_flipped_bit_anywhere_changes_nothing(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
-    load(cache, SMALL)
+    fresh = replace(load(cache, SMALL), source="")
     (entry,) = cache.folder.entries()
     content = bytearray(entry.path.read_bytes())
-    path = tmp_path / "flipped"
-    for place in {*range(0, len(content), 499), *range(len(content) - 300, len(content))}:
+    path = tmp_path / "flipped" / entry.path.name
+    path.parent.mkdir()
+    columns_begin = len(content) - len(np.load(entry.path).tobytes())
+    for place in {*range(0, columns_begin, 37), *range(0, len(content), 499), *range(len(content) - 300, len(content))}:
         content[place] ^= 1 << place % 8
         path.write_bytes(content)
-        with pytest.raises(BrokenFile):
-            cache_file.read(path, entry.path.name)
+        try:
+            trace = read_entry(path)
+        except BrokenEntry:
+            pass
+        else:
+            # White space of the header.
+            assert place < columns_begin
+            assert_equal(replace(trace, source=""), fresh)
         content[place] ^= 1 << place % 8
+
+
+def test_pages_that_are_lost_or_in_each_others_place_are_noticed(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    load(cache, TRACES / "gpt2_train.json.gz")
+    (entry,) = cache.folder.entries()
+    content = entry.path.read_bytes()
+    for first, second in ((10, 11), (3, 20), (4, 30)):
+        pages = [content[at : at + 4096] for at in range(0, len(content), 4096)]
+        pages[first], pages[second] = pages[second], pages[first]
+        entry.path.write_bytes(b"".join(pages))
+        with pytest.raises(BrokenEntry):
+            read_entry(entry.path)
+        pages[first] = bytes(4096)
+        entry.path.write_bytes(b"".join(pages))
+        with pytest.raises(BrokenEntry):
+            read_entry(entry.path)
+    entry.path.write_bytes(content)
+    read_entry(entry.path)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(100_000), b"{}" * 50, SMALL.read_bytes(), None])
@@ -354,37 +391,51 @@ def test_a_broken_or_foreign_entry_is_replaced(content: bytes | None, tmp_path: 
     assert entry.path.read_bytes() == good
 
 
-def test_a_whole_file_with_other_columns_is_known_as_broken(tmp_path: Path) -> None:
+def test_a_whole_entry_with_other_columns_is_known_as_broken(tmp_path: Path) -> None:
     path = tmp_path / "entry"
-    cache_file.write(make_trace([Op(Kind.COMPUTE, MS, 2 * MS)], cpu_ops=[Host("a", 0, MS)]), path, "entry")
-    content = path.read_bytes()
-    end = len(content) - cache_file._END.size
-    index_bytes, _, magic = cache_file._END.unpack(content[end:])
-    columns_bytes = end - index_bytes
-    index = msgspec.json.decode(content[columns_bytes:end])
-    start = index["columns"]["gpu_ops.start_ns"]
+    record = packed(make_trace([Op(Kind.COMPUTE, MS, 2 * MS)], cpu_ops=[Host("a", 0, MS)]), "entry")
+    columns = {name: record[name] for name in record.dtype.names or () if name != "checksum"}
+    about = json.loads(columns["about"].tobytes())
+
+    def written(columns: dict[str, Any]) -> None:
+        fields = [(name, values.dtype, values.shape) for name, values in columns.items()]
+        record = np.empty((), [("checksum", np.uint64), *fields])
+        for name, values in columns.items():
+            record[name] = values
+        record["checksum"] = _checksum(record)
+        write_entry(path, record)
+
+    def stated(**changes: Any) -> dict[str, Any]:
+        return {"about": np.frombuffer(msgspec.json.encode(about | changes), np.uint8)}
+
+    start_ns = columns["gpu_ops.start_ns"]
+    written(columns | stated())
+    read_entry(path)
     changes: list[dict[str, Any]] = [
-        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", columns_bytes - 4, 1, start[3]]}},
-        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", -8, 1, start[3]]}},
-        {"columns": index["columns"] | {"gpu_ops.start_ns": ["|O8", 0, 1, start[3]]}},
-        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i4", *start[1:]]}},
-        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", start[1], 0, 0]}},
-        {"columns": index["columns"] | {"new.start_ns": start}},
-        {"columns": {name: part for name, part in index["columns"].items() if name != "names.end"}},
-        {"columns": index["columns"] | {"gpu_ops.start_ns": ["<i8", start[1], -1, start[3]]}},
-        {"key": "another"},
-        {"scalars": {}},
-        {"more": 1},
+        {"gpu_ops.start_ns": start_ns.astype(np.int32)},
+        {"gpu_ops.start_ns": start_ns.astype(">i8")},
+        {"gpu_ops.start_ns": start_ns.reshape(1, 1)},
+        {"gpu_ops.start_ns": start_ns.repeat(2)},
+        {"gpu_ops.start_ns": start_ns[:0]},
+        {"about": columns["about"][:-1]},
+        {"about": columns["about"][:0]},
+        stated(source="another"),
+        stated(more=1),
+        stated(names=[1]),
     ]
-    for change in ({}, *changes):
-        written = msgspec.json.encode(index | change)
-        tail = cache_file._END.pack(len(written), zlib.crc32(written), magic)
-        path.write_bytes(content[:columns_bytes] + written + tail)
-        if not change:
-            cache_file.read(path, "entry")
-            continue
-        with pytest.raises(BrokenFile):
-            cache_file.read(path, "entry")
+    for change in changes:
+        written(columns | change)
+        with pytest.raises(BrokenEntry):
+            read_entry(path)
+    for missing in columns:
+        written({name: values for name, values in columns.items() if name != missing})
+        with pytest.raises(BrokenEntry):
+            read_entry(path)
+    for array in (record["gpu_ops.start_ns"], record.reshape(1), np.array([{}], object)):
+        with path.open("wb") as file:
+            np.save(file, array)
+        with pytest.raises(BrokenEntry):
+            read_entry(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", bytes(50), b'{"state":[1,2,3,4,5],"digest":7}'])
@@ -406,7 +457,7 @@ def test_a_note_or_an_entry_of_any_size_keeps_nothing_from_being_read(beyond_byt
     path = Path(shutil.copy(SMALL, tmp_path / "t.json"))
     time.sleep(0.02)
     fresh = load(cache, path)
-    for file in [*cache.folder.path.glob("*.note"), *cache.folder.path.glob("*.columns")]:
+    for file in [*cache.folder.path.glob("*.note"), *cache.folder.path.glob("*.npy")]:
         os.truncate(file, beyond_bytes)
     tracemalloc.start()
     try:
@@ -444,14 +495,12 @@ def test_a_change_through_memory_that_leaves_the_times_is_noticed_in_samples(tmp
     assert load(cache, path).gpu_ops.end_ns[0] == 7000
 
 
-def test_an_entry_of_another_reader_is_not_taken_and_makes_room(tmp_path: Path) -> None:
+def test_an_entry_of_another_reader_is_not_taken(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     load(cache, SMALL)
     (entry,) = cache.folder.entries()
-    old = entry.path.rename(str(entry.path).replace(READER_DIGEST, "0" * 8))
+    entry.path.rename(str(entry.path).replace(READER_DIGEST, "0" * 8))
     assert kept(cache, SMALL) is None
-    load(cache, SMALL)
-    assert not old.exists() and entry.path.exists()
 
 
 # -- processes ------------------------------------------------------------------------------------
@@ -578,6 +627,13 @@ def test_load_keeps_large_traces_and_no_others(large: Path, users_folder: Folder
     assert_equal(ov.load(large, cache=False), fresh)
 
 
+def test_a_limit_of_0_turns_the_cache_off(large: Path, users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "0")
+    assert of_user() is None
+    ov.load(large)
+    assert users_folder.held() == []
+
+
 def test_commands_use_the_cache_unless_asked_not_to(
     large: Path, users_folder: Folder, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -623,7 +679,7 @@ def test_cache_info_and_clear(
 
     assert (info()["entries"], info()["bytes"], info()["problem"]) == (0, 0, None)
     ov.load(large)
-    precious = users_folder.path / "precious.columns"
+    precious = users_folder.path / "precious.npy"
     precious.write_bytes(b"x")
     state = info()
     assert state["folder"] == str(users_folder.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from overlapscope.base.descriptors import Descriptor
+from overlapscope.base.output import Descriptor
 
 
 def test_a_descriptor_frees_its_number_for_the_program(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from overlapscope.base import extras
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.commands.doctor import document
-from overlapscope.doctor.examine import recording
-from overlapscope.doctor.result import Diagnosis, Examined, Versions
+from overlapscope.doctor.examine import Diagnosis, Examined, Versions, recording
 from overlapscope.doctor.trial import TorchTrial
 from overlapscope.render import markdown, terminal
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.export import chrome_trace
-from overlapscope.reading._event_notes import host_activity
+from overlapscope.reading._metadata import of_recorder
 from overlapscope.recorder.sampling.stacks import host_stacks
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from tests.support.helpers import TRACES
@@ -53,7 +53,8 @@ NOTED: dict[str, Any] = json.loads(msgspec.json.encode(ACTIVITY))
 
 
 def read(noted: Any) -> HostActivity | None:
-    return host_activity({"overlapscope": {"host_activity": noted}})
+    activity: HostActivity | None = of_recorder({"overlapscope": {"host_activity": noted}})["host_activity"]
+    return activity
 
 
 @pytest.mark.parametrize("facts", [ACTIVITY.facts, SystemFacts()])
@@ -164,7 +165,7 @@ def test_a_damaged_one_is_read_as_possible_numbers_or_not_at_all(damage: list[tu
 @given(WRONG)
 def test_anything_else_in_its_place_is_nothing(wrong: Any) -> None:
     assert read(wrong) is None
-    assert host_activity({"overlapscope": wrong}) is None
+    assert of_recorder({"overlapscope": wrong})["host_activity"] is None
 
 
 # -- Stacks that are kept ---------------------------------------------------------------------------

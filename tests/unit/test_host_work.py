@@ -14,7 +14,7 @@ from overlapscope.analysis.host_work import LONG_OP_NS, HostWork, work_of
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.intervals import Intervals
 from overlapscope.base.marks import GC_PAUSE
-from overlapscope.trace import host_ops
+from overlapscope.trace import op_names
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
@@ -75,7 +75,7 @@ class Reference:
             if op.end - op.start >= LONG_OP_NS and not self.python_function(op):
                 return True
             computes = self.computes(op)
-            above = [o for o in stack[:depth] if not self.python_function(o) and not host_ops.is_engine(o.name)]
+            above = [o for o in stack[:depth] if not self.python_function(o) and not op_names.is_engine(o.name)]
             if computes and all(self.silent(other) for other in above):
                 return True
         return False
@@ -93,7 +93,7 @@ class Reference:
         # The outermost ops at both ends of the pause.
         outer = max((op for op in before if op.end == last), key=lambda op: op.end - op.start)
         then = max((op for op in after if op.start == following), key=lambda op: op.end - op.start)
-        nodes = host_ops.is_engine(outer.name) and host_ops.is_engine(then.name)
+        nodes = op_names.is_engine(outer.name) and op_names.is_engine(then.name)
         return nodes and not any(last <= other.start < following for other in self.others)
 
 
@@ -144,7 +144,7 @@ def test_every_nanosecond_of_a_thread_against_the_definitions(data: st.DataObjec
         for call in calls
     ]
     trace = make_trace(gpu, cpu_ops=ops, annotations=pauses)
-    threads = {op.thread for op in ops if host_ops.is_engine(op.name)}
+    threads = {op.thread for op in ops if op_names.is_engine(op.name)}
     launching = {call.thread for call in calls}
     # A thread that runs a backward pass drives it only where no other thread launches.
     driver = max(
@@ -317,7 +317,7 @@ def test_without_recorded_ops_launches_that_follow_closely_are_dispatch() -> Non
     ],
 )
 def test_ops_that_compute_are_told_from_those_that_arrange(name: str, works: bool) -> None:
-    assert host_ops.works(name) is works
+    assert op_names.works(name) is works
 
 
 def test_calls_of_the_system_do_not_show_that_the_rest_is_python() -> None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from overlapscope.trace.comm_names import looks_like_communication
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import GPU_CATEGORIES, hides_direction, is_work, kind, memory_kinds, short_kernel
+from overlapscope.trace.op_names import (
+    GPU_CATEGORIES,
+    hides_direction,
+    is_work,
+    kind,
+    looks_like_communication,
+    memory_kinds,
+    short_kernel,
+)
 
 COMMUNICATION = [
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",

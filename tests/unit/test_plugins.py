@@ -17,7 +17,7 @@ from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.glossary import GlossaryEntry, entries
 from overlapscope.inputs import read_report
 from overlapscope.plugin import Command, Extra, ObserverOption, Plugin, plugins
-from overlapscope.reading.kinds import kind_of
+from overlapscope.reading.files import kind_of
 from overlapscope.recorder.options import Options
 from tests.support.toy_plugin import Registered, registering
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from overlapscope.reading import _scan
 from overlapscope.reading._batch import Batch, batch_of_events
-from overlapscope.reading._categories import EventTable
 from overlapscope.reading._columns import EventColumns
-from overlapscope.reading._events import any_events, convert, typed_events
+from overlapscope.reading._events import EventTable, any_events, convert, typed_events
 from overlapscope.reading._tables import Finished
 
 TRACES = Path(__file__).parents[2] / "traces"

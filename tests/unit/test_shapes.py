@@ -17,7 +17,7 @@ import overlapscope as ov
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import files, load
-from overlapscope.reading.shapes import read_inputs, signature
+from overlapscope.reading.op_args import read_inputs, signature
 from overlapscope.trace.model import Trace
 from tests.support.kineto_files import Event, call, host, kernel, memcpy, write
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import encode
-from overlapscope.base.shown import Shown
 from overlapscope.ranks.parts import from_json as ranks_from_json
 from overlapscope.render.notebook import LINES, WIDTH
 from overlapscope.report.model import Report

@@ -16,7 +16,7 @@ import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugin import Plugin, Recorder, TraceSource
-from overlapscope.reading import load_all, sources
+from overlapscope.reading import load_all, source
 from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, TRACES, Op, make_trace
@@ -50,9 +50,9 @@ def registered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Yield a function that registers plugins of other packages: names, and where they are."""
     with registering(tmp_path_factory.mktemp("site"), monkeypatch) as register:
         register(ticks=f"{__name__}:TICKS")
-        sources._others.cache_clear()
+        source._others.cache_clear()
         yield register
-    sources._others.cache_clear()
+    source._others.cache_clear()
 
 
 def test_another_packages_source_reads_its_files_by_their_content(

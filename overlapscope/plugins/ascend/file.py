@@ -15,7 +15,7 @@ from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.plugins.ascend.rows import AscendEvent
-    from overlapscope.reading._losses import Losses
+    from overlapscope.reading._events import Losses
 
 _LARGEST_BYTES: Final = 2 << 30
 """Maximum size of a file. Unlike Kineto's files, such a file is held in memory as a whole."""
@@ -29,8 +29,8 @@ def read(path: Path, request: ReadRequest) -> Trace:
     """Return the Trace in a file. Raises UnreadableTrace."""
     from overlapscope.plugins.ascend.rows import rows_of
     from overlapscope.reading import kineto
+    from overlapscope.reading._batch import batch_of_named
     from overlapscope.reading._columns import EventColumns
-    from overlapscope.reading._named_rows import batch_of_named
     from overlapscope.reading._progress import ReadingBar
 
     file = SourceFile(path, limit_bytes=min(request.limit_bytes, _LARGEST_BYTES))
@@ -51,7 +51,7 @@ def _decoded(path: Path, text: bytes) -> tuple[list[AscendEvent], Losses]:
     """
     import msgspec
 
-    from overlapscope.reading._cuts import boundaries
+    from overlapscope.reading._stream import boundaries
 
     # Most events have arguments, so they have two opening braces each.
     if text.count(b"{") > 2 * _MOST_EVENTS:
@@ -80,7 +80,7 @@ def _repaired(text: bytes) -> tuple[list[AscendEvent], Losses]:
     import msgspec
 
     from overlapscope.plugins.ascend.rows import AscendEvent
-    from overlapscope.reading._losses import Losses
+    from overlapscope.reading._events import Losses
     from overlapscope.reading._repair import recover_as
 
     def event(value: Any) -> tuple[AscendEvent, bool] | None:
@@ -101,7 +101,7 @@ def _events(text: bytes) -> tuple[list[AscendEvent], Losses]:
     import msgspec
 
     from overlapscope.plugins.ascend.rows import AscendEvent
-    from overlapscope.reading._losses import Losses
+    from overlapscope.reading._events import Losses
 
     losses = Losses()
     try:

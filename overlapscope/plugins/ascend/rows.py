@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct, field
 
+from overlapscope.reading._batch import NamedRow
 from overlapscope.reading._events import NOTHING, CallArgs, OpArgs
 from overlapscope.reading._metadata import integer
-from overlapscope.reading._named_rows import NamedRow
 from overlapscope.reading._times import text_to_ns
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Kind

@@ -15,9 +15,8 @@ from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugin import TraceSource, plugins, sources
 from overlapscope.reading import is_trace_name, look, natural, parts
-from overlapscope.reading.directories import run_in, without_copies
-from overlapscope.reading.file_names import file_and_part
-from overlapscope.reading.kinds import kind_of
+from overlapscope.reading.file_names import file_and_part, run_in, without_copies
+from overlapscope.reading.files import kind_of
 
 _MOST_LISTED: Final = 10_000
 """Maximum number of files to list, since a user may give a home directory."""

@@ -29,7 +29,7 @@ from overlapscope.plugins.assistant.answers import (
 from overlapscope.plugins.assistant.folders import Folders
 from overlapscope.reading import load
 from overlapscope.reading.file_names import file_and_part
-from overlapscope.reading.kinds import kind_of
+from overlapscope.reading.files import kind_of
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.tables import findings_note

@@ -15,7 +15,6 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
-from overlapscope.base import zstd
 from overlapscope.base.saved import SCHEMA_VERSION, Quantity, decode
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
@@ -24,6 +23,7 @@ from overlapscope.budgets.places import figures as judged_figures
 from overlapscope.budgets.samples import noise_floor, series, spent
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.reading.files import zstd_module
 from overlapscope.report.model import Report, of_program
 from overlapscope.report.origin import Name, Origin
 from overlapscope.version import __version__
@@ -33,6 +33,8 @@ SUFFIX: Final = ".json.zst"
 MOST_PACKED: Final = 8 << 20
 """Maximum size of an entry's file in bytes; `MOST_UNPACKED` is that of its content."""
 MOST_UNPACKED: Final = 128 << 20
+_LEVEL: Final = 9
+"""Level at which zstd compresses entries."""
 _SHORT = 10
 """Number of shown digits of a commit."""
 
@@ -91,14 +93,17 @@ def repeated(figures: tuple[HistoryFigure, ...]) -> bool:
 
 
 def pack(entry: Entry) -> bytes:
-    """Return the entry as JSON, compressed with zstd."""
-    return zstd.pack(msgspec.json.encode(entry))
+    """Return the entry as JSON in a single frame of zstd, with a checksum."""
+    zstd = zstd_module()
+    options = {zstd.CompressionParameter.compression_level: _LEVEL, zstd.CompressionParameter.checksum_flag: 1}
+    packed: bytes = zstd.compress(msgspec.json.encode(entry), options=options)
+    return packed
 
 
 def unpack(packed: bytes, source: str) -> Entry:
     """Decode an entry, which is not trusted. Raises UnreadableTrace with the name of the `source`."""
     try:
-        entry = decode(zstd.unpack(packed, MOST_UNPACKED), Entry)
+        entry = decode(_unpacked(packed), Entry)
     except (ValueError, msgspec.DecodeError) as error:
         raise UnreadableTrace(f"{source}: is not an entry of a history ({clean(str(error), 300)}).") from None
     if repeated(entry.figures):
@@ -106,6 +111,25 @@ def unpack(packed: bytes, source: str) -> Entry:
     if entry.id != digest(entry.origin, entry.report, plain=entry.plain):
         raise UnreadableTrace(f"{source}: was changed after it was written (its id does not match).")
     return entry
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Return the content of a single frame of zstd.
+
+    Raises:
+        ValueError: It is not a frame, is cut or followed by other bytes, or holds more than `MOST_UNPACKED` bytes.
+    """
+    zstd = zstd_module()
+    unpacker = zstd.ZstdDecompressor()
+    try:
+        data: bytes = unpacker.decompress(packed, MOST_UNPACKED + 1)
+    except zstd.ZstdError as error:
+        raise ValueError(f"it is not valid zstd data ({error})") from None
+    if len(data) > MOST_UNPACKED:
+        raise ValueError(f"it holds more than {MOST_UNPACKED:,} bytes")
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("its zstd data does not end where the file does")
+    return data
 
 
 def moment(at_ns: int) -> str:

@@ -6,9 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output, add_reading, less_common, size_limit, whole_number
 from overlapscope.commands._output import check_output, drawn, make_directory, write
+from overlapscope.documents.model import Document
+from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
 
 
@@ -57,15 +61,14 @@ class HtaCommand:
         if args.list or args.name is None:
             if args.format != "text" or args.output is not None:
                 raise UsageError("the list of analyses is text on stdout; leave out --format and --output.")
-            from overlapscope.plugins.hta.document import listing
             from overlapscope.render import terminal
 
             write(terminal.to_stream(listing(), sys.stdout), None)
             return DONE
+        from overlapscope.base.saved import encode
         from overlapscope.plugins.hta.build import require
         from overlapscope.plugins.hta.catalog import HtaOptions, check_name
-        from overlapscope.plugins.hta.document import document
-        from overlapscope.plugins.hta.run import run, to_csv, to_json
+        from overlapscope.plugins.hta.document import document, run, to_csv
         from overlapscope.reading import expand, load
         from overlapscope.render import terminal
 
@@ -83,7 +86,7 @@ class HtaCommand:
         result = run(args.name, traces, options, nanoseconds=True if args.nanoseconds else None)
         match args.format:
             case "json":
-                data = to_json(result)
+                data = encode(result)
             case "csv":
                 data = to_csv(result).encode("utf-8", "replace")
             case "markdown":
@@ -93,3 +96,12 @@ class HtaCommand:
                 data = drawn(document(result, width=width), args)
         write(data, args.output, force=args.force)
         return DONE
+
+
+def listing() -> Document:
+    """Return the list of analyses."""
+    from overlapscope.plugins.hta.catalog import ANALYSES
+
+    columns = (words("name"), prose("what it shows"), replace(words("method"), spare=True))
+    lines = ((analysis.name, analysis.summary, analysis.method) for analysis in ANALYSES.values())
+    return Document("HTA's analyses", (Table("", columns, rows(lines)),))

@@ -18,8 +18,7 @@ from overlapscope.dashboard.pages.ranks import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.plugins.hta.build import require
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
-from overlapscope.plugins.hta.document import heading, lacking, table
-from overlapscope.plugins.hta.run import HtaResult, run, to_csv
+from overlapscope.plugins.hta.document import HtaResult, heading, lacking, run, table, to_csv
 
 MOST_RANKS = 16
 """Maximum number of ranks, whose traces are in memory at once."""

@@ -20,8 +20,8 @@ from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
-    from overlapscope.plugins.jax.lines import XlaRecording
-    from overlapscope.reading._losses import Losses
+    from overlapscope.plugins.jax.xplane import XlaRecording
+    from overlapscope.reading._events import Losses
 
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
@@ -65,8 +65,7 @@ def _decoded(path: Path, data: bytes) -> XlaRecording:
     """
     import msgspec
 
-    from overlapscope.plugins.jax.json import read_json
-    from overlapscope.plugins.jax.xplane import NotAnXSpace, read_xspace
+    from overlapscope.plugins.jax.xplane import NotAnXSpace, read_json, read_xspace
 
     try:
         return read_xspace(data) if re.match(XSPACE, data) else read_json(data)
@@ -81,7 +80,7 @@ def _decoded(path: Path, data: bytes) -> XlaRecording:
 
 
 def _losses(recording: XlaRecording) -> Losses:
-    from overlapscope.reading._losses import Losses
+    from overlapscope.reading._events import Losses
 
     dropped = sum(int(match[1] or match[2]) for text in recording.warnings for match in _DROPPED.finditer(text))
     losses = Losses(truncated=recording.truncated, lost_events=dropped)

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from overlapscope.plugins.jax.lines import XlaEvent, XlaLine
-from overlapscope.reading._batch import Batch
+from overlapscope.plugins.jax.xplane import XlaEvent, XlaLine
+from overlapscope.reading._batch import Batch, NamedRow, batch_of_named
 from overlapscope.reading._events import CallArgs, OpArgs
-from overlapscope.reading._named_rows import NamedRow, batch_of_named
 from overlapscope.trace.op_names import XLA_WAIT
 
 _LARGEST_COUNT: Final = 1 << 50

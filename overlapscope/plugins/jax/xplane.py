@@ -1,18 +1,82 @@
-"""Decoder of an XSpace, the protocol buffer that XLA's profiler writes (`*.xplane.pb`).
+"""Recordings of XLA's profiler, decoded: the protocol buffer (`*.xplane.pb`), and the Chrome trace beside it.
 
-An XSpace has planes (a device, or a host's threads) of lines (a stream, or a thread) of events. Field numbers come from
-`tsl/profiler/protobuf/xplane.proto`; the wire format is described at protobuf.dev/programming-guides/encoding.
+The protocol buffer is an XSpace. It has planes (a device, or a host's threads) of lines (a stream, or a thread) of
+events. Field numbers come from `tsl/profiler/protobuf/xplane.proto`; the wire format is described at
+protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct, field
 
-from overlapscope.plugins.jax.lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
+from overlapscope.reading._times import UNREADABLE
+
+# -- Lines of events ---
+
+
+class Stats(Struct, gc=False, frozen=True):
+    """The statistics of an event that are read."""
+
+    correlation_id: int = -1
+    device_id: int = -1
+    """Device that a call of the host addresses."""
+    memcpy_details: str = ""
+    memset_details: str = ""
+    step_num: int | None = None
+    root: int = field(default=0, name="_r")
+    """Not 0 for a step, numbered or not (`StepTraceAnnotation`)."""
+    source: str = field(default="", name="_src")
+    """XLA's own source file that marks this event."""
+
+
+NO_STATS = Stats()
+
+MOST_EVENTS = 16 << 20
+"""XLA records some two million events of each kind by default, and writes one million as JSON. Without a limit, a
+hostile file could have an event in every two bytes, and take fifty times its size in memory."""
+
+
+class XlaEvent(Struct, gc=False, frozen=True):
+    """An event on a line."""
+
+    name: str
+    start_ns: int
+    dur_ns: int
+    stats: Stats
+
+
+class XlaLine(Struct, frozen=True):
+    """A stream of a device, or a thread of a host."""
+
+    plane: str
+    """`/device:GPU:0`, `/host:CPU`."""
+    name: str
+    """`Stream #14(Compute)`, or the name of a thread."""
+    id: int
+    events: list[XlaEvent]
+    """Events in any order."""
+
+
+class XlaRecording(Struct):
+    """The recording in one file."""
+
+    lines: list[XlaLine] = field(default_factory=list)
+    plane_stats: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Statistics of each plane, by its name; empty for a file of JSON."""
+    warnings: list[str] = field(default_factory=list)
+    """Problems that the profiler itself reports."""
+    truncated: bool = False
+
+
+# -- The protocol buffer ---
 
 _PS_PER_NS: Final = 1_000
 _MOST_BITS: Final = 64
@@ -209,3 +273,94 @@ def _double(value: Any) -> float:
         raise NotAnXSpace(f"a double of {len(data)} bytes")
     number: float = struct.unpack("<d", data)[0]
     return number
+
+
+# -- The Chrome trace (`*.trace.json.gz`) ---
+
+_LARGEST_US: Final = 4e15
+_TRIES: Final = 8
+"""Maximum places to try as the end of the last whole event of a truncated file."""
+_BETWEEN_EVENTS: Final = re.compile(rb"\}(?=\s*,\s*\{)")
+_CUT_SIGHT: Final = 1 << 16
+
+
+class _XlaArgs(Stats, gc=False, frozen=True):
+    name: str = ""
+    """Name of a process or thread, in events that give it one."""
+
+
+class _JsonEvent(Struct, gc=False):
+    ph: str = ""
+    pid: int = -1
+    tid: int = -1
+    ts: float = math.nan
+    dur: float = 0.0
+    name: str = ""
+    args: _XlaArgs | None = None
+
+
+class _XlaFile(Struct):
+    traceEvents: list[_JsonEvent]  # noqa: N815
+
+
+_file = msgspec.json.Decoder(_XlaFile, strict=False)
+"""Not strict, because the numbers among the arguments are written as texts."""
+
+
+def read_json(text: bytes) -> XlaRecording:
+    """Return all lines; those of the whole events if the file was truncated.
+
+    Raises:
+        msgspec.DecodeError: The file is damaged otherwise.
+        UnicodeDecodeError: The file is damaged otherwise.
+    """
+    # Most events have arguments, so they have two opening braces each.
+    if text.count(b"{") > 2 * MOST_EVENTS:
+        raise msgspec.DecodeError("more events than any profiler records")
+    try:
+        return _recording_of_json(_file.decode(text).traceEvents)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if text.rstrip().endswith(b"]}"):
+            raise
+    recording = _recording_of_json(_whole_events(text))
+    recording.truncated = True
+    return recording
+
+
+def _whole_events(text: bytes) -> list[_JsonEvent]:
+    """Return the events of a truncated file."""
+    ends = [match.end() for match in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - _CUT_SIGHT))]
+    for end in reversed(ends[-_TRIES:]):
+        try:
+            return _file.decode(text[:end] + b"]}").traceEvents
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            # The place lay within an event.
+            continue
+    raise msgspec.DecodeError("no whole event")
+
+
+def _recording_of_json(events: list[_JsonEvent]) -> XlaRecording:
+    processes: dict[int, str] = {}
+    threads: dict[tuple[int, int], str] = {}
+    of_line: dict[tuple[int, int], list[XlaEvent]] = defaultdict(list)
+    for event in events:
+        if event.ph == "X":
+            stats: Any = event.args or NO_STATS
+            start_ns, dur_ns = _ns(event.ts), _ns(event.dur)
+            of_line[event.pid, event.tid].append(XlaEvent(event.name, start_ns, dur_ns, stats))
+        elif event.ph == "M" and event.args is not None:
+            if event.name == "process_name":
+                processes[event.pid] = event.args.name
+            elif event.name == "thread_name":
+                threads[event.pid, event.tid] = event.args.name
+    lines = [
+        XlaLine(plane=processes.get(pid, ""), name=threads.get((pid, tid), ""), id=tid, events=events)
+        for (pid, tid), events in of_line.items()
+    ]
+    return XlaRecording(lines=lines)
+
+
+def _ns(microseconds: float) -> int:
+    return round(microseconds * 1000) if abs(microseconds) <= _LARGEST_US else int(UNREADABLE)

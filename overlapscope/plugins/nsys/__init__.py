@@ -19,7 +19,7 @@ PLUGIN = Plugin(
             read=f"{__name__}.report:read",
             parts=f"{__name__}.report:parts",
             packed=".nsys-rep",
-            unpack=f"{__name__}.export:export",
+            unpack=f"{__name__}.report:export",
         ),
     ),
 )

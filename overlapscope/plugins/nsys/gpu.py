@@ -8,10 +8,9 @@ from typing import Final
 import numpy as np
 
 from overlapscope.plugins.nsys.database import Columns, Database
-from overlapscope.plugins.nsys.names import Names
-from overlapscope.plugins.nsys.rows import Rows, joined
+from overlapscope.plugins.nsys.rows import Names, Rows, joined
 from overlapscope.reading._columns import device_or_none
-from overlapscope.trace import op_names
+from overlapscope.reading._tables import judged
 from overlapscope.trace.model import I32, I64
 
 KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -121,25 +120,19 @@ def _spelled(names: Names, spell: Callable[..., str], *columns: I64) -> I32:
 def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:
     text, correlation = names.all(), columns["correlationId"]
     distinct, back = np.unique(name_id, return_inverse=True)
-    judged = np.array(
-        [
-            (op_names.kind(category, text[name]), *op_names.memory_kinds(category, text[name]))
-            for name in distinct.tolist()
-        ],
-        np.int8,
-    ).reshape(-1, 3)[back]
+    kind, source, target = judged((category, text[name]) for name in distinct.tolist())[back].T
     none = np.full(len(name_id), -1, np.int64)
     return {
         "start_ns": columns["start"],
         "end_ns": columns["end"],
         "name_id": name_id,
-        "kind": judged[:, 0].copy(),
+        "kind": kind.copy(),
         "device": device_or_none(columns["deviceId"]).astype(np.int32),
         "stream": number(columns["streamId"]).astype(np.int32),
         "correlation": np.where(correlation > 0, correlation, -1),
         "bytes": columns.get("bytes", none),
-        "source_kind": judged[:, 1].copy(),
-        "target_kind": judged[:, 2].copy(),
+        "source_kind": source.copy(),
+        "target_kind": target.copy(),
         "stated_gb_per_s": none.astype(np.float64),
         "blocks": none,
         "block_threads": none,

@@ -19,11 +19,10 @@ from typing import BinaryIO, Final, NoReturn
 
 import numpy as np
 
+from overlapscope.base.memory import usable_cores
 from overlapscope.plugins.nsys import host
 from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.names import Names
-from overlapscope.plugins.nsys.rows import Rows
-from overlapscope.reading._cores import usable_cores
+from overlapscope.plugins.nsys.rows import Names, Rows
 
 _LEAST_ROWS: Final = 200_000
 """Reports with fewer rows are read before a helper could start."""

@@ -11,9 +11,8 @@ import numpy as np
 from overlapscope.base.grouping import among
 from overlapscope.plugins.nsys.database import Database
 from overlapscope.plugins.nsys.gpu import of_process
-from overlapscope.plugins.nsys.names import Names
-from overlapscope.plugins.nsys.rows import Rows, joined, kept
-from overlapscope.trace import host_ops
+from overlapscope.plugins.nsys.rows import Names, Rows, joined, kept
+from overlapscope.trace import op_names
 from overlapscope.trace.model import I64
 
 CALLS: Final = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
@@ -75,7 +74,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
         if not name:
             return -1
         name_number = names.number(name)
-        if name is not text and host_ops.is_operator(name):
+        if name is not text and op_names.is_operator(name):
             operators.add(name_number)
         return name_number
 

@@ -6,6 +6,8 @@ The facts come from NVIDIA's "SQLite Schema Reference" and from exports of schem
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -17,19 +19,17 @@ from msgspec.structs import replace
 
 from overlapscope.base.columns import locate
 from overlapscope.base.grouping import among
+from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.nsys import gpu, helper, host, syncs
 from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.names import Names
-from overlapscope.plugins.nsys.rows import Rows, kept, ordered
-from overlapscope.reading._peer_copies import with_peer_copies
+from overlapscope.plugins.nsys.rows import Names, Rows, kept, ordered
 from overlapscope.reading._processes import MOST_PROCESSES
 from overlapscope.reading._progress import ReadingBar
-from overlapscope.reading._tables import LARGEST_BYTES, too_fast
+from overlapscope.reading._tables import LARGEST_BYTES, too_fast, with_peer_copies
 from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
-from overlapscope.reading.files import LIMIT_BYTES
-from overlapscope.reading.pipes import chosen_part, place
+from overlapscope.reading.files import LIMIT_BYTES, chosen_part, place
 from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.lost import OF_KIND, Part
 from overlapscope.trace.model import (
@@ -259,3 +259,37 @@ def _framework(names: Iterable[str]) -> Framework:
         if name.startswith(("XlaModule:", "TSL:", "jit_")):
             return "jax"
     return "cuda"
+
+
+# -- Export of Nsight Systems' own reports, whose format only nsys reads -----------------------------
+
+
+def export(report: Path, target: Path) -> None:
+    """Write the database of a report. `nsys` shows its progress where stderr is a terminal.
+
+    Raises:
+        UnreadableTrace: There is no `nsys`, or it fails.
+    """
+    import subprocess
+
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise UnreadableTrace(
+            report,
+            f"is a report of Nsight Systems, which only nsys can read, and nsys is not on the PATH; run "
+            f"`nsys export --type sqlite {report.name}` where it is, and name the .sqlite file.",
+        )
+    shows = sys.stderr is not None and sys.stderr.isatty()
+    command = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report.absolute())]
+    done = subprocess.run(
+        [*command[:-1], f"--quiet={'false' if shows else 'true'}", command[-1]],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr.fileno() if shows else subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if done.returncode or not target.is_file():
+        lines = (done.stdout or b"").decode("utf-8", "replace").split("\n")
+        reason = next((clean(line.strip(), 200) for line in reversed(lines) if line.strip()), "without a message")
+        reason = reason.rstrip(".")
+        raise UnreadableTrace(report, f"`nsys export` failed ({reason}); check the report and nsys' version.")

@@ -9,8 +9,7 @@ import numpy as np
 from overlapscope.base.columns import locate, pick
 from overlapscope.plugins.nsys.database import Database
 from overlapscope.plugins.nsys.gpu import number, of_process
-from overlapscope.plugins.nsys.names import Names
-from overlapscope.plugins.nsys.rows import Rows
+from overlapscope.plugins.nsys.rows import Names, Rows
 from overlapscope.reading._columns import device_or_none
 from overlapscope.trace.model import I64, Sync
 
@@ -70,17 +69,14 @@ def read(database: Database, names: Names, process: int | None, calls: Rows) -> 
 
 def _kinds(names: Names, stated: I64, calls: Rows, correlation: I64) -> I64:
     text = names.all()
-    of_name = np.array([_kind_of_call(name) for name in text], np.int64)
+    kinds = (next((kind for part, kind in _BY_CALL if part in name and name.startswith("cu")), -1) for name in text)
+    of_name = np.fromiter(kinds, np.int64, len(text))
     row = np.where(correlation > 0, locate(calls["correlation"], correlation), -1)
     by_call = pick(of_name, pick(calls["name_id"], row))
     by_type = np.full(len(stated), -1, np.int64)
     for type_, kind in _KINDS.items():
         by_type[stated == type_] = kind
     return np.where(by_call >= 0, by_call, by_type).astype(np.int8)
-
-
-def _kind_of_call(name: str) -> int:
-    return next((kind for part, kind in _BY_CALL if part in name and name.startswith("cu")), -1)
 
 
 def _recorded(database: Database, process: int | None, event: I64, sync: I64, correlation: I64) -> tuple[I64, I64, I64]:

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
-from overlapscope.base.shown import Shown
 
 Sameness = Literal["same", "within noise", "different", "unknown"]
 """Comparison of results: equal bit for bit; as far apart as those of unchanged runs; further apart; or unknown."""

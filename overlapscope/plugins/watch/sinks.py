@@ -16,8 +16,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from overlapscope.base import disk
-from overlapscope.base.exposition import CONTENT_TYPE, family, text
 from overlapscope.base.words import clean, shorten
+from overlapscope.budgets.formats.openmetrics import CONTENT_TYPE, family, text
 from overlapscope.errors import UsageError
 
 PATIENCE_S: Final = 10.0

@@ -26,8 +26,8 @@ from overlapscope.prediction.graph import DeviceItems, Graph, RecordedParts, by_
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, part_of_steps, time_in
-from overlapscope.trace.host_ops import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.model import F64
+from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
 # -- A CUDA graph ------------------------------------------------------------------------------------
 

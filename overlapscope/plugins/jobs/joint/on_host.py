@@ -32,8 +32,8 @@ from overlapscope.ranks.host_collectives import (
     works,
 )
 from overlapscope.ranks.reduced import ComparedRank
-from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace.op_names import OPTIMIZER_STEP
 
 _GATHERS_WEIGHTS = "FSDP::all_gather"
 """Beginning of the names of ranges in which FSDP2 gathers weights, which only the optimizer changes."""

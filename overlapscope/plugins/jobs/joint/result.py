@@ -10,8 +10,8 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
+from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
-from overlapscope.base.shown import Shown
 from overlapscope.base.words import Unit, between, clean, clean_lines, duration, percent, plural, unit_for
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words

@@ -38,8 +38,8 @@ from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.ranks.reduced import ComparedRank, collectives_only
-from overlapscope.trace.host_ops import OPTIMIZER_STEP
 from overlapscope.trace.model import Kind, Trace
+from overlapscope.trace.op_names import OPTIMIZER_STEP
 
 
 def summarize(trace: Trace, changes: Sequence[str], numbers: Sequence[int] | None) -> RankSummary | Unfit:

@@ -148,8 +148,8 @@ def test_names_that_mean_harm_stay_text(history: Path) -> None:
 
 
 def test_a_dropped_entry_is_what_its_schema_says(tmp_path: Path) -> None:
-    from overlapscope.base import zstd
+    from overlapscope.reading.files import zstd_module
 
     assert main(["history", "add", NAIVE, "--job", "train.py", "--to", str(tmp_path / "drop")]) == 0
     [file] = (tmp_path / "drop").iterdir()
-    validate(json.loads(zstd.unpack(file.read_bytes(), 1 << 24)), schema_of("history-entry"))
+    validate(json.loads(zstd_module().decompress(file.read_bytes())), schema_of("history-entry"))

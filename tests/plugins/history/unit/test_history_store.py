@@ -552,11 +552,11 @@ def test_a_figure_that_this_version_does_not_know_is_left_to_the_version_that_do
 
 
 def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from overlapscope.base import zstd
+    from overlapscope.reading.files import zstd_module
 
     monkeypatch.setattr("overlapscope.plugins.history.entry.MOST_UNPACKED", 1 << 20)
     with pytest.raises(UnreadableTrace, match="holds more than 1,048,576 bytes"):
-        unpack(zstd.pack(bytes(1 << 24)), "bomb")
+        unpack(zstd_module().compress(bytes(1 << 24)), "bomb")
 
 
 def test_a_url_is_a_drop_too(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ pytest.importorskip("hta", reason="runs HolisticTraceAnalysis")
 from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
-from overlapscope.plugins.hta.document import MOST_ROWS, document, listing
-from overlapscope.plugins.hta.run import HtaFailed, HtaResult, HtaTable, run, to_csv
+from overlapscope.plugins.hta.command import listing
+from overlapscope.plugins.hta.document import MOST_ROWS, HtaFailed, HtaResult, HtaTable, document, run, to_csv
 from overlapscope.render import markdown, terminal
 from tests.plugins.hta.recordings import TRACES, rewritten
 

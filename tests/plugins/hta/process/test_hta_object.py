@@ -29,8 +29,8 @@ from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import HOST_PID
 from overlapscope.plugins.hta.build import quiet
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
+from overlapscope.plugins.hta.document import run
 from overlapscope.plugins.hta.frame import StepRows, iterations, linked
-from overlapscope.plugins.hta.run import run
 from tests.plugins.hta.recordings import TRACES, document, rewritten
 
 DDP = ("ddp/rank0", "ddp/rank1")
