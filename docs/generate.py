@@ -16,7 +16,7 @@ from overlapscope import glossary
 from overlapscope.commands import commands, subcommand
 from overlapscope.commands.schema import schema_of, writers
 from overlapscope.documents.model import Text
-from overlapscope.plugins.sql.command import with_units
+from overlapscope.plugins.sql.formats import with_units
 from overlapscope.plugins.sql.tables import OF, TABLES
 from overlapscope.render import markdown
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from overlapscope.base.grouping import distinct
 from overlapscope.base.marks import (
+    FOUND,
     FRAMEWORK,
     HOST_ACTIVITY,
     METADATA,
@@ -134,6 +135,7 @@ def _head(trace: Trace) -> dict[str, Any]:
             ORIGIN: trace.origin,
             PLAIN_STEPS: trace.plain_steps if trace.plain_steps != PlainSteps() else None,
             HOST_ACTIVITY: trace.host_activity,
+            FOUND: trace.found or None,
             PREDICTION: None if changes is None else {"of": PurePath(trace.source).name, "interventions": changes},
         }
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import overlapscope
 from overlapscope.base.extras import how_to_install
@@ -92,6 +92,23 @@ class Cluster:
         return ClusterFailed(self._lost)
 
 
+_SETTINGS: Final = {
+    "distributed.scheduler.allowed-failures": _DEATHS,
+    "distributed.scheduler.worker-saturation": 1.0,
+    # A worker keeps little besides the trace it reads, and to stop taking tasks would not free it.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    # Dask samples tasks a hundred times a second, and its own delay fifty times. Both are unused here.
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    # Dask makes workers return all memory at once. Getting it back takes a third of a worker's time for each trace.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": _LARGEST_KEPT_BYTES,
+}
+"""Of Dask, for workers that read traces."""
+
+
 @contextmanager
 def local_workers(workers: int | None, files: int) -> Iterator[Cluster]:
     """Start worker processes of one thread each: `workers`, or one for each core and file.
@@ -110,24 +127,10 @@ def local_workers(workers: int | None, files: int) -> Iterator[Cluster]:
     from distributed.system import MEMORY_LIMIT
 
     processes = max(1, min(workers or CPU_COUNT, files))
-    config = {
-        "distributed.scheduler.allowed-failures": _DEATHS,
-        "distributed.scheduler.worker-saturation": 1.0,
-        # A worker keeps little besides the trace it reads, and to stop taking tasks would not free it.
-        "distributed.worker.memory.target": False,
-        "distributed.worker.memory.spill": False,
-        "distributed.worker.memory.pause": False,
-        # Dask samples tasks a hundred times a second, and its own delay fifty times. Both are unused here.
-        "distributed.worker.profile.enabled": False,
-        "distributed.admin.tick.interval": "1s",
-        # Dask makes workers return all memory at once. Getting it back takes a third of a worker's time for each trace.
-        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
-        "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": _LARGEST_KEPT_BYTES,
-    }
     with ExitStack() as stack:
         stack.enter_context(_silence())
         # This must last as long as processes may be started, which includes restarts.
-        stack.enter_context(dask.config.set(config))
+        stack.enter_context(dask.config.set(_SETTINGS))
         try:
             with _interrupts_later():
                 # Processes are started later, when it doesn't matter if one of them dies at once.

@@ -82,11 +82,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
     buckets, engines, overlap = measured(window)
     # No GPU idled, so there are no causes.
-    no_causes: dict[str, dict[str, int]] = {
-        "exposed_copy_by_cause": {},
-        "exposed_comm_by_cause": {},
-        "idle_by_cause": {},
-    }
+    no_causes = {key: dict[str, int]() for key in ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")}
     periods = timeline.periods()
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])

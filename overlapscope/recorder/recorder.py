@@ -99,11 +99,9 @@ class WindowRecorder(RecorderState):
             options: Options of the recording.
             since_ns: Time after which other processes may have written a file of this name (`TraceFiles`).
             bounded: Whether to limit the recording of a program without steps.
-            on_too_much: Function that the memory guard calls on its thread; `make_room` should follow on the right
-                thread.
+            on_too_much: Function that the memory guard calls on its thread. `make_room` should follow on the right one.
             step_source: Function that returns what ends steps, in words.
-            steps_are_settled: Function that returns false while what ends steps may change. No recording that is timed
-                opens until then.
+            steps_are_settled: Function that returns false while what ends steps may change; no recording is timed then.
             awaits_first_step: Function that returns whether the program seems to be in its first step.
             records_again: Whether to clock all steps, and to record again if the pace changes.
             is_alone: Function that returns whether the program has no other ranks.

@@ -254,10 +254,11 @@ def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Devic
         sentences.append(f"Steps: {clean(trace.step_source)}.")
     if isinstance(trace.period, OwnPeriod):
         sentences.append(trace.period.sentence)
-    if device is not None and device.served and device.served.tokens_per_s and len(device.served.phases) > 1:
+    if device is not None and device.served and device.served.tokens_per_s:
         every, decoded = device.served.tokens_per_s, device.served.decode_tokens_per_s
         of_decode = f", {rate(decoded)} of them by decoding" if decoded and decoded < every else ""
-        sentences.append(f"Steps of all phases together compute {rate(every)} tokens a second{of_decode}.")
+        phases = "Steps of all phases together" if len(device.served.phases) > 1 else f"{phase}steps".capitalize()
+        sentences.append(f"{phases} compute {rate(every)} tokens a second{of_decode}.")
     if device is not None and device.served and device.served.awaiting_requests_ns:
         waited = duration(device.served.awaiting_requests_ns)
         sentences.append(f"The server waited for requests for {waited}, which belongs to no step.")

@@ -182,8 +182,11 @@ def largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 def phases(section: DeviceReport, device: Device) -> Table:
-    """Return an average step of each phase of a server, side by side. Causes and buckets below 1% are left out."""
-    each = device.served.phases if device.served else ()
+    """Return an average step of each phase of a server, side by side. Causes and buckets below 1% are left out.
+
+    A single phase has the same figures as the average step, and no table.
+    """
+    each = device.served.phases if device.served and len(device.served.phases) > 1 else ()
     unit = section.unit
 
     def row(name: str, of: Callable[[PerStep], str]) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from overlapscope.analysis.results import Device
 from overlapscope.errors import NotInTrace, UsageError
-from overlapscope.plugins.sql.command import values
 from overlapscope.plugins.sql.engine import Answer, ask, require
+from overlapscope.plugins.sql.formats import values
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import OF, TABLES, unit_of
 from overlapscope.report.model import Report

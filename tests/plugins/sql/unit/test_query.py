@@ -23,8 +23,8 @@ from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.plugins.sql import engine, tools
-from overlapscope.plugins.sql.command import values
 from overlapscope.plugins.sql.engine import ask
+from overlapscope.plugins.sql.formats import values
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import TABLES
 from overlapscope.reading import load

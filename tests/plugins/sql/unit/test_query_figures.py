@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from overlapscope.plugins.sql.command import values
 from overlapscope.plugins.sql.engine import ask
+from overlapscope.plugins.sql.formats import values
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import TABLES
 from overlapscope.ranks.comm_result import SlowGroup
