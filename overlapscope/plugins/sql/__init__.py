@@ -15,7 +15,7 @@ PLUGIN = Plugin(
         ),
     ),
     kinds={"query": "the answer to a query"},
-    schemas={"query": f"{__name__}.command:Result"},
+    schemas={"query": f"{__name__}.formats:Result"},
     tools=f"{__name__}.tools:tools",
     skill=f"{__name__}.tables:skill",
     api={"sql": f"{__name__}.engine:sql"},
