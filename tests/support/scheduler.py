@@ -26,7 +26,7 @@ def cores() -> int:
 def workers_for(paths: Iterable[str]) -> int:
     """Return the number of workers for the tests under some paths: more than there are cores if some of them wait."""
     rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
-    return cores() + (min(2 * cores(), 8) if rooms & (WAITING | {"tests"}) else 0)
+    return cores() + (min(cores(), 8) if rooms & (WAITING | {"tests"}) else 0)
 
 
 def is_waiting(file: str) -> bool:
