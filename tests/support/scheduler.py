@@ -12,8 +12,8 @@ from xdist.scheduler import LoadFileScheduling
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-WAITING = frozenset({"exhaustive", "gpu", "package", "process", "torch"})
-"""Rooms whose tests mostly wait, for the processes that they start."""
+WAITING = frozenset({"browser", "exhaustive", "gpu", "package", "process", "torch"})
+"""Rooms whose tests mostly wait, for the processes that they start or for a page."""
 APART = frozenset({"exhaustive"})
 """Rooms with files of a hundred long tests that share nothing: each is given to a worker by itself."""
 
