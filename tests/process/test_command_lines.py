@@ -425,6 +425,7 @@ def test_our_own_failure_behind_a_program_is_reported_and_leaves_its_exit_code(t
     assert "internal error: KeyError: 'ours'" in done.stderr
 
 
+@pytest.mark.afresh
 @pytest.mark.parametrize("variable", [NINES, "-1", "nan", "1e9", "\x1b"])
 def test_a_size_of_the_cache_that_is_none_is_reported(
     variable: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
