@@ -26,7 +26,8 @@ import overlapscope
 from benchmarks.data_files import csv_cells, csv_text
 from benchmarks.noise import table, wrapped
 from benchmarks.public_recordings_raw import PublicOp, ops_of, sweep, threads_of, waited
-from overlapscope.analysis.figures import Buckets, Period
+from overlapscope.analysis.figures import Period
+from overlapscope.analysis.measured import Buckets
 from overlapscope.analysis.results import Device, HostUse, host_parts
 from overlapscope.commands import main as overlapscope_main
 from overlapscope.errors import UnreadableTrace

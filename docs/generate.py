@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from overlapscope import glossary
+from overlapscope.analysis import measured
+from overlapscope.catalog.measures import of_group
 from overlapscope.commands import commands, subcommand
 from overlapscope.commands.schema import schema_of, writers
 from overlapscope.documents.model import Text
@@ -68,6 +70,25 @@ A statement is a SELECT (also WITH, FROM, DESCRIBE, SUMMARIZE) over the tables. 
 message: `COPY`, `ATTACH`, `INSTALL`, `PRAGMA`, `SET`, and functions that read files or settings, such as `read_csv`.
 PIVOT needs its values (`PIVOT ... ON kind IN ('h2d', 'd2h')`) inside a SELECT. A statement has 60 seconds, or
 `--timeout`, and 2 GiB of memory; its result may have 1 GiB.
+"""
+
+_STUB_HEAD: Final = """
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+import msgspec
+
+from overlapscope.catalog.measures import Group
+"""
+_STUB_TYPES: Final = {"ns": "int", "pct": "float | None"}
+_STUB_END: Final = """class Measured(TypedDict):
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+
+STRUCTURES: Mapping[Group, type[Any]]
+
+def figures_of(ns: Mapping[str, int]) -> Measured: ...
 """
 
 
@@ -231,9 +252,25 @@ def _type(kind: str, shape: Mapping[str, Any]) -> str:
     return str(shape.get("type", "any"))
 
 
+# -- types ----------------------------------------------------------------------------------------
+
+STUB: Final = Path(measured.__file__).with_suffix(".pyi")
+
+
+def stub() -> str:
+    """Return the types of the structures that are made from the catalogue of measures."""
+    lines = [f'"""{inspect.cleandoc(measured.__doc__ or "")}\n"""', _STUB_HEAD]
+    for group, structure in measured.STRUCTURES.items():
+        lines.append(f"class {structure.__name__}(msgspec.Struct, frozen=True, kw_only=True):")
+        lines += [f"    {measure.id}: {_STUB_TYPES[measure.unit]}" for measure in of_group(group)]
+        lines.append("    def named(self) -> dict[str, int]: ...\n" if group == "buckets" else "")
+    return "\n".join([*lines, _STUB_END])
+
+
 def main() -> None:
     for path, text in pages().items():
         (HERE / path).write_text(text, encoding="utf-8")
+    STUB.write_text(stub(), encoding="utf-8")
 
 
 if __name__ == "__main__":

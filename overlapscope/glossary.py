@@ -19,6 +19,7 @@ from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject
 from overlapscope.catalog.checks import TrustCheck, trust_checks
+from overlapscope.catalog.measures import MEASURES, Measure
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
 from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
@@ -101,6 +102,7 @@ def entries() -> tuple[GlossaryEntry, ...]:
         *(_cause(cause, subject) for subject, causes in CAUSES.items() for cause in causes.values()),
         *map(_bucket, BUCKETS.values()),
         *map(_metric, METRICS.values()),
+        *(_figure(measure) for measure in MEASURES.values() if measure.groups and "buckets" not in measure.groups),
         *map(_intervention, INTERVENTIONS.values()),
         *(entry for plugin in plugins() if plugin.words for entry in load(plugin.words)()),
         *starmap(_check, trust_checks().items()),
@@ -247,7 +249,7 @@ def _metric(metric: Metric) -> GlossaryEntry:
         "metric of check",
         f"{capital(metric.meaning)}.",
         (
-            Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
+            Text(_direction(metric.unit, metric.more_is_better)),
             *titled("What it needs", rests(metric.rests_on)),
             *titled(
                 "Related",
@@ -256,6 +258,25 @@ def _metric(metric: Metric) -> GlossaryEntry:
             ),
         ),
     )
+
+
+def _figure(measure: Measure) -> GlossaryEntry:
+    """Return a figure that is neither a bucket nor a metric."""
+    return GlossaryEntry(
+        measure.label,
+        "figure",
+        f"{capital(measure.meaning)}.",
+        (
+            Text(_direction(measure.unit, measure.more_is_better)),
+            *titled("What it needs", rests(measure.rests_on)),
+            *titled("In JSON", f"`{measure.groups[0]}.{measure.id}`."),
+        ),
+    )
+
+
+def _direction(unit: str, more_is_better: bool | None) -> str:
+    better = "" if more_is_better is None else f"; {'more' if more_is_better else 'less'} is better"
+    return f"It is {_UNITS[unit]}{better}."
 
 
 def _check(id: str, check: TrustCheck) -> GlossaryEntry:

@@ -174,6 +174,8 @@ class Plugin(NamedTuple):
     rules: Mapping[str, Place] = {}
     """A `rules.rule.Rule` for each id, which the built-in rules don't have. Its texts lie next to its module, as
     `rules.explained` says."""
+    measures: Place | None = None
+    """Tuple of `catalog.measures.Measure`."""
     observer: ObserverOption | None = None
     kinds: Mapping[str, str] = {}
     """Kinds of the JSON files that it writes, each with a description such as `a report of ranks`."""

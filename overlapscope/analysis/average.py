@@ -19,50 +19,17 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import FIGURES, HostTime, Period, PerStep, PhaseFigures, ServedSteps, by_cause
+from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, by_subject
-from overlapscope.analysis.timeline import measured, percentage
 from overlapscope.base.intervals import I64
-from overlapscope.catalog.causes import (
-    COMM_CAUSES,
-    COPY_CAUSES,
-    IDLE_CAUSES,
-    OTHER_CAUSES,
-    CommCause,
-    CopyCause,
-    IdleCause,
-)
+from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
+from overlapscope.catalog.measures import BY_CAUSE, MEASURED, PARTS, of_group
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
-COPY_LENGTHS: Final = [f"exposed-copy:{cause}" for cause in COPY_CAUSES]
-"""Names of the exposed copy time of each cause."""
-COMM_LENGTHS: Final = [f"exposed-comm:{cause}" for cause in COMM_CAUSES]
-"""Names of the exposed communication of each cause."""
-OTHER_LENGTHS: Final = [f"exposed-other:{cause}" for cause in OTHER_CAUSES]
-"""Names of the exposed memory work of each kind."""
-IDLE_LENGTHS: Final = [f"idle:{cause}" for cause in IDLE_CAUSES]
-"""Names of the idle time of each cause."""
-PARTS: Final = ("compute", *COMM_LENGTHS, *COPY_LENGTHS, *OTHER_LENGTHS, *IDLE_LENGTHS)
-"""Parts of a span, which add up to it: the buckets, all but the first divided by cause."""
 _Counted = TypeVar("_Counted", KernelGroup, Evidence)
-_OTHERS: Final = {
-    "sm": "engines.sm_ns",
-    "h2d": "engines.h2d_ns",
-    "d2h": "engines.d2h_ns",
-    "comm": "engines.comm_ns",
-    "other": "engines.other_ns",
-    "copy": "overlap.copy_ns",
-    "busy": "overlap.busy_ns",
-    "ideal": "overlap.ideal_ns",
-    "both": "overlap.h2d_d2h_ns",
-    "exposed_h2d": "overlap.exposed_h2d_ns",
-    "exposed_d2h": "overlap.exposed_d2h_ns",
-    "p2p": "overlap.p2p_ns",
-    "exposed_p2p": "overlap.exposed_p2p_ns",
-}
-"""Fields of a period with the lengths of other sets."""
-_other_lengths: Final = attrgetter(*_OTHERS.values())
+_other_lengths: Final = attrgetter(*(f"{group}.{field}" for group, field in MEASURED.values()))
 _SUBJECT_AND_CAUSE: Final = [name.split(":") for name in PARTS[1:]]
-COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *_OTHERS))}
+COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *MEASURED))}
 """Column of each length in `lengths_of`."""
 WARM_UP_FACTOR = 1.5
 _FEWEST_BESIDE_WARM_UP = 3
@@ -177,14 +144,14 @@ def means(table: I64) -> dict[str, int]:
     exact = dict(zip(COLUMN, totals, strict=True))
     rounded, running, distributed = {}, 0, 0
     for name, total in exact.items():
-        if name in _OTHERS:
+        if name in MEASURED:
             rounded[name] = rounded_mean(total, count)
             continue
         # Rounding the running sum instead of each part keeps the total exact.
         running += total
         rounded[name] = rounded_mean(running, count) - distributed
         distributed += rounded[name]
-    exposed, exposed_total = (sum(each[name] for name in COPY_LENGTHS) for each in (rounded, exact))
+    exposed, exposed_total = (sum(each[name] for name in BY_CAUSE["exposed_copy"]) for each in (rounded, exact))
     rounded["copy"] = exposed + rounded_mean(exact["copy"] - exposed_total, count)
     only_h2d = min(exposed, rounded_mean(exposed_total - exact["exposed_d2h"], count))
     in_one = min(exposed, rounded_mean(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
@@ -204,41 +171,33 @@ def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
         return None
     periods = [steps[number] for number in judged]
     table = lengths_of(periods)
-    ns, sums = means(table), dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True))
-    every = COPY_LENGTHS, COMM_LENGTHS, OTHER_LENGTHS, IDLE_LENGTHS
-    exposed_copy, exposed_comm, exposed_other, idle = (sum(ns[name] for name in names) for names in every)
-    exposed_sum, comm_sum = (sum(sums[name] for name in names) for names in (COPY_LENGTHS, COMM_LENGTHS))
-    serial_sum = sums["sm"] + sums["h2d"] + sums["d2h"]
-    buckets, engines, overlap = measured(
-        {
-            **ns,
-            "exposed_copy": exposed_copy,
-            "exposed_comm": exposed_comm,
-            "exposed_other": exposed_other,
-            "idle": idle,
-            "comm_hidden": ns["comm"] - exposed_comm,
-        }
-    )
+    ns = means(table)
+    sums = _with_totals(dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True)))
+    figures = figures_of(_with_totals(ns))
+    # A ratio of means would be rounded twice.
+    shares = {measure.id: measure.of(sums) for measure in of_group("overlap") if measure.unit == "pct"}
     return PerStep(
         steps=len(periods),
         first=judged[0],
         span_ns=sum(ns[name] for name in PARTS),
-        buckets=buckets,
-        engines=engines,
-        # The engine that works longest may be another in each step, and a ratio of means would be rounded twice.
-        overlap=replace(
-            overlap,
-            ideal_ns=ns["ideal"],
-            hidden_copy_pct=percentage(sums["copy"] - exposed_sum, sums["copy"]),
-            efficiency_pct=percentage(serial_sum - sums["busy"], serial_sum - sums["ideal"]),
-            comm_compute_pct=percentage(sums["comm"] - comm_sum, sums["comm"]),
-            p2p_ns=ns["p2p"],
-            exposed_p2p_ns=ns["exposed_p2p"],
-        ),
+        buckets=figures["buckets"],
+        engines=figures["engines"],
+        overlap=replace(figures["overlap"], **shares),
         **by_cause(ns),
         host=_mean_host([step.host for step in periods]),
         phase=phase_in(periods[0].name) or UNSET,
     )
+
+
+def lengths_by_name(period: Period) -> dict[str, int]:
+    """Return all lengths of a period by name, those of its buckets and of its span included."""
+    buckets = {measure.name: getattr(period.buckets, measure.id) for measure in of_group("buckets")}
+    return {**dict(zip(COLUMN, _lengths(period), strict=True)), **buckets, "span": period.span_ns}
+
+
+def _with_totals(ns: Mapping[str, int]) -> dict[str, int]:
+    """Return the lengths in a row of `lengths_of` with those of the buckets that it has by cause."""
+    return {**ns, **{name: sum(ns[part] for part in parts) for name, parts in BY_CAUSE.items()}}
 
 
 def _mean_host(times: Sequence[HostTime | None]) -> HostTime | None:

@@ -28,13 +28,14 @@ from overlapscope.analysis.holds import Edges, find_edges
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
 from overlapscope.analysis.host_work import host_times
+from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
 from overlapscope.analysis.pieces import CommOps, ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import possible_step
 from overlapscope.analysis.results import Device, Outside, StepRange
-from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
+from overlapscope.analysis.timeline import Timeline, build, lengths, stream_use, together
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import (
@@ -274,7 +275,7 @@ _Lengths = dict[str, I64]
 def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
     """Return the lengths in several lists of windows, all measured at once."""
     starts, ends = (np.concatenate(side) for side in zip(*windows, strict=True))
-    measured = lengths(causes.timeline, starts, ends)
+    ns = lengths(causes.timeline, starts, ends)
     for subject, pieces, ranks in (
         ("exposed-copy", causes.exposed, COPY_RANK),
         ("exposed-comm", causes.exposed_comm, COMM_RANK),
@@ -282,16 +283,14 @@ def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
         ("idle", causes.idle, IDLE_RANK),
     ):
         for cause, rank in ranks.items():
-            measured[f"{subject}:{cause}"] = covered(pieces.of_cause(rank), starts, ends)
+            ns[f"{subject}:{cause}"] = covered(pieces.of_cause(rank), starts, ends)
     bounds = np.cumsum([0, *(len(begin) for begin, _ in windows)]).tolist()
-    return [{name: ns[low:high] for name, ns in measured.items()} for low, high in pairwise(bounds)]
+    return [{name: each[low:high] for name, each in ns.items()} for low, high in pairwise(bounds)]
 
 
 def _together(ns: _Lengths, windows: Intervals) -> Period:
     """Return the figures of all windows together."""
-    summed = {name: int(values.sum()) for name, values in ns.items()}
-    together = period("", int(windows.starts[0]), int(windows.ends[-1]), summed)
-    return replace(together, span_ns=total(windows))
+    return replace(period("", int(windows.starts[0]), int(windows.ends[-1]), together(ns)), span_ns=total(windows))
 
 
 def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
@@ -311,14 +310,5 @@ def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: b
     `ns` has the length of each set of `timeline.lengths` and of each cause (`exposed-copy:pageable-memory`,
     `idle:host-sync`) inside it.
     """
-    buckets, engines, overlap = measured(ns)
-    return Period(
-        name=name,
-        window=Window(start_ns=start, end_ns=end),
-        span_ns=end - start,
-        buckets=buckets,
-        engines=engines,
-        overlap=overlap,
-        **by_cause(ns),
-        partial=partial,
-    )
+    window = Window(start_ns=start, end_ns=end)
+    return Period(name=name, window=window, span_ns=end - start, partial=partial, **figures_of(ns), **by_cause(ns))

@@ -11,8 +11,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from overlapscope.catalog.buckets import bucket_of
+from overlapscope.analysis.measured import Buckets, Engines, Overlap
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES, Subject
+from overlapscope.catalog.measures import MEASURES, Measure
 from overlapscope.trace.servers import Phase
 
 
@@ -21,61 +22,6 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     start_ns: int
     end_ns: int
-
-
-class Buckets(msgspec.Struct, frozen=True, kw_only=True):
-    """Partition of the window, whose five parts add up to its length exactly."""
-
-    compute_ns: int
-    exposed_comm_ns: int
-    exposed_copy_ns: int
-    exposed_other_ns: int
-    idle_ns: int
-
-    def named(self) -> dict[str, int]:
-        """Return each bucket's length by its name in JSON (`exposed copy`), in order."""
-        return {bucket_of(field).json_name: ns for field, ns in msgspec.structs.asdict(self).items()}
-
-
-class Engines(msgspec.Struct, frozen=True, kw_only=True):
-    """Working times of the engines, as lengths of unions, which may run side by side."""
-
-    sm_ns: int
-    """Compute and communication kernels together."""
-    compute_ns: int
-    comm_ns: int
-    h2d_ns: int
-    d2h_ns: int
-    other_ns: int
-    """Memory work of the device: peer copies, copies within the device, memsets."""
-
-
-class Overlap(msgspec.Struct, frozen=True, kw_only=True):
-    """Amount of work that ran side by side."""
-
-    copy_ns: int
-    hidden_copy_ns: int
-    hidden_copy_pct: float | None
-    serial_ns: int
-    """Sum of the three engines: SM, H2D, D2H."""
-    busy_ns: int
-    """Union of the three engines."""
-    ideal_ns: int
-    """The longest of the three engines."""
-    efficiency_pct: float | None
-    """(serial - busy) / (serial - ideal); None if only one engine worked."""
-    h2d_d2h_ns: int
-    """Time in which both copy directions ran at once."""
-    comm_compute_pct: float | None
-    """Percentage of the communication time in which compute ran, too."""
-    exposed_h2d_ns: int
-    """H2D copies outside compute and comm. Together with `exposed_d2h_ns` it exceeds the exposed copy if both are
-    exposed at once."""
-    exposed_d2h_ns: int
-    p2p_ns: int
-    """Time in which peer copies ran, which no other field of overlap counts."""
-    exposed_p2p_ns: int
-    """Part of it outside compute and comm."""
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,11 +152,19 @@ def copies_matter(figures: Measured) -> bool:
     return figures.overlap.copy_ns >= max(1, COPIES_MATTER_FROM * figures.span_ns)
 
 
+def shown(measure: Measure, figures: Measured) -> float | None:
+    """Return a measure for readers; None for a percentage of nothing, or of copies that take too little time."""
+    if measure.of_copies and not copies_matter(figures):
+        return None
+    value: float | None = getattr(getattr(figures, measure.groups[0]), measure.id)
+    return value
+
+
 def efficiency_shown(figures: Measured) -> float | None:
-    """Return the overlap efficiency for readers; also None if copies take too little time."""
-    return figures.overlap.efficiency_pct if copies_matter(figures) else None
+    """Return the overlap efficiency for readers."""
+    return shown(MEASURES["efficiency_pct"], figures)
 
 
 def hidden_copy_shown(figures: Measured) -> float | None:
-    """Return the hidden share of copies for readers; also None if copies take too little time."""
-    return figures.overlap.hidden_copy_pct if copies_matter(figures) else None
+    """Return the hidden share of copies for readers."""
+    return shown(MEASURES["hidden_copy_pct"], figures)

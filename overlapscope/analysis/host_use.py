@@ -15,12 +15,12 @@ from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.host import loading, rows_by_thread
 from overlapscope.analysis.host_lines import phase_samples
 from overlapscope.analysis.host_sampled import WORK, amounts
+from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import FEWEST, PlainStep, lengths_of, measured
 from overlapscope.analysis.results import HostUse, OpTime, Plain, ThreadUse, host_parts
 from overlapscope.analysis.timeline import Ran, lengths
-from overlapscope.analysis.timeline import measured as figures_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
@@ -169,18 +169,15 @@ class HostTimeline(Struct, frozen=True, eq=False):
 
 
 def _period(name: str, start: int, end: int, loading_ns: int, ns: Mapping[str, int]) -> Period:
-    buckets, engines, overlap = figures_of(ns)
     return Period(
         name=name,
         window=Window(start_ns=start, end_ns=end),
         span_ns=end - start,
-        buckets=buckets,
-        engines=engines,
-        overlap=overlap,
+        **figures_of(ns),
         exposed_copy_by_cause={},
-        exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
+        exposed_comm_by_cause={CommCause.UNKNOWN: ns["exposed_comm"]},
         exposed_other_by_cause={},
-        idle_by_cause={IdleCause.DATA_LOADING: loading_ns, IdleCause.PYTHON: buckets.idle_ns - loading_ns},
+        idle_by_cause={IdleCause.DATA_LOADING: loading_ns, IdleCause.PYTHON: ns["idle"] - loading_ns},
         partial=False,
     )
 

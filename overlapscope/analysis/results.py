@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep, ServedSteps, Window
+from overlapscope.analysis.figures import Period, PerStep, ServedSteps, Window
+from overlapscope.analysis.measured import Buckets, Engines, Overlap
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import WORK_UNKNOWN, Subject
 from overlapscope.trace.lost import Part, in_order

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from overlapscope.analysis.figures import Buckets, Engines, Overlap
 from overlapscope.analysis.results import StreamUse
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import (
@@ -23,12 +23,16 @@ from overlapscope.base.intervals import (
     union,
 )
 from overlapscope.base.kept import kept
+from overlapscope.catalog.measures import LONGEST, OWN_LENGTHS
 from overlapscope.trace.lost import lead_in_end
 from overlapscope.trace.model import I8, GpuOps, Kind, Trace
 
 
-class Ran(Struct, frozen=True, eq=False):
-    """Times in which each kind of a device's ops ran."""
+class Ran(Struct, frozen=True, eq=False, dict=True):
+    """Times in which each kind of a device's ops ran.
+
+    Sets that combine several kinds are made on first use.
+    """
 
     compute: Intervals
     comm: Intervals
@@ -43,31 +47,40 @@ class Ran(Struct, frozen=True, eq=False):
     end_ns: int
     """End of the window, which is the end of the last op."""
 
-
-class Timeline(Ran, frozen=True, dict=True):
-    """Ops of one device, sorted by start, and the times in which each kind ran.
-
-    Sets that combine several kinds are made on first use.
-    """
-
-    device: int
-    ops: GpuOps
-    lead_in_end_ns: int | None
-    """End of the lead-in: the window's start if there is none; None if it is unknown."""
-    main_stream: int
-
     @cached_property
     def copy(self) -> Intervals:
         """Times in which copies ran, in either direction."""
         return join(self.h2d, self.d2h)
 
     @cached_property
-    def _kernels(self) -> Intervals:
+    def sm(self) -> Intervals:
+        """Times in which kernels ran, those of communication included."""
         return join(self.compute, self.comm)
 
     @cached_property
-    def _working(self) -> Intervals:
-        return join(self._kernels, self.copy)
+    def busy(self) -> Intervals:
+        """Times in which kernels or copies between host and device ran."""
+        return join(self.sm, self.copy)
+
+    @cached_property
+    def any(self) -> Intervals:
+        """Times in which anything ran."""
+        return join(self.busy, self.other)
+
+    @cached_property
+    def idle(self) -> Intervals:
+        """Times in the window in which nothing ran."""
+        return complement(self.any, self.start_ns, self.end_ns)
+
+
+class Timeline(Ran, frozen=True, dict=True):
+    """Ops of one device, sorted by start, and the times in which each kind ran."""
+
+    device: int
+    ops: GpuOps
+    lead_in_end_ns: int | None
+    """End of the lead-in: the window's start if there is none; None if it is unknown."""
+    main_stream: int
 
     @cached_property
     def exposed_comm(self) -> Intervals:
@@ -77,32 +90,27 @@ class Timeline(Ran, frozen=True, dict=True):
     @cached_property
     def exposed_copy(self) -> Intervals:
         """Times in which copies ran but no kernel."""
-        return subtract(self.copy, self._kernels)
+        return subtract(self.copy, self.sm)
 
     @cached_property
     def exposed_h2d(self) -> Intervals:
         """Times in which copies to the device ran but no kernel."""
-        return subtract(self.h2d, self._kernels)
+        return subtract(self.h2d, self.sm)
 
     @cached_property
     def exposed_d2h(self) -> Intervals:
         """Times in which copies to the host ran but no kernel."""
-        return subtract(self.d2h, self._kernels)
+        return subtract(self.d2h, self.sm)
 
     @cached_property
     def exposed_p2p(self) -> Intervals:
         """Times in which peer copies ran but no kernel."""
-        return subtract(self.p2p, self._kernels)
+        return subtract(self.p2p, self.sm)
 
     @cached_property
     def exposed_other(self) -> Intervals:
         """Times in which other memory work ran but nothing else."""
-        return subtract(self.other, self._working)
-
-    @cached_property
-    def idle(self) -> Intervals:
-        """Times in the window in which nothing ran."""
-        return complement(join(self._working, self.other), self.start_ns, self.end_ns)
+        return subtract(self.other, self.busy)
 
     @property
     def judged_from_ns(self) -> int:
@@ -143,75 +151,37 @@ def _main_stream(ops: GpuOps) -> int:
     return max(work, key=lambda stream: (work[stream], -stream))
 
 
+_MEASURED: Final = ("compute", "comm", "h2d", "d2h", "p2p", "other", "sm", "copy", "busy")
+
+
 def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
-    """Return the length of each set inside each of the given windows, for `measured`.
+    """Return the lengths of measures inside each of the given windows, by name.
 
     Lengths of differences and intersections follow from the lengths of sets and of their unions.
     """
-    sm, copy = join(ran.compute, ran.comm), join(ran.h2d, ran.d2h)
-    busy = join(sm, copy)
+    ns = {name: covered(getattr(ran, name), starts, ends) for name in _MEASURED}
+    unions = {name: join(ran.sm, getattr(ran, name)) for name in ("h2d", "d2h", "p2p")}
     window = Intervals(np.array([ran.start_ns]), np.array([ran.end_ns]))
-    sets = {name: getattr(ran, name) for name in ("compute", "comm", "h2d", "d2h", "p2p", "other")}
-    sets |= {"sm": sm, "copy": copy, "busy": busy}
-    ns = {name: covered(a, starts, ends) for name, a in sets.items()}
-    unions = {name: join(sm, getattr(ran, name)) for name in ("h2d", "d2h", "p2p")}
-    unions |= {"all": join(busy, ran.other), "window": window}
+    unions |= {"any": ran.any, "window": window}
     of = {name: covered(a, starts, ends) for name, a in unions.items()}
-    return ns | {
-        "both": ns["h2d"] + ns["d2h"] - ns["copy"],
-        "comm_hidden": ns["comm"] + ns["compute"] - ns["sm"],
+    ns |= {
+        "h2d_d2h": ns["h2d"] + ns["d2h"] - ns["copy"],
+        "ideal": np.maximum.reduce([ns["sm"], ns["h2d"], ns["d2h"]]),
         "exposed_comm": ns["sm"] - ns["compute"],
         "exposed_copy": ns["busy"] - ns["sm"],
         "exposed_h2d": of["h2d"] - ns["sm"],
         "exposed_d2h": of["d2h"] - ns["sm"],
         "exposed_p2p": of["p2p"] - ns["sm"],
-        "exposed_other": of["all"] - ns["busy"],
-        "idle": of["window"] - of["all"],
+        "exposed_other": of["any"] - ns["busy"],
+        "idle": of["window"] - of["any"],
     }
+    return ns | {name: length(ran, starts, ends) for name, length in OWN_LENGTHS.items()}
 
 
-def measured(ns: Mapping[str, int]) -> tuple[Buckets, Engines, Overlap]:
-    """Return the figures of a window, or of several whose lengths were added up."""
-    serial = ns["sm"] + ns["h2d"] + ns["d2h"]
-    ideal = max(ns["sm"], ns["h2d"], ns["d2h"])
-    hidden = ns["copy"] - ns["exposed_copy"]
-    return (
-        Buckets(
-            compute_ns=ns["compute"],
-            exposed_comm_ns=ns["exposed_comm"],
-            exposed_copy_ns=ns["exposed_copy"],
-            exposed_other_ns=ns["exposed_other"],
-            idle_ns=ns["idle"],
-        ),
-        Engines(
-            sm_ns=ns["sm"],
-            compute_ns=ns["compute"],
-            comm_ns=ns["comm"],
-            h2d_ns=ns["h2d"],
-            d2h_ns=ns["d2h"],
-            other_ns=ns["other"],
-        ),
-        Overlap(
-            copy_ns=ns["copy"],
-            hidden_copy_ns=hidden,
-            hidden_copy_pct=percentage(hidden, ns["copy"]),
-            serial_ns=serial,
-            busy_ns=ns["busy"],
-            ideal_ns=ideal,
-            efficiency_pct=percentage(serial - ns["busy"], serial - ideal),
-            h2d_d2h_ns=ns["both"],
-            comm_compute_pct=percentage(ns["comm_hidden"], ns["comm"]),
-            exposed_h2d_ns=ns["exposed_h2d"],
-            exposed_d2h_ns=ns["exposed_d2h"],
-            p2p_ns=ns["p2p"],
-            exposed_p2p_ns=ns["exposed_p2p"],
-        ),
-    )
-
-
-def percentage(part: int, whole: int) -> float | None:
-    """Return 100 * part / whole, correctly rounded; None if the whole is 0."""
-    return 100 * part / whole if whole else None
+def together(ns: Mapping[str, I64]) -> dict[str, int]:
+    """Return the lengths in several windows together, from those in each of them."""
+    joined = {name: int(each.max(initial=0) if name in LONGEST else each.sum()) for name, each in ns.items()}
+    return joined | {"ideal": max(joined["sm"], joined["h2d"], joined["d2h"])}
 
 
 def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:

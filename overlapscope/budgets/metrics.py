@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from functools import cached_property
+from typing import Final, Literal
 
 from msgspec import Struct
 
+from overlapscope.analysis.average import lengths_by_name
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.groups import TINY_BYTES
-from overlapscope.analysis.results import missing_ns
 from overlapscope.base.words import size
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, STALL_CAUSES, IdleCause
-from overlapscope.trace.lost import CAUSES, ENGINES, FIGURES, FINDINGS, HOST, Part
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, IdleCause
+from overlapscope.catalog.measures import MEASURES, Amount, Blame, Measure
+from overlapscope.trace.lost import ENGINES, FINDINGS, HOST, Part
 
 Direction = Literal["h2d", "d2h"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("h2d", "d2h")
-Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
-"""Kind of time that explains why a metric is worse than its limit."""
 
 
 class Moved(Struct, frozen=True):
@@ -28,7 +28,7 @@ class Moved(Struct, frozen=True):
     duration_ns: float
 
 
-class Sample(Struct, frozen=True):
+class Sample(Struct, frozen=True, dict=True):
     """Input of a metric: one step, one occurrence of a range, or the window."""
 
     name: str
@@ -36,8 +36,13 @@ class Sample(Struct, frozen=True):
     moved: Mapping[Direction, Moved]
     """Copies by direction. Empty for a range, since the analysis doesn't count copies by range."""
 
+    @cached_property
+    def ns(self) -> Mapping[str, int]:
+        """Lengths of the figures by name, in nanoseconds."""
+        return lengths_by_name(self.figures)
 
-Amount = Callable[[Sample, Direction | None], float]
+
+Reading = Callable[[Sample, Direction | None], float]
 """Function that reads an amount from a sample, for copies in a given direction or in both."""
 Known = Callable[[Sample], bool]
 """Function that tells whether a sample states an amount."""
@@ -51,9 +56,9 @@ class Metric(Struct, frozen=True, kw_only=True):
     """Definition, for `--explain` and the documentation, without a capital letter and a full stop."""
     unit: Unit
     more_is_better: bool = False
-    part: Amount
+    part: Reading
     """The measured amount: nanoseconds or bytes."""
-    whole: Amount | None = None
+    whole: Reading | None = None
     """Divisor in nanoseconds; None for a metric that is a time."""
     blames: tuple[Blame, ...] = ()
     known: Known = lambda _: True
@@ -80,21 +85,28 @@ class Metric(Struct, frozen=True, kw_only=True):
         return (100 * part if self.unit == "pct" else part) / whole if whole else None
 
 
-def _span_ns(sample: Sample, _: Direction | None) -> int:
-    return sample.figures.span_ns
-
-
 def copy_ns(sample: Sample, direction: Direction | None) -> int:
     """Return the time in which copies ran, in nanoseconds. Copies that run at once count once."""
-    engines = sample.figures.engines
-    by_direction = {"h2d": engines.h2d_ns, "d2h": engines.d2h_ns}
-    return by_direction[direction] if direction else sample.figures.overlap.copy_ns
+    return _amount(MEASURES["copy_ns"].part)(sample, direction)
 
 
-def _exposed_copy_ns(sample: Sample, direction: Direction | None) -> int:
-    overlap = sample.figures.overlap
-    by_direction = {"h2d": overlap.exposed_h2d_ns, "d2h": overlap.exposed_d2h_ns}
-    return by_direction[direction] if direction else sample.figures.buckets.exposed_copy_ns
+def _amount(amount: Amount) -> Callable[[Sample, Direction | None], int]:
+    """Return a function that reads an amount from a sample."""
+    return lambda sample, direction: (amount.narrowed(direction) if direction else amount).of(sample.ns)
+
+
+def _of_measure(measure: Measure) -> Metric:
+    return Metric(
+        id=measure.metric,
+        meaning=measure.meaning,
+        unit=measure.unit,
+        more_is_better=measure.more_is_better or False,
+        part=_amount(measure.part),
+        whole=None if measure.whole is None else _amount(measure.whole),
+        blames=measure.blames,
+        needs=measure.needs,
+        rests_on=measure.rests_on,
+    )
 
 
 def _moved(sample: Sample, direction: Direction | None) -> list[Moved]:
@@ -121,93 +133,8 @@ def _of_step(
     )
 
 
-def _as_share_and_time(id: str, meaning: str, of: str, *, whole: Amount, **more: Any) -> tuple[Metric, Metric]:
-    """Return two metrics: a length as a percentage of another, and the length itself. `more` are fields of both."""
-    share = Metric(id=f"{id}_pct", meaning=f"{meaning}, as a share of {of}", unit="pct", whole=whole, **more)
-    return share, Metric(id=f"{id}_time", meaning=meaning, unit="ns", **more)
-
-
 _ALL: Final = (
-    Metric(
-        id="efficiency_pct",
-        meaning="overlap efficiency, (serial - busy) / (serial - ideal): serial is the sum of the busy times of "
-        "the three engines (kernels, H2D copies, D2H copies), busy is the time in which at least one of "
-        "them worked, ideal is the longest of the three busy times. 0%: one thing at a time; 100%: "
-        "nothing hides better",
-        unit="pct",
-        more_is_better=True,
-        part=lambda sample, _: sample.figures.overlap.serial_ns - sample.figures.overlap.busy_ns,
-        whole=lambda sample, _: sample.figures.overlap.serial_ns - sample.figures.overlap.ideal_ns,
-        blames=("exposed-copy",),
-    ),
-    Metric(
-        id="hidden_copy_pct",
-        meaning="time in which copies ran beside kernels, as a share of the time in which copies ran",
-        unit="pct",
-        more_is_better=True,
-        part=lambda sample, direction: copy_ns(sample, direction) - _exposed_copy_ns(sample, direction),
-        whole=copy_ns,
-        blames=("exposed-copy",),
-        needs="copies",
-    ),
-    *_as_share_and_time(
-        "exposed_copy",
-        "time in which copies ran and no kernel did",
-        "the time in which copies ran",
-        part=_exposed_copy_ns,
-        whole=copy_ns,
-        blames=("exposed-copy",),
-        needs="copies",
-    ),
-    *_as_share_and_time(
-        "exposed_comm",
-        "time in which collectives ran and no other kernel did",
-        "the time in which they ran",
-        part=lambda sample, _: sample.figures.buckets.exposed_comm_ns,
-        whole=lambda sample, _: sample.figures.engines.comm_ns,
-        blames=("exposed-comm",),
-        needs="comm",
-    ),
-    *_as_share_and_time(
-        "idle",
-        "time in which nothing ran on the GPU and no op is missing",
-        "the step",
-        part=lambda sample, _: sample.figures.buckets.idle_ns - missing_ns(sample.figures),
-        whole=_span_ns,
-        blames=("idle",),
-        rests_on=FIGURES,
-    ),
-    Metric(
-        id="host_stall_time",
-        meaning="idle time of the GPU caused by blocking calls of the host: the idle causes host-sync, allocation "
-        "and host-staging added up",
-        unit="ns",
-        part=lambda sample, _: sum(sample.figures.idle_by_cause.get(cause, 0) for cause in STALL_CAUSES),
-        blames=("idle",),
-        rests_on=CAUSES | {"fills"},
-    ),
-    Metric(
-        id="step_time",
-        meaning="length of the step on the device, from its first op on the main stream to the next step's",
-        unit="ns",
-        part=_span_ns,
-        blames=("idle", "exposed-copy", "exposed-comm", "kernels"),
-    ),
-    Metric(
-        id="compute_time",
-        meaning="time in which kernels other than collectives ran",
-        unit="ns",
-        part=lambda sample, _: sample.figures.buckets.compute_ns,
-        blames=("kernels",),
-    ),
-    Metric(
-        id="copy_time",
-        meaning="time in which copies between host and device ran, hidden or not",
-        unit="ns",
-        part=copy_ns,
-        blames=("copies",),
-        needs="copies",
-    ),
+    *(_of_measure(measure) for measure in MEASURES.values() if measure.metric),
     Metric(
         id="copy_bandwidth",
         meaning="bytes of the copies divided by the sum of their durations, without streams whose copies have "
@@ -241,7 +168,7 @@ _ALL: Final = (
         id="host_step_time",
         meaning="step time on the host, from one step mark to the next, for a program that does not use a GPU",
         unit="ns",
-        part=_span_ns,
+        part=_amount(MEASURES["span_ns"].part),
         of_host=True,
         by_range=False,
         rests_on=HOST,
@@ -251,8 +178,8 @@ _ALL: Final = (
         meaning="time that the thread of the steps was inside the DataLoader's next, as a share of the step, for "
         "a program that does not use a GPU",
         unit="pct",
-        part=lambda sample, _: sample.figures.idle_by_cause.get(IdleCause.DATA_LOADING, 0),
-        whole=_span_ns,
+        part=_amount(Amount((f"idle:{IdleCause.DATA_LOADING}",))),
+        whole=_amount(MEASURES["span_ns"].part),
         of_host=True,
         by_range=False,
         rests_on=HOST,

@@ -17,7 +17,7 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.gate import doubt
-from overlapscope.budgets.metrics import DIRECTIONS, Blame
+from overlapscope.budgets.metrics import DIRECTIONS
 from overlapscope.budgets.places import JudgedPlace, place_words, subjects
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Spent
@@ -25,6 +25,7 @@ from overlapscope.budgets.settings import Exemption, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, FailureReason, Level, Status, Subject
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.catalog.causes import Subject as CauseSubject
+from overlapscope.catalog.measures import Blame
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding

@@ -18,7 +18,7 @@ from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse
 from overlapscope.base.words import percent
-from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Blame, Direction, Metric, Moved, Sample, copy_ns
+from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Moved, Sample, copy_ns
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
@@ -27,6 +27,7 @@ from overlapscope.catalog.causes import (
     IdleCause,
     Subject,
 )
+from overlapscope.catalog.measures import Blame
 from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 from overlapscope.trace.servers import Phase

@@ -7,7 +7,7 @@ always shown, so that they add up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import Unit, clean, plural
 from overlapscope.catalog.buckets import bucket_of
+from overlapscope.catalog.measures import of_group
 from overlapscope.compare.difference import (
     DeviceDiff,
     Diff,
@@ -62,7 +63,12 @@ FINDING_TONES: Final[dict[str, Tone]] = {
 }
 _NAME_LIMIT = 200
 _MORE = "-v lists all"
-_GOOD: Final[dict[str, Good]] = {"hidden copy": "more", "exposed H2D": "less", "exposed D2H": "less"}
+_GOOD: Final[Mapping[str, Good]] = {
+    measure.label: "more" if measure.more_is_better else "less"
+    for measure in (*of_group("overlap"), *of_group("engines"))
+    if measure.more_is_better is not None
+}
+"""Direction in which a figure is better, by its name."""
 _LOST: Final = {"exposed copy": "+/- exp. copy", "exposed comm": "+/- exp. comm", "idle": "+/- idle"}
 """Buckets for which tables show only the change, with the titles of their columns."""
 
@@ -284,14 +290,11 @@ def _finding(change: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
 def _overlap(device: DeviceDiff, verbose: bool) -> Table:
     """Return overlap figures and the busy times of the engines."""
     figures, unit = device.figures, _unit(device)
-    shares = [_Line(f"{figure.name}, %", figure, "more") for figure in figures.overlap if figure.unit == "pct"]
-    times = [
-        _Line(f"{figure.name}, {unit.name}", figure, _GOOD.get(figure.name))
-        for figure in figures.overlap
-        if figure.unit == "ns"
+    lines = [
+        _Line(f"{figure.name}, {'%' if figure.unit == 'pct' else unit.name}", figure, _GOOD.get(figure.name))
+        for figure in (*figures.overlap, *figures.engines)
     ]
-    busy = [_Line(f"{figure.name} busy, {unit.name}", figure) for figure in figures.engines]
-    shown, note = _kept([*shares, *times, *busy], lambda line: line.change, verbose, "figure")
+    shown, note = _kept(lines, lambda line: line.change, verbose, "figure")
     return _changes("Overlap", ["overlap and engines"], shown, unit, note=note, mixed=True)
 
 

@@ -299,7 +299,7 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     reasons = []
     for direction in ("H2D", "D2H"):
         exposed = overlap[f"exposed {direction}"]
-        reasons.append((exposed, _copies(direction, exposed, engines[direction], unit)))
+        reasons.append((exposed, _copies(direction, exposed, engines[f"{direction} busy"], unit)))
     at_once = overlap["exposed at once"]
     now = "now" if (at_once.change or 0) > 0 else "no longer"
     reasons.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} run at once"))

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import average
-from overlapscope.analysis.figures import Buckets, Overlap, Period, Window
+from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
+from overlapscope.analysis.measured import Buckets, Overlap, figures_of
+from overlapscope.analysis.timeline import Ran, build, lengths, when_ran
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
@@ -349,18 +350,15 @@ def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFi
 
 def _period(ns: dict[str, int]) -> Period:
     """Return the figures of a step without causes."""
-    buckets, engines, overlap = measured(ns)
     return Period(
         name="",
         window=Window(start_ns=0, end_ns=0),
         span_ns=0,
-        buckets=buckets,
-        engines=engines,
-        overlap=overlap,
-        exposed_copy_by_cause={CopyCause.UNKNOWN: buckets.exposed_copy_ns},
-        exposed_comm_by_cause={CommCause.UNKNOWN: buckets.exposed_comm_ns},
-        exposed_other_by_cause={OtherCause.UNKNOWN: buckets.exposed_other_ns},
-        idle_by_cause={IdleCause.UNKNOWN: buckets.idle_ns},
+        **figures_of(ns),
+        exposed_copy_by_cause={CopyCause.UNKNOWN: ns["exposed_copy"]},
+        exposed_comm_by_cause={CommCause.UNKNOWN: ns["exposed_comm"]},
+        exposed_other_by_cause={OtherCause.UNKNOWN: ns["exposed_other"]},
+        idle_by_cause={IdleCause.UNKNOWN: ns["idle"]},
         partial=False,
     )
 

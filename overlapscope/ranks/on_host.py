@@ -22,9 +22,10 @@ from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.blockers import cut_up, running_in
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_use import host_timeline
+from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.pieces import first_part
-from overlapscope.analysis.timeline import lengths, measured
+from overlapscope.analysis.timeline import lengths, together
 from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import rows_by
@@ -79,8 +80,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         return None
     ran, collectives = timeline.ran, timeline.collectives
     begin, end = ran.start_ns, ran.end_ns
-    window = {name: int(ns[0]) for name, ns in lengths(ran, np.array([begin]), np.array([end])).items()}
-    buckets, engines, overlap = measured(window)
+    window = together(lengths(ran, np.array([begin]), np.array([end])))
     # No GPU idled, so there are no causes.
     no_causes = {key: dict[str, int]() for key in ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")}
     periods = timeline.periods()
@@ -104,9 +104,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         end_ns=end,
         step_ns=average_step.span_ns if average_step is not None else None,
         judged_steps=figures.judged_windows(),
-        buckets=buckets,
-        engines=engines,
-        overlap=overlap,
+        **figures_of(window),
         exposed_copy_by_cause={},
         idle_by_cause={},
         judged=average_step,

@@ -18,7 +18,8 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.average import comparable, in_frame, judged_steps, rounded_mean
 from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.figures import Buckets, Engines, Overlap, Period, PerStep
+from overlapscope.analysis.figures import Period, PerStep
+from overlapscope.analysis.measured import Buckets, Engines, Overlap
 from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import PlainStep, measured

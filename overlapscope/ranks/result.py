@@ -12,7 +12,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import Buckets, PerStep, Window, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import PerStep, Window, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.measured import Buckets
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.catalog.causes import Subject

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_ranges
 from overlapscope.analysis.each_copy import EachCopy
-from overlapscope.analysis.figures import Period, Window, efficiency_shown
+from overlapscope.analysis.figures import Period, Window, efficiency_shown, shown
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import CopyGroup, Device, HostStall, missing_ns
@@ -22,8 +22,10 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
+from overlapscope.catalog.measures import Measure, of_group
 from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
+from overlapscope.documents.columns import ColumnOf
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
@@ -262,9 +264,24 @@ def each_step(section: DeviceReport, device: Device) -> Table:
         column.time("exposed copy", unit, lambda row: times[row].exposed_copy_ns, id="copy", short="exp. copy"),
         column.time("idle", unit, lambda row: times[row].idle_ns, short="idle"),
         column.percent("efficiency %", lambda row: efficiency_shown(steps[row]), id="efficiency", long="efficiency, %"),
+        *(
+            _of_measure(measure, steps, unit)
+            for measure in of_group("overlap")
+            if measure.more_is_better is not None and measure.id != "efficiency_pct"
+        ),
         title="Each step",
         place=lambda row: _place(steps[row].window),
     )
+
+
+def _of_measure(measure: Measure, steps: Sequence[Period], unit: Unit) -> ColumnOf[int] | None:
+    """Return a column of the sortable table with a measure of each step, if any has it."""
+    values = [shown(measure, step) for step in steps]
+    if not any(values):
+        return None
+    if measure.unit == "pct":
+        return column.percent(f"{measure.label} %", lambda row: values[row], id=measure.id, extra=True)
+    return column.time(measure.label, unit, lambda row: round(values[row] or 0), id=measure.id, extra=True)
 
 
 class _RangeRow(NamedTuple):

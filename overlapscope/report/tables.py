@@ -11,7 +11,7 @@ from pathlib import PurePath
 from statistics import median
 from typing import Final, TypeVar
 
-from overlapscope.analysis.figures import PerStep, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import Period, PerStep, efficiency_shown, shown
 from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_ns, partition
 from overlapscope.base.words import (
     NOTHING,
@@ -28,6 +28,7 @@ from overlapscope.base.words import (
 )
 from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
+from overlapscope.catalog.measures import of_group
 from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
@@ -123,21 +124,23 @@ def parts_table(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *
 
 
 def figures(section: DeviceReport, device: Device) -> Table:
-    """Return the headline figures and their components."""
-    unit, overlap, engines = section.unit, device.overlap, device.engines
+    """Return the figures of overlap and of the engines; times of 0 are left out."""
+    lines = [*overlap_lines(device, section.unit, every=True)]
     lead_in = "unknown" if device.lead_in_ns is None else duration(device.lead_in_ns)
-    both, p2p = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns), overlap.p2p_ns
-    lines = (
-        ("overlap efficiency", percent(efficiency_shown(device))),
-        ("hidden copy", percent(hidden_copy_shown(device))),
-        ("comm under compute", percent(overlap.comm_compute_pct)),
-        ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
-        *([("p2p, exposed", f"{unit.number(p2p)}, {unit.text(overlap.exposed_p2p_ns)}")] if p2p else []),
-        ("engines busy, ideal", f"{unit.number(overlap.busy_ns)}, {unit.text(overlap.ideal_ns)}"),
-        # The lead-in is before any step or range.
-        *([("lead-in", lead_in)] if section.page.scope == "window" else []),
-    )
+    # The lead-in is before any step or range.
+    lines += [("lead-in", lead_in)] if section.page.scope == "window" else []
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
+
+
+def overlap_lines(figures: Device | Period, unit: Unit, *, every: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the figures of overlap that can be better or worse, or `every` one, and those of engines; no times of 0."""
+    for measure in (*of_group("overlap"), *of_group("engines")):
+        value = shown(measure, figures)
+        if every or measure.more_is_better is not None:
+            if measure.unit == "pct":
+                yield measure.label, percent(value)
+            elif value:
+                yield measure.label, unit.text(round(value))
 
 
 _WITH_CAUSES: Final[Mapping[Subject, tuple[str, str]]] = {

@@ -31,11 +31,12 @@ from msgspec.structs import replace
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
-from overlapscope.analysis.figures import Buckets, Engines, Overlap, Window
+from overlapscope.analysis.figures import Window
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
-from overlapscope.analysis.timeline import Timeline, lengths, measured
+from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
+from overlapscope.analysis.timeline import Timeline, lengths, together
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, expand, join, union
@@ -299,9 +300,8 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
         [_claim_other(trace, device, windows), *(claim(trace, device, windows, waits, tiny) for claim in claims)]
     )
     pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
-    ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
     judged = int((windows.ends - windows.starts).sum())
-    buckets, engines, overlap = measured(ns)
+    figures = figures_of(together(lengths(timeline, *windows)))
     return Claims(
         analysis,
         device,
@@ -309,9 +309,9 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
         windows,
         0 if per_step is None else per_step.steps,
         judged,
-        buckets,
-        engines,
-        overlap if per_step is None else per_step.overlap,
+        figures["buckets"],
+        figures["engines"],
+        figures["overlap"] if per_step is None else per_step.overlap,
         tiny,
         np.flatnonzero(waits.copy),
     )

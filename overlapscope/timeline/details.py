@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,15 +10,17 @@ import numpy as np
 
 from overlapscope.analysis.device import period
 from overlapscope.analysis.event_waits import EXACT, HIGH
-from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.host import sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.kept import kept
-from overlapscope.base.words import bandwidth, clean, percent, plural, share, size, unit_for
+from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, OTHER_RANK
+from overlapscope.catalog.measures import OWN_LENGTHS
+from overlapscope.report.tables import overlap_lines
 from overlapscope.timeline import links
 from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import (
@@ -195,8 +197,7 @@ def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     facts: Facts = [
         ["start", instant(start)],
         ["duration", duration(end - start)],
-        ["overlap efficiency", percent(efficiency_shown(figures))],
-        ["hidden copy", percent(hidden_copy_shown(figures))],
+        *map(list, overlap_lines(figures, unit_for(end - start))),
         *([word, part_of(ns, figures.span_ns)] for word, ns in partition(figures).items() if ns),
     ]
     for word, causes in (
@@ -395,21 +396,24 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
     exposed_copy = sum(ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES)
     copy = ran["hidden-copy"] + exposed_copy
     sm = ran["compute"] + ran["hidden-copy"] + ran["exposed-comm"]
-    lengths = Counter(
+    lengths = defaultdict(
+        int,
         {
             **ran,
             "compute": sm - ran["exposed_comm"],
             "sm": sm,
             "copy": copy,
             "busy": sm + exposed_copy,
-            "both": ran["h2d"] + ran["d2h"] - copy,
-            "comm_hidden": ran["comm"] - ran["exposed_comm"],
+            "h2d_d2h": ran["h2d"] + ran["d2h"] - copy,
+            "ideal": max(sm, ran["h2d"], ran["d2h"]),
             "exposed_copy": exposed_copy,
             "exposed_other": ran["exposed-other"],
             "idle": sum(ran[f"idle:{cause}"] for cause in IDLE_CAUSES),
-        }
+        },
     )
-    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths)
+    begin, stop = np.array([start + lanes.origin_ns]), np.array([end + lanes.origin_ns])
+    own = {name: int(length(analysis.timeline, begin, stop)[0]) for name, length in OWN_LENGTHS.items()}
+    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths | own)
 
 
 @kept()

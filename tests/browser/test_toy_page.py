@@ -1,4 +1,4 @@
-"""A page that another package's plugin adds."""
+"""A page and a measure that another package's plugin adds."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ def test_a_page_of_another_package_is_in_the_navigation_and_is_shown(own_page: P
         own_page.goto(url(served))
         own_page.get_by_role("link", name="Toys").click()
         expect(own_page.get_by_text("a page of toys")).to_be_visible()
+        own_page.get_by_role("link", name="Steps").click()
+        # Its measure is a column of the steps.
+        header = own_page.locator("#steps-table .ag-header-cell", has_text="longest idle gap")
+        header.scroll_into_view_if_needed()
+        expect(header).to_be_visible()

@@ -1,18 +1,22 @@
-"""A package outside the tree adds a command, a rule and a source by its manifest; `tests/browser` has its page."""
+"""A package outside the tree adds a command, a rule, a measure and a source; `tests/browser` has its page."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support.helpers import TRACES
+from tests.support.recordings import analysis_of
 from tests.support.toy_plugin import install
 
 TRACE = TRACES / "streamed0_pinned0.json.gz"
+AFTER = TRACES / "streamed1_pinned1.json.gz"
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +51,37 @@ def test_its_rule_finds_something_in_a_file_of_its_source(environment: dict[str,
     limits.write_text('forbid = ["long-recording"]\n[budgets]\nidle_pct = { max = 100 }\n')
     checked = run(environment, "check", path, "--config", limits)
     assert checked.returncode == 1 and "long-recording" in checked.stdout
+
+
+def test_its_measure_is_in_every_view_without_another_change(environment: dict[str, str], tmp_path: Path) -> None:
+    def said(*arguments: str | Path) -> str:
+        return run(environment | {"OVERLAPSCOPE_HISTORY": str(tmp_path / "history")}, *arguments).stdout
+
+    device = analysis_of(TRACE).devices[0]
+    idle = device.timeline.idle
+    [result] = json.loads(said("analyze", TRACE, "--format", "json"))["traces"][0]["devices"]
+    gaps = [
+        int((np.minimum(idle.ends, end) - np.maximum(idle.starts, start)).max())
+        for start, end in [(step["window"]["start_ns"], step["window"]["end_ns"]) for step in result["steps"]]
+    ]
+    assert [step["overlap"]["longest_idle_gap_ns"] for step in result["steps"]] == gaps
+    assert result["overlap"]["longest_idle_gap_ns"] == int((idle.ends - idle.starts).max()) >= max(gaps)
+    average = result["per_step"]
+    judged = gaps[average["first"] : average["first"] + average["steps"]]
+    mean_ns = average["overlap"]["longest_idle_gap_ns"]
+    assert mean_ns == round(sum(judged) / len(judged))
+    assert "longest idle gap" in said("analyze", TRACE, "--verbose")
+    assert "longest_idle_gap_ns" in said("schema", "report")
+    [compared] = json.loads(said("diff", TRACE, AFTER, "--format", "json"))["devices"]
+    [changed] = [each for each in compared["figures"]["overlap"] if each["name"] == "longest idle gap"]
+    assert changed["before"] == mean_ns
+    assert "longest idle gap" in said("diff", TRACE, AFTER, "--verbose")
+    limit = ("check", TRACE, "--budget")
+    assert run(environment, *limit, f"longest_idle_gap_time <= {mean_ns} ns").returncode == 0
+    assert run(environment, *limit, f"longest_idle_gap_time <= {mean_ns - 1} ns").returncode == 1
+    said("history", "add", TRACE, "--job", "toy")
+    said("history", "export", tmp_path / "history.csv")
+    assert "longest_idle_gap_time" in (tmp_path / "history.csv").read_text()
+    assert str(mean_ns) in said("query", TRACE, "SELECT longest_idle_gap_ns FROM per_step", "--format", "json")
+    for word in ("longest_idle_gap_time", "longest idle gap"):
+        assert "longest time in which nothing ran" in said("explain", word).lower()

@@ -71,7 +71,7 @@ def figures(
         exposed_comm_by_cause=(),
         exposed_other_by_cause=(),
         idle_by_cause=tuple(time(name, *(idle if name == "host-sync" else (0, 0))) for name in IDLE_CAUSES),
-        engines=(time("SM", before[0], after[0]), time("H2D", 4 * MS, 4 * MS)),
+        engines=(time("SM busy", before[0], after[0]), time("H2D busy", 4 * MS, 4 * MS)),
         overlap=(
             change(0.0, 75.0, name="overlap efficiency", unit="pct", noise=None if noise is None else 0.5),
             change(None, 75.0, name="hidden copy share", unit="pct"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,12 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.figures import Buckets, Engines, Overlap
+from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.results import Trust
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.ranks.messages import CommKernels
 from overlapscope.ranks.reduced import ReducedRank, StepFigures
+
+_OF_COMM = ("exposed_comm", "comm", "sm", "busy", "ideal")
+"""Lengths that communication alone makes."""
 
 
 class CommKernel(NamedTuple):
@@ -81,28 +85,12 @@ def made_rank(
         judged_from_ns=begin if judged_from is None else judged_from,
         end_ns=end,
         step_ns=None,
-        buckets=Buckets(
-            compute_ns=0,
-            exposed_comm_ns=comm_ns,
-            exposed_copy_ns=0,
-            exposed_other_ns=0,
-            idle_ns=end - begin - comm_ns,
-        ),
-        engines=Engines(sm_ns=comm_ns, compute_ns=0, comm_ns=comm_ns, h2d_ns=0, d2h_ns=0, other_ns=0),
-        overlap=Overlap(
-            copy_ns=0,
-            hidden_copy_ns=0,
-            hidden_copy_pct=None,
-            serial_ns=comm_ns,
-            busy_ns=comm_ns,
-            ideal_ns=comm_ns,
-            efficiency_pct=None,
-            h2d_d2h_ns=0,
-            comm_compute_pct=0.0,
-            exposed_h2d_ns=0,
-            exposed_d2h_ns=0,
-            p2p_ns=0,
-            exposed_p2p_ns=0,
+        **figures_of(
+            defaultdict(
+                int,
+                idle=end - begin - comm_ns,
+                **dict.fromkeys(("exposed_comm", "comm", "sm", "busy", "ideal"), comm_ns),
+            )
         ),
         exposed_copy_by_cause={},
         idle_by_cause={},

@@ -1,4 +1,4 @@
-"""A package outside the tree, `toy`, whose plugin adds a command, a page, a rule and a source."""
+"""A package outside the tree, `toy`, whose plugin adds a command, a page, a rule, a measure and a source."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ PLUGIN = Plugin(
     commands=(Command("toy", "say hello", "toy.command:ToyCommand"),),
     pages=(PluginPage("toy", "Toys", "toy.page"),),
     rules={"long-recording": "toy.rule:RULE"},
+    measures="toy.measure:MEASURES",
     sources=(
         TraceSource(
             Recorder("toy", "Toy", gpu_activity="GPU", launches="It can't.", sync_events="It can't."),
@@ -61,6 +62,35 @@ def check(claims):
 
 RULE = Rule("long-recording", check, "info")
 """
+MEASURE = """
+import numpy as np
+
+from overlapscope.catalog.measures import Amount, Measure
+
+
+def longest_gap(sets, starts, ends):
+    gaps = list(zip(*sets.idle))
+    return np.array([
+        max((min(stop, end) - max(begin, start) for begin, stop in gaps if begin < end and start < stop), default=0)
+        for start, end in zip(starts, ends)
+    ])
+
+
+MEASURES = (
+    Measure(
+        id="longest_idle_gap_ns",
+        groups=("overlap",),
+        label="longest idle gap",
+        meaning="longest time in which nothing ran",
+        part=Amount(("longest_idle_gap",)),
+        length=longest_gap,
+        joined="max",
+        more_is_better=False,
+        metric="longest_idle_gap_time",
+        blames=("idle",),
+    ),
+)
+"""
 EXPLAINED = """
 summary = "The recording is long."
 meaning = "It takes time."
@@ -79,7 +109,7 @@ def install(folder: Path) -> dict[str, str]:
     """Install the package in a folder, and return the environment in which Python finds it."""
     package = folder / "toy"
     package.mkdir()
-    parts = {"__init__": MANIFEST, "command": COMMAND, "page": PAGE, "rule": RULE, "source": SOURCE}
+    parts = {"__init__": MANIFEST, "command": COMMAND, "page": PAGE, "rule": RULE, "measure": MEASURE, "source": SOURCE}
     for name, text in parts.items():
         (package / f"{name}.py").write_text(text)
     for name in ("explained", "examples"):

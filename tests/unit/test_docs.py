@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import overlapscope
-from docs.generate import pages
+from docs.generate import STUB, pages, stub
 from overlapscope import errors
 from overlapscope.catalog.checks import trust_checks
 from overlapscope.commands import commands, main, subcommand
@@ -261,3 +261,7 @@ def test_extras_that_pages_install_are_there() -> None:
         for extra in group.split(",")
     }
     assert asked and asked <= set(extras)
+
+
+def test_the_stub_has_the_fields_of_the_catalogue_of_measures() -> None:
+    assert STUB.read_text(encoding="utf-8") == stub(), "write it anew: make renew"

@@ -22,8 +22,9 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.calls import records_event, waits_event
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.timeline import lengths, measured
+from overlapscope.analysis.timeline import lengths
 from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane, fill, links
@@ -455,8 +456,8 @@ def test_a_spans_figures_are_those_of_the_interval_algebra(path: Path) -> None:
         parts = lengths(t, bounds[:, 0], bounds[:, 1])
         for number, (start, end) in enumerate(bounds.tolist()):
             figures = lanes.span(drawn, device, start - drawn.origin_ns, end - drawn.origin_ns)
-            expected = measured({name: int(values[number]) for name, values in parts.items()})
-            assert (figures.buckets, figures.engines, figures.overlap) == expected
+            expected = figures_of({name: int(values[number]) for name, values in parts.items()})
+            assert {"buckets": figures.buckets, "engines": figures.engines, "overlap": figures.overlap} == expected
             assert (figures.window.start_ns, figures.window.end_ns, figures.span_ns) == (start, end, end - start)
             for pieces, names, by_cause in (
                 (device_analysis.exposed, COPY_CAUSES, figures.exposed_copy_by_cause),

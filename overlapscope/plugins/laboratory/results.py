@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from overlapscope.analysis.figures import Buckets, Overlap
+from overlapscope.analysis.measured import Buckets, Overlap
 from overlapscope.analysis.results import CopyGroup
 from overlapscope.base import disk
 from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode, encode

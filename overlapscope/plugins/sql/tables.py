@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from overlapscope.catalog.measures import Group, of_group
 from overlapscope.plugin import Skill
 
 Type = Literal["integer", "number", "text", "boolean"]
@@ -92,29 +93,24 @@ _BETWEEN: Final = _integers(
     source_device="device that a peer copy reads; NULL if not recorded",
     target_device="device that it writes, likewise",
 )
-_BUCKETS: Final = _integers(
-    compute_ns="bucket: kernels ran",
-    exposed_comm_ns="bucket: communication ran and no other kernel beside it",
-    exposed_copy_ns="bucket: a copy ran and no kernel beside it",
-    exposed_other_ns="bucket: only memory work within the GPU or between GPUs ran",
-    idle_ns="bucket: nothing ran; what missing ops hide is part of it",
-)
-_ENGINES: Final = _integers(
-    comm_ns="the time in which communication ran",
-    h2d_ns="the time in which copies to the device ran",
-    d2h_ns="the time in which copies to the host ran",
-)
-_OVERLAP: Final = (
-    *_integers(copy_ns="the time in which copies ran", hidden_copy_ns="the part of it in which kernels ran"),
-    SqlColumn("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
-    SqlColumn("efficiency_pct", "number", "overlap efficiency; NULL if only one engine worked"),
-    *_integers(p2p_ns="the time in which peer copies ran", exposed_p2p_ns="the part of it in which no kernel ran"),
-)
+
+
+def _measures(group: Group, prefix: str = "") -> tuple[SqlColumn, ...]:
+    return tuple(
+        SqlColumn(measure.id, "integer" if measure.unit == "ns" else "number", f"{prefix}{measure.meaning}")
+        for measure in of_group(group)
+    )
+
+
+_BUCKETS: Final = _measures("buckets", "bucket: ")
+_ENGINES: Final = _measures("engines")
+_OVERLAP: Final = _measures("overlap")
 _PERIOD: Final = (
     *_DEVICE,
     *_texts(name="its name"),
     *_integers(start_ns="when it began on the device", end_ns="when it ended", span_ns="its length"),
     *_BUCKETS,
+    *_ENGINES,
     *_OVERLAP,
     SqlColumn("partial", "boolean", "whether a part of it is missing: it began in the lead-in, or the recording ended"),
 )

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import overlapscope as ov
-from overlapscope.analysis.figures import Buckets
+from overlapscope.analysis.measured import Buckets
 from overlapscope.base import extras
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
@@ -155,7 +155,9 @@ def test_every_column_of_every_table_says_something_of_some_recording(tmp_path: 
         if filled.null_count == len(filled)
     }
     lines = {"comm_kernels.line", "exposed_comm_pieces.line", "peer_copies.line"}
-    assert silent == {"traces.torch", "collectives.sequence", "peer_copies.rank", *lines}, "none of them has these"
+    assert silent == {"traces.torch", "collectives.sequence", "peer_copies.rank", "phases.comm_compute_pct", *lines}, (
+        "none of them has these"
+    )
 
 
 def test_ids_lead_from_table_to_table() -> None:

@@ -1,0 +1,460 @@
+"""Measures: the figures of a device's time, each defined in one place.
+
+A measure of this catalogue is a field of the JSON report, a row of its table and of the dashboard's, a figure of
+`diff`, a column of SQL and a word of `explain`; one with a `metric` is judged by `check` and kept by the history, too.
+Plugins add their own (`plugin.Plugin.measures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from overlapscope.base.intervals import I64, Intervals
+from overlapscope.base.registry import load
+from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES, STALL_CAUSES, WORK_UNKNOWN
+from overlapscope.errors import UsageError
+from overlapscope.plugin import plugins
+from overlapscope.trace.lost import CAUSES, ENGINES, FIGURES, Part
+
+Group = Literal["buckets", "engines", "overlap"]
+"""Object of the JSON report that has the measure."""
+Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
+"""Kind of time that explains why a measure is worse than it may be."""
+
+# -- Lengths ----------------------------------------------------------------------------------------
+
+BY_CAUSE: Final[Mapping[str, tuple[str, ...]]] = {
+    "exposed_comm": tuple(f"exposed-comm:{cause}" for cause in COMM_CAUSES),
+    "exposed_copy": tuple(f"exposed-copy:{cause}" for cause in COPY_CAUSES),
+    "exposed_other": tuple(f"exposed-other:{cause}" for cause in OTHER_CAUSES),
+    "idle": tuple(f"idle:{cause}" for cause in IDLE_CAUSES),
+}
+"""Lengths of the causes of each bucket that has any, such as `idle:host-sync`."""
+PARTS: Final = ("compute", *(part for parts in BY_CAUSE.values() for part in parts))
+"""Lengths that add up to the span: the buckets, all but the first divided by cause."""
+
+_DIVIDED: Final = {**BY_CAUSE, "span": PARTS}
+
+
+class Sets(Protocol):
+    """Times in which each kind of a device's ops ran, or nothing did (`analysis.timeline.Ran`)."""
+
+    @property
+    def compute(self) -> Intervals: ...
+    @property
+    def comm(self) -> Intervals: ...
+    @property
+    def h2d(self) -> Intervals: ...
+    @property
+    def d2h(self) -> Intervals: ...
+    @property
+    def p2p(self) -> Intervals: ...
+    @property
+    def other(self) -> Intervals: ...
+    @property
+    def idle(self) -> Intervals: ...
+
+
+_MISSING: Final = tuple(f"idle:{cause}" for cause in sorted(WORK_UNKNOWN))
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """Some lengths minus others, by name (`analysis.timeline.lengths`)."""
+
+    added: tuple[str, ...]
+    taken: tuple[str, ...] = ()
+
+    def of(self, ns: Mapping[str, int]) -> int:
+        """Return the amount in a window, from its lengths."""
+        return sum(ns[name] for name in self.added) - sum(ns[name] for name in self.taken)
+
+    def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the lengths, where buckets and the span are divided by cause."""
+        return _divided(self.added), _divided(self.taken)
+
+    def narrowed(self, direction: Literal["h2d", "d2h"]) -> Amount:
+        """Return the amount for copies in one direction."""
+        one = {"copy": direction, "exposed_copy": f"exposed_{direction}"}
+        return Amount(*(tuple(one.get(name, name) for name in names) for names in (self.added, self.taken)))
+
+
+def _divided(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part for name in names for part in _DIVIDED.get(name, (name,)))
+
+
+# -- Measures ---------------------------------------------------------------------------------------
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """A measure: its words, its computation, and what it says about a program."""
+
+    id: str
+    """Name in JSON, which ends with the unit: `exposed_copy_ns`, `efficiency_pct`."""
+    groups: tuple[Group, ...] = ()
+    """Empty for a measure that only `check` and the history have."""
+    label: str
+    """Name for readers."""
+    meaning: str
+    """Definition, without a capital letter and a full stop."""
+    part: Amount
+    """The time, or the dividend of a percentage."""
+    whole: Amount | None = None
+    """Divisor of a percentage; None for a time."""
+    length: Callable[[Sets, I64, I64], I64] | None = None
+    """Function that measures the length of the measure's name in each window, from their starts and ends; None for
+    lengths that `analysis.timeline` measures."""
+    joined: Literal["sum", "max"] = "sum"
+    """Sum or maximum of the lengths in several windows, for all of them together. An average step has their mean in any
+    case."""
+    more_is_better: bool | None = None
+    """None if neither is better."""
+    of_copies: bool = False
+    """True if it says nothing about a program whose copies take too little time."""
+    noise: tuple[str, ...] | None = None
+    """Lengths that make it differ between recordings of a program; None for those that `part` adds."""
+    metric: str = ""
+    """Id in `check`; empty if no budget limits it."""
+    blames: tuple[Blame, ...] = ()
+    needs: Literal["copies", "comm", ""] = ""
+    """Ops without which it means nothing. Measures that need copies can be narrowed to a direction."""
+    rests_on: frozenset[Part] = ENGINES
+    """Parts of the recording that it is computed from. If one of them may be incomplete, it is unknown."""
+
+    @property
+    def unit(self) -> Literal["ns", "pct"]:
+        """Nanoseconds or percent."""
+        return "ns" if self.whole is None else "pct"
+
+    @property
+    def name(self) -> str:
+        """The id without its unit, which is the name of its length if it has one."""
+        return self.id.removesuffix(f"_{self.unit}")
+
+    def of(self, ns: Mapping[str, int]) -> int | float | None:
+        """Return the measure of a window from its lengths; None for a percentage of nothing."""
+        part = self.part.of(ns)
+        return part if self.whole is None else percentage(part, self.whole.of(ns))
+
+
+def percentage(part: int, whole: int) -> float | None:
+    """Return 100 * part / whole, correctly rounded; None if the whole is 0."""
+    return 100 * part / whole if whole else None
+
+
+_SERIAL: Final = ("sm", "h2d", "d2h")
+_OWN: Final = (
+    Measure(
+        id="efficiency_pct",
+        groups=("overlap",),
+        label="overlap efficiency",
+        meaning="overlap efficiency, (serial - busy) / (serial - ideal): serial is the sum of the busy times of "
+        "the three engines (kernels, H2D copies, D2H copies), busy is the time in which at least one of "
+        "them worked, ideal is the longest of the three busy times. 0%: one thing at a time; 100%: "
+        "nothing hides better",
+        part=Amount(_SERIAL, ("busy",)),
+        whole=Amount(_SERIAL, ("ideal",)),
+        more_is_better=True,
+        of_copies=True,
+        noise=("exposed_copy",),
+        metric="efficiency_pct",
+        blames=("exposed-copy",),
+    ),
+    Measure(
+        id="hidden_copy_pct",
+        groups=("overlap",),
+        label="hidden copy share",
+        meaning="time in which copies ran beside kernels, as a share of the time in which copies ran",
+        part=Amount(("copy",), ("exposed_copy",)),
+        whole=Amount(("copy",)),
+        more_is_better=True,
+        of_copies=True,
+        noise=("exposed_copy",),
+        metric="hidden_copy_pct",
+        blames=("exposed-copy",),
+        needs="copies",
+    ),
+    Measure(
+        id="comm_compute_pct",
+        groups=("overlap",),
+        label="comm under compute",
+        meaning="time in which communication ran beside compute, as a share of the time in which it ran",
+        part=Amount(("comm",), ("exposed_comm",)),
+        whole=Amount(("comm",)),
+        more_is_better=True,
+        noise=("exposed_comm",),
+    ),
+    Measure(
+        id="exposed_copy_pct",
+        label="exposed copy share",
+        meaning="time in which copies ran and no kernel did, as a share of the time in which copies ran",
+        part=Amount(("exposed_copy",)),
+        whole=Amount(("copy",)),
+        more_is_better=False,
+        of_copies=True,
+        metric="exposed_copy_pct",
+        blames=("exposed-copy",),
+        needs="copies",
+    ),
+    Measure(
+        id="exposed_copy_ns",
+        groups=("buckets",),
+        label="exposed copy",
+        meaning="time in which copies ran and no kernel did",
+        part=Amount(("exposed_copy",)),
+        more_is_better=False,
+        metric="exposed_copy_time",
+        blames=("exposed-copy",),
+        needs="copies",
+    ),
+    Measure(
+        id="exposed_comm_pct",
+        label="exposed comm share",
+        meaning="time in which collectives ran and no other kernel did, as a share of the time in which they ran",
+        part=Amount(("exposed_comm",)),
+        whole=Amount(("comm",)),
+        more_is_better=False,
+        metric="exposed_comm_pct",
+        blames=("exposed-comm",),
+        needs="comm",
+    ),
+    Measure(
+        id="exposed_comm_ns",
+        groups=("buckets",),
+        label="exposed comm",
+        meaning="time in which collectives ran and no other kernel did",
+        part=Amount(("exposed_comm",)),
+        more_is_better=False,
+        metric="exposed_comm_time",
+        blames=("exposed-comm",),
+        needs="comm",
+    ),
+    Measure(
+        id="idle_pct",
+        label="idle share",
+        meaning="time in which nothing ran on the GPU and no op is missing, as a share of the step",
+        part=Amount(("idle",), _MISSING),
+        whole=Amount(("span",)),
+        more_is_better=False,
+        metric="idle_pct",
+        blames=("idle",),
+        rests_on=FIGURES,
+    ),
+    Measure(
+        id="idle_without_missing_ns",
+        label="idle",
+        meaning="time in which nothing ran on the GPU and no op is missing",
+        part=Amount(("idle",), _MISSING),
+        more_is_better=False,
+        metric="idle_time",
+        blames=("idle",),
+        rests_on=FIGURES,
+    ),
+    Measure(
+        id="host_stall_ns",
+        label="stall cost",
+        meaning="idle time of the GPU caused by blocking calls of the host: the idle causes host-sync, allocation "
+        "and host-staging added up",
+        part=Amount(tuple(f"idle:{cause}" for cause in STALL_CAUSES)),
+        more_is_better=False,
+        metric="host_stall_time",
+        blames=("idle",),
+        rests_on=CAUSES | {"fills"},
+    ),
+    Measure(
+        id="span_ns",
+        label="step",
+        meaning="length of the step on the device, from its first op on the main stream to the next step's",
+        part=Amount(("span",)),
+        more_is_better=False,
+        metric="step_time",
+        blames=("idle", "exposed-copy", "exposed-comm", "kernels"),
+    ),
+    Measure(
+        id="compute_ns",
+        groups=("buckets", "engines"),
+        label="compute",
+        meaning="time in which kernels other than collectives ran",
+        part=Amount(("compute",)),
+        metric="compute_time",
+        blames=("kernels",),
+    ),
+    Measure(
+        id="copy_ns",
+        groups=("overlap",),
+        label="copy",
+        meaning="time in which copies between host and device ran, hidden or not",
+        part=Amount(("copy",)),
+        metric="copy_time",
+        blames=("copies",),
+        needs="copies",
+    ),
+    Measure(
+        id="hidden_copy_ns",
+        groups=("overlap",),
+        label="hidden copy",
+        meaning="time in which copies ran beside kernels",
+        part=Amount(("copy",), ("exposed_copy",)),
+        more_is_better=True,
+        noise=("copy", "exposed_copy"),
+    ),
+    Measure(
+        id="exposed_h2d_ns",
+        groups=("overlap",),
+        label="exposed H2D",
+        meaning="time in which copies to the device ran and no kernel did",
+        part=Amount(("exposed_h2d",)),
+        more_is_better=False,
+        noise=("exposed_copy",),
+    ),
+    Measure(
+        id="exposed_d2h_ns",
+        groups=("overlap",),
+        label="exposed D2H",
+        meaning="time in which copies to the host ran and no kernel did",
+        part=Amount(("exposed_d2h",)),
+        more_is_better=False,
+        noise=("exposed_copy",),
+    ),
+    Measure(
+        id="exposed_at_once_ns",
+        groups=("overlap",),
+        label="exposed at once",
+        meaning="time in which copies in both directions ran and no kernel did: exposed H2D and exposed D2H together "
+        "exceed the exposed copy by it",
+        part=Amount(("exposed_h2d", "exposed_d2h"), ("exposed_copy",)),
+        noise=("exposed_copy",),
+    ),
+    Measure(
+        id="h2d_d2h_ns",
+        groups=("overlap",),
+        label="H2D and D2H at once",
+        meaning="time in which copies in both directions ran",
+        part=Amount(("h2d_d2h",)),
+    ),
+    Measure(
+        id="serial_ns",
+        groups=("overlap",),
+        label="engines added up",
+        meaning="busy times of kernels, H2D copies and D2H copies added up",
+        part=Amount(_SERIAL),
+    ),
+    Measure(
+        id="busy_ns",
+        groups=("overlap",),
+        label="engines busy",
+        meaning="time in which kernels or copies between host and device ran",
+        part=Amount(("busy",)),
+    ),
+    Measure(
+        id="ideal_ns",
+        groups=("overlap",),
+        label="ideal",
+        meaning="the longest of the busy times of kernels, H2D copies and D2H copies",
+        part=Amount(("ideal",)),
+    ),
+    Measure(
+        id="p2p_ns",
+        groups=("overlap",),
+        label="peer copy",
+        meaning="time in which copies between devices ran, which no other figure of overlap counts",
+        part=Amount(("p2p",)),
+    ),
+    Measure(
+        id="exposed_p2p_ns",
+        groups=("overlap",),
+        label="exposed peer copy",
+        meaning="time in which copies between devices ran and no kernel did",
+        part=Amount(("exposed_p2p",)),
+        more_is_better=False,
+    ),
+    Measure(
+        id="sm_ns",
+        groups=("engines",),
+        label="SM busy",
+        meaning="time in which kernels ran, those of communication included",
+        part=Amount(("sm",)),
+    ),
+    Measure(
+        id="h2d_ns",
+        groups=("engines",),
+        label="H2D busy",
+        meaning="time in which copies to the device ran",
+        part=Amount(("h2d",)),
+    ),
+    Measure(
+        id="d2h_ns",
+        groups=("engines",),
+        label="D2H busy",
+        meaning="time in which copies to the host ran",
+        part=Amount(("d2h",)),
+    ),
+    Measure(
+        id="comm_ns",
+        groups=("engines",),
+        label="comm busy",
+        meaning="time in which communication ran",
+        part=Amount(("comm",)),
+    ),
+    Measure(
+        id="other_ns",
+        groups=("engines",),
+        label="memory work",
+        meaning="time in which copies between devices, copies within the device or memsets ran",
+        part=Amount(("other",)),
+    ),
+    Measure(
+        id="exposed_other_ns",
+        groups=("buckets",),
+        label="exposed other",
+        meaning="time in which only memory work within the GPU or between GPUs ran",
+        part=Amount(("exposed_other",)),
+        more_is_better=False,
+    ),
+    Measure(
+        id="idle_ns",
+        groups=("buckets",),
+        label="idle",
+        meaning="time in which nothing ran; what missing ops hide is part of it",
+        part=Amount(("idle",)),
+        more_is_better=False,
+    ),
+)
+
+
+def _all() -> Mapping[str, Measure]:
+    """Return the measures by id.
+
+    Raises:
+        UsageError: A plugin's measure has the id of another.
+    """
+    measures = {measure.id: measure for measure in _OWN}
+    for plugin in plugins():
+        for measure in load(plugin.measures) if plugin.measures else ():
+            if measures.setdefault(measure.id, measure) is not measure:
+                raise UsageError(f"the plugin {plugin.name} has a measure {measure.id!r}, which exists.")
+    return measures
+
+
+MEASURES: Final = _all()
+"""Measures by id."""
+
+OWN_LENGTHS: Final = {measure.name: measure.length for measure in MEASURES.values() if measure.length is not None}
+"""Functions that measure the lengths which the analysis itself doesn't."""
+LONGEST: Final = frozenset(measure.name for measure in MEASURES.values() if measure.joined == "max")
+"""Lengths of which several windows together have the longest."""
+MEASURED: Final = {
+    measure.name: (measure.groups[0], measure.id)
+    for measure in MEASURES.values()
+    if measure.groups and measure.name not in ("compute", *BY_CAUSE) and measure.part == Amount((measure.name,))
+}
+"""Object and field of the JSON report that has each length, except for the parts of the span."""
+
+
+def of_group(group: Group) -> tuple[Measure, ...]:
+    """Return the measures of an object of the JSON report; buckets in the order in which they are drawn."""
+    order = [bucket.field for bucket in BUCKETS.values()] if group == "buckets" else [*MEASURES]
+    return tuple(MEASURES[id] for id in order if id in MEASURES and group in MEASURES[id].groups)
