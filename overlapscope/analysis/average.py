@@ -18,7 +18,16 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import FIGURES, HostTime, Period, PerStep, PhaseFigures, ServedSteps, by_cause
+from overlapscope.analysis.figures import (
+    FIGURES,
+    HostTime,
+    Period,
+    PerStep,
+    PhaseFigures,
+    ServedSteps,
+    TimeFigures,
+    by_cause,
+)
 from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, by_subject
 from overlapscope.base.intervals import I64
@@ -269,7 +278,7 @@ def after_lead_in(device: Device) -> Device:
     )
 
 
-def _with_figures(device: Device, figures: Period | PerStep) -> Device:
+def _with_figures(device: Device, figures: TimeFigures) -> Device:
     return replace(device, **{name: getattr(figures, name) for name in FIGURES})
 
 

@@ -5,7 +5,6 @@ All times are integer nanoseconds. A percentage of nothing is None, never 0 or 1
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -45,11 +44,9 @@ class HostTime(msgspec.Struct, frozen=True, kw_only=True):
     """Number of calls that launch ops on the device."""
 
 
-class Period(msgspec.Struct, frozen=True, kw_only=True):
-    """A step or a range on the device."""
+class TimeFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of some of a device's time."""
 
-    name: str
-    window: Window
     span_ns: int
     buckets: Buckets
     engines: Engines
@@ -59,28 +56,26 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     exposed_other_by_cause: dict[str, int]
     """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
+
+
+class Period(TimeFigures, frozen=True, kw_only=True):
+    """A step or a range on the device."""
+
+    name: str
+    window: Window
     partial: bool
     """True if it began in the lead-in, so that a part of it was cut off."""
     host: HostTime | None = None
     """Host time of a step; None for a range, or if the ops of the launching thread were not recorded."""
 
 
-class PerStep(msgspec.Struct, frozen=True, kw_only=True):
+class PerStep(TimeFigures, frozen=True, kw_only=True):
     """An average step of a device: each length is the mean over the judged steps, each percentage a ratio of sums."""
 
     steps: int
     """Number of judged steps: whole ones, without a warm-up step at first and without the last step."""
     first: int
     """Number of the first of them in `Device.steps`; the others of its phase follow."""
-    span_ns: int
-    buckets: Buckets
-    engines: Engines
-    overlap: Overlap
-    exposed_copy_by_cause: dict[str, int]
-    exposed_comm_by_cause: dict[str, int]
-    exposed_other_by_cause: dict[str, int]
-    """Kinds of memory work, which add up to the bucket `exposed other`."""
-    idle_by_cause: dict[str, int]
     host: HostTime | None = None
     """Host time; None if the ops of the launching thread were not recorded. `launches` is rounded."""
     phase: Phase | msgspec.UnsetType = msgspec.UNSET
@@ -131,7 +126,7 @@ def by_cause(ns: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-FIGURES: Final = ("span_ns", "buckets", "engines", "overlap", *by_cause(defaultdict(int)))
+FIGURES: Final = TimeFigures.__struct_fields__
 """Fields that a device, a period and an average step have in common."""
 COPIES_MATTER_FROM = 0.01
 """Minimum share of the span for copies to matter. If they take less, their hidden share says nothing about a program.

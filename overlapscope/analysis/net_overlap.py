@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.average import rounded_mean
-from overlapscope.analysis.figures import Period, PerStep
+from overlapscope.analysis.figures import PerStep, TimeFigures
 from overlapscope.analysis.results import Beside, NetOverlap, SlowedKernel, Unjudged
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import quantile
@@ -71,7 +71,7 @@ class _Cost(Struct, frozen=True):
     """Lower bound, estimate, upper bound."""
 
 
-def net_overlap(timeline: Timeline, windows: Intervals, frame: Period | PerStep) -> tuple[NetOverlap, ...]:
+def net_overlap(timeline: Timeline, windows: Intervals, frame: TimeFigures) -> tuple[NetOverlap, ...]:
     """Return what overlap hides and costs, for communication and for copies, as far as any is hidden.
 
     Args:

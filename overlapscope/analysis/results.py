@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from overlapscope.analysis.figures import Period, PerStep, ServedSteps, Window
-from overlapscope.analysis.measured import Buckets, Engines, Overlap
+from overlapscope.analysis.figures import Period, PerStep, ServedSteps, TimeFigures, Window
+from overlapscope.analysis.measured import Buckets
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import WORK_UNKNOWN, Subject
 from overlapscope.trace.lost import Part, in_order
@@ -398,20 +398,16 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
     """The same of copies to the host."""
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class Device(TimeFigures, frozen=True, kw_only=True):
     """Results on one device of one trace."""
 
     device: int
     name: str | None
-    span_ns: int
     lead_in_ns: int | None
     """Length of the lead-in; None if the trace records no launches, so that it is unknown."""
     window: Window
     main_stream: int
     """Stream with the most compute; if there is none, the busiest stream."""
-    buckets: Buckets
-    engines: Engines
-    overlap: Overlap
     judged: Period | None
     """Figures without the lead-in; None if nothing is left."""
     per_step: PerStep | None
@@ -425,11 +421,6 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """The same after the last op of all devices."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
-    exposed_copy_by_cause: dict[str, int]
-    exposed_comm_by_cause: dict[str, int]
-    exposed_other_by_cause: dict[str, int]
-    """Kinds of memory work, which add up to the bucket `exposed other`."""
-    idle_by_cause: dict[str, int]
     evidence: tuple[Evidence, ...]
     host_stalls: tuple[HostStall, ...]
     steps: tuple[Period, ...]
@@ -447,7 +438,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     recording's."""
 
 
-def by_subject(figures: Device | Period | PerStep) -> dict[Subject, dict[str, int]]:
+def by_subject(figures: TimeFigures) -> dict[Subject, dict[str, int]]:
     """Return the causes of each kind of time that has causes."""
     return {
         "exposed-copy": figures.exposed_copy_by_cause,
@@ -457,12 +448,12 @@ def by_subject(figures: Device | Period | PerStep) -> dict[Subject, dict[str, in
     }
 
 
-def missing_by_cause(figures: Device | Period | PerStep) -> dict[str, int]:
+def missing_by_cause(figures: TimeFigures) -> dict[str, int]:
     """Return the parts of the idle bucket in which the GPU may have worked."""
     return {cause: ns for cause in sorted(WORK_UNKNOWN) if (ns := figures.idle_by_cause.get(cause, 0))}
 
 
-def missing_ns(figures: Device | Period | PerStep) -> int:
+def missing_ns(figures: TimeFigures) -> int:
     """Return the part of the idle bucket in which the GPU may have worked."""
     return sum(missing_by_cause(figures).values())
 
@@ -474,7 +465,7 @@ def host_parts(step: Period | PerStep | Plain) -> dict[str, int]:
     return {"ops": buckets.compute_ns, "communication": buckets.exposed_comm_ns, **step.idle_by_cause}
 
 
-def partition(figures: Device | Period) -> dict[str, int]:
+def partition(figures: TimeFigures) -> dict[str, int]:
     """Return the buckets by their names for readers; they add up to the span.
 
     Any time in which the GPU may have worked is taken out of idle.

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.average import in_frame, judged_steps
-from overlapscope.analysis.figures import Period
+from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.analysis.timeline import Timeline
@@ -93,5 +93,5 @@ def _shown(device: Device, scope: str) -> tuple[str, int, int, int]:
     return shown.name, len(candidates), shown.window.start_ns, shown.window.end_ns
 
 
-def _lost_share(part: Device | Period) -> float:
+def _lost_share(part: TimeFigures) -> float:
     return (part.buckets.exposed_copy_ns + part.buckets.idle_ns) / part.span_ns if part.span_ns else 0.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.figures import Period, PerStep
+from overlapscope.analysis.figures import Period, PerStep, TimeFigures
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.grouping import distinct, distinct_rows
@@ -42,7 +42,7 @@ def of_few_lanes(trace: Trace) -> bool:
     return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
 
 
-P = TypeVar("P", bound=Device | Period | PerStep)
+P = TypeVar("P", bound=TimeFigures)
 
 
 class PlainProgram(msgspec.Struct, frozen=True, eq=False):

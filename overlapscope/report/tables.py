@@ -11,7 +11,7 @@ from pathlib import PurePath
 from statistics import median
 from typing import Final, TypeVar
 
-from overlapscope.analysis.figures import Period, PerStep, efficiency_shown, shown
+from overlapscope.analysis.figures import PerStep, TimeFigures, efficiency_shown, shown
 from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_ns, partition
 from overlapscope.base.words import (
     NOTHING,
@@ -132,7 +132,7 @@ def figures(section: DeviceReport, device: Device) -> Table:
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
-def overlap_lines(figures: Device | Period, unit: Unit, *, every: bool = False) -> Iterator[tuple[str, str]]:
+def overlap_lines(figures: TimeFigures, unit: Unit, *, every: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the figures of overlap that can be better or worse, or `every` one, and those of engines; no times of 0."""
     for measure in (*of_group("overlap"), *of_group("engines")):
         value = shown(measure, figures)
