@@ -1,8 +1,4 @@
-"""Continuous integration: the commit that lost overlap.
-
-`bisect_command` is the command line, `worktree` what git does, `program` a run of the program, `bisect` the search,
-`judge` decides, and `document` shows the result.
-"""
+"""Continuous integration: the commit that lost overlap."""
 
 from overlapscope.plugin import Command, Plugin
 
@@ -12,8 +8,9 @@ PLUGIN = Plugin(
         Command(
             "bisect",
             "find the commit, or the stored trace, that lost overlap",
-            f"{__name__}.bisect_command:BisectCommand",
+            f"{__name__}.bisect.command:BisectCommand",
             group="Keep it fixed",
         ),
     ),
+    schemas={"bisect": f"{__name__}.bisect.result:Bisection"},
 )

@@ -1,0 +1,78 @@
+"""The document of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from overlapscope.base.words import clean, listed, plural
+from overlapscope.contracts.compare import Promise
+from overlapscope.documents.model import Block, Code, Document, Items, Section, Span, Text, detail, with_code
+from overlapscope.documents.table import Cell, Table, Tone, table_of, words
+from overlapscope.plugins.ci.bisect.judge import names
+from overlapscope.plugins.ci.bisect.result import Bisection, Candidate, JudgedCandidate
+
+_TONES: dict[str, Tone] = {"good": "good", "bad": "poor", "skipped": "fair"}
+
+
+def document(found: Bisection) -> Document:
+    """Return the result as a page."""
+    return Document("overlapscope bisect", tuple(_blocks(found)))
+
+
+def _blocks(found: Bisection) -> Iterator[Block]:
+    bad = _name(found.bad)
+    does = "loses" if found.by == "order" else "has steps as long as"
+    what = f"what {bad} lost" if found.by == "order" else f"those of {bad}"
+    if found.first is not None:
+        yield Text(f"{_name(found.first)} is the first that {does} {what}.", "poor", strong=True)
+        if about := _about(found.first):
+            yield Text(about)
+    else:
+        yield Text(f"One of {len(found.possible)} is the first that {does} {what}.", "fair", strong=True)
+        skipped = {each.candidate: each.reason for each in found.judged if each.verdict == "skipped"}
+        yield Items(tuple(_possible(each, skipped.get(each, "")) for each in found.possible), few=10)
+    for promise in found.lost:
+        yield _loss(promise)
+    if found.source:
+        yield Code(clean(found.source, 200), title="The line")
+    if found.later:
+        yield Text(f"{bad} also loses what a later one lost: {clean(names(found.later), 400)}.")
+    counts = [sum(each.verdict == verdict for each in found.judged) for verdict in _TONES]
+    judged = listed(f"{count} {verdict}" for count, verdict in zip(counts, _TONES, strict=True) if count)
+    yield Text(f"{plural(len(found.judged), 'verdict')}: {judged}.", "muted")
+    if found.commands:
+        yield Items(tuple((Span(command, code=True),) for command in found.commands), sign="$")
+    yield from detail("all verdicts", [_verdicts(found.judged)])
+
+
+def _name(candidate: Candidate) -> str:
+    return clean(candidate.short)
+
+
+def _about(candidate: Candidate) -> str:
+    return ", ".join(clean(part, 200) for part in (candidate.subject, candidate.author, candidate.date) if part)
+
+
+def _possible(candidate: Candidate, reason: str) -> str:
+    about = clean(candidate.subject, 80)
+    return f"{_name(candidate)}{f' {about}' if about else ''}{f': {clean(reason, 200)}' if reason else ''}"
+
+
+def _loss(promise: Promise) -> Section:
+    lines = [Text(promise.message)]
+    if promise.line:
+        lines.append(Text(f"at {promise.line}"))
+    if promise.advice:
+        lines.append(Text(with_code(promise.advice)))
+    return Section(tuple(lines), f"lost: {promise.name}", "panel", "poor")
+
+
+def _verdicts(judged: Sequence[JudgedCandidate]) -> Table:
+    return table_of(
+        judged,
+        (words("verdict on", heads=True), lambda each: Cell(_name(each.candidate))),
+        (words("subject", flexible=True), lambda each: Cell(clean(each.candidate.subject, 60))),
+        (words("verdict"), lambda each: Cell(each.verdict, tone=_TONES[each.verdict])),
+        (words("because", flexible=True), lambda each: Cell(clean(each.reason, 300))),
+        title="Verdicts",
+    )

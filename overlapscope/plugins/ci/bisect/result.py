@@ -1,0 +1,77 @@
+"""The result of a search."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
+from overlapscope.contracts.compare import Promise
+
+By = Literal["order", "step-time"]
+Verdict = Literal["good", "bad", "skipped"]
+
+
+class Candidate(Struct, frozen=True, order=True):
+    """A commit, or a stored trace."""
+
+    id: str
+    """Number of the commit, or path of the trace."""
+    author: str = ""
+    date: str = ""
+    subject: str = ""
+
+    @property
+    def short(self) -> str:
+        """The first digits of a commit's number, or the path."""
+        return self.id[:10] if self.subject or self.author else self.id
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What was found out about a commit or trace, whatever is searched for."""
+
+    problem: str = ""
+    """Reason why it can't be judged; empty if it can."""
+    lost: tuple[Promise, ...] = ()
+    """Promises of GOOD's contract that it breaks."""
+    unknown: tuple[Promise, ...] = ()
+    """Promises that can't be judged."""
+    steps_ns: tuple[int, ...] = ()
+    """Step times without the profiler, one for each run."""
+    seconds: float = 0.0
+    """Time that running and judging took."""
+
+
+class JudgedCandidate(Struct, frozen=True, kw_only=True):
+    """A candidate with its verdict."""
+
+    candidate: Candidate
+    verdict: Verdict
+    reason: str
+    """What it loses, how long its steps take, or why it was skipped."""
+
+
+class Bisection(Struct, frozen=True, kw_only=True):
+    """The result of `overlapscope bisect`."""
+
+    kind: Literal["bisect"] = "bisect"
+    schema_version: int = SCHEMA_VERSION
+    tool: Tool = Tool()
+    by: By
+    good: Candidate
+    bad: Candidate
+    first: Candidate | None
+    """The first that is bad; None if that is one of `possible`."""
+    possible: tuple[Candidate, ...]
+    """Candidates that may be the first bad one, the others being skipped; empty if `first` is known."""
+    lost: tuple[Promise, ...]
+    """What the first bad one loses, or BAD if that is unknown."""
+    later: tuple[Promise, ...]
+    """What BAD loses besides, which a later one lost."""
+    source: str
+    """Line of the program that loses it; empty if unknown."""
+    judged: tuple[JudgedCandidate, ...]
+    """All candidates that were judged, in the order of the search."""
+    commands: tuple[str, ...]
+    """Commands that show the loss."""
