@@ -26,6 +26,7 @@ _OF_REPOSITORY: Final = re.compile(
 """Variables that name a repository. Hooks have them, and they would lead git from the worktree to the user's tree."""
 _FOUND = re.compile(r"^# (?:possible )?first bad commit: \[([0-9a-f]+)\]", re.MULTILINE)
 _ONLY_SKIPPED: Final = "# only skipped commits left to test"
+_MOST_LINES: Final = 20
 _FIELDS: Final = "%H%x00%an%x00%as%x00%s"
 
 
@@ -114,12 +115,12 @@ class Repository:
         """Return whether a commit has a path, which is relative to the top."""
         return path == Path() or bool(self._git("ls-tree", "--name-only", commit, "--", path.as_posix()))
 
-    def source_line(self, commit: str, path: str, line: int) -> str:
-        """Return a line of a file in a commit; empty if it isn't there."""
-        with suppress(UsageError):
-            lines = self._git("show", f"{commit}:{(self.inside / path).as_posix()}").splitlines()
-            return lines[line - 1].strip() if 0 < line <= len(lines) else ""
-        return ""
+    def change(self, commit: str, path: str) -> str:
+        """Return the first lines that a commit changed in a file, or in all if it left that one as it was."""
+        command = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=0", f"{commit}^", commit, "--")
+        changed = (path and self._git(*command, (self.inside / path).as_posix())) or self._git(*command)
+        lines = [line for line in changed.splitlines() if line.startswith(("@@", "+", "-")) and line[:3] != "---"]
+        return "\n".join([*lines[:_MOST_LINES], *(["..."] if lines[_MOST_LINES:] else [])])
 
     # -- The worktree ---------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from overlapscope.base.words import clean, listed, plural
+from overlapscope.base.words import clean, clean_lines, listed
 from overlapscope.contracts.compare import Promise
-from overlapscope.documents.model import Block, Code, Document, Items, Section, Span, Text, detail, with_code
+from overlapscope.documents.model import Block, Code, Document, Items, Section, Text, detail, with_code
 from overlapscope.documents.table import Cell, Table, Tone, table_of, words
 from overlapscope.plugins.ci.bisect.judge import names
 from overlapscope.plugins.ci.bisect.result import Bisection, Candidate, JudgedCandidate
@@ -33,15 +33,15 @@ def _blocks(found: Bisection) -> Iterator[Block]:
         yield Items(tuple(_possible(each, skipped.get(each, "")) for each in found.possible), few=10)
     for promise in found.lost:
         yield _loss(promise)
-    if found.source:
-        yield Code(clean(found.source, 200), title="The line")
+    if found.change:
+        yield Code(clean_lines(found.change), title="What it changed", language="diff")
     if found.later:
         yield Text(f"{bad} also loses what a later one lost: {clean(names(found.later), 400)}.")
     counts = [sum(each.verdict == verdict for each in found.judged) for verdict in _TONES]
     judged = listed(f"{count} {verdict}" for count, verdict in zip(counts, _TONES, strict=True) if count)
-    yield Text(f"{plural(len(found.judged), 'verdict')}: {judged}.", "muted")
+    yield Text(f"Judged: {judged}.", "muted")
     if found.commands:
-        yield Items(tuple((Span(command, code=True),) for command in found.commands), sign="$")
+        yield Code("\n".join(map(clean, found.commands)), title="See it", language="sh")
     yield from detail("all verdicts", [_verdicts(found.judged)])
 
 

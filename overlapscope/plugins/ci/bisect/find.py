@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from overlapscope.analysis.host import shown_line
 from overlapscope.base.words import plural
@@ -55,7 +55,7 @@ class _Verdicts:
             possible=() if alone else some,
             lost=found.lost,
             later=tuple(each for each in wanted if alone and not same([each], outcome.lost, moved=True)),
-            source="",
+            change="",
             judged=tuple(self.judged.values()),
             commands=(),
         )
@@ -109,8 +109,8 @@ def _wanted(broken: Outcome, unstable: Outcome, bad: str) -> tuple[Promise, ...]
         raise UsageError(f"GOOD itself, recorded twice, does not always keep this: {names(varies)}.")
     unsure = f" This is uncertain: {names(broken.unknown)}." if broken.unknown else ""
     raise UsageError(
-        f"BAD ({bad}) keeps all that GOOD's contract promises, so nothing was lost by order.{unsure} If it is slower, --by "
-        "step-time finds the commit."
+        f"BAD ({bad}) keeps all that GOOD's contract promises, so nothing is lost by order.{unsure} If it is slower, "
+        "--by step-time finds the commit."
     )
 
 
@@ -138,25 +138,19 @@ def _by_time(session: Session, ends: Ends, verdicts: _Verdicts) -> tuple[Found, 
 
 
 def _with_code(session: Session, result: Bisection, command: str) -> Bisection:
-    """Return the result with the line of code, and with commands that show the loss."""
+    """Return the result with the change, and with commands that show the loss."""
     from msgspec.structs import replace
 
     shown = next((line for each in result.lost if (line := shown_line(each.line))), None)
     first = result.first
     if first is None:
         return result
-    source = session.repository.source_line(first.id, shown.file, int(shown.line)) if shown else ""
+    change = session.repository.change(first.id, shown.file if shown else "")
     traces = [os.fspath(session.trace_of(commit)) for commit in (result.good.id, first.id)]
-    commands = [f"git show {first.short}", shlex.join(["overlapscope", *_comparison(session.by, result.lost), *traces])]
+    commands = [f"git show {first.short}", shlex.join(["overlapscope", *session.comparison, *traces])]
     if result.later:
         commands.append(f"overlapscope bisect {first.short} {result.bad.short} -- {command}")
-    return replace(result, source=source, commands=tuple(commands))
-
-
-def _comparison(by: By, lost: Sequence[Promise]) -> Iterator[str]:
-    """Yield the command that compares two recordings."""
-    on_gpu = by == "order" and any(each.part != "loader" for each in lost)
-    yield from ("contract", "diff") if on_gpu else ("diff",)
+    return replace(result, change=change, commands=tuple(commands))
 
 
 # -- Stored traces -----------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """Promises that can't be judged."""
     steps_ns: tuple[int, ...] = ()
     """Step times without the profiler, one for each run."""
+    confirmed: bool = False
+    """True if two recordings agreed."""
     seconds: float = 0.0
     """Time that running and judging took."""
 
@@ -69,8 +71,8 @@ class Bisection(Struct, frozen=True, kw_only=True):
     """What the first bad one loses, or BAD if that is unknown."""
     later: tuple[Promise, ...]
     """What BAD loses besides, which a later one lost."""
-    source: str
-    """Line of the program that loses it; empty if unknown."""
+    change: str
+    """Lines that the first bad commit changed in the file that loses it, as a diff; empty if unknown."""
     judged: tuple[JudgedCandidate, ...]
     """All candidates that were judged, in the order of the search."""
     commands: tuple[str, ...]

@@ -81,7 +81,6 @@ class Session:
         self._progress, self._timeout_s = progress, timeout_s
         self._variables: dict[str, str] | None = None
         self._contract: Contract | None = None
-        self._confirmed: set[str] = set()
         self._ends = ends
         self.outcomes: dict[str, Outcome] = {}
         with suppress(OSError, msgspec.DecodeError):
@@ -90,7 +89,12 @@ class Session:
 
     def trace_of(self, commit: str) -> Path:
         """Return the file of a commit's recording."""
-        return self.folder / f"{commit}.trace.json.gz"
+        return self.folder / f"{commit[:12]}.trace.json.gz"
+
+    @property
+    def comparison(self) -> tuple[str, ...]:
+        """The command that compares two recordings."""
+        return ("diff",) if self._contract is None or self._contract.host_ops is not None else ("contract", "diff")
 
     # -- By order -------------------------------------------------------------------------------------
 
@@ -109,7 +113,7 @@ class Session:
         """Return the outcome of GOOD, recorded once more, or of BAD. Raises UsageError if it can't be judged."""
         if end.id not in self.outcomes:
             self._progress.note(f"Recording {name}, {_shown(end)}")
-            outcome = self._judged(end, self.folder / f"{end.id}-again.trace.json.gz" if name == "GOOD" else None)
+            outcome = self._judged(end, self.folder / "again.trace.json.gz" if name == "GOOD" else None)
             if outcome.problem:
                 raise UsageError(f"{name} ({end.short}) can't be judged: {outcome.problem}")
             self._keep(end.id, outcome)
@@ -129,14 +133,13 @@ class Session:
         Raises:
             UsageError: The commit is BAD.
         """
-        if commit in self._confirmed:
+        if self.outcomes[commit].confirmed and self.trace_of(commit).is_file():
             return True
         candidate, before = self.repository.described(commit), verdict(self.outcomes[commit])
         self._progress.note(f"Recording {_shown(candidate)} again, to be sure")
         again = self._judged(candidate)
-        self._confirmed.add(commit)
         if verdict(again)[0] == before[0]:
-            self._keep(commit, again)
+            self._keep(commit, replace(again, confirmed=True))
             return True
         reason = f"two recordings of it disagree: {before[1]}; {verdict(again)[1]}."
         if any(commit == end.id for end in self._ends):
