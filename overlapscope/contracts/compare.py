@@ -53,7 +53,7 @@ def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
     if contract.host_ops is not None and now.host_ops is not None:
         return (
             *_calls("sync", "read of a value", contract.syncs, now.syncs),
-            _counted("ops on the thread of the steps", contract.host_ops, now.host_ops, contract),
+            _counted("ops", contract.host_ops, now.host_ops, contract),
             *_loader(contract, now),
         )
     if not contract.launches or not now.launches:

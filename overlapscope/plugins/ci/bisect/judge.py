@@ -154,4 +154,4 @@ class Border(Struct, frozen=True):
         words = f"a step takes {duration(mean)} ({plural(runs, 'run')})"
         if abs(mean - self.middle_ns) > SURE * self.noise_ns / sqrt(runs):
             return ("bad" if mean > self.middle_ns else "good"), words
-        return ("skipped", f"{words}, between GOOD and BAD") if runs >= MOST_RUNS else None
+        return ("skipped", f"{words}, between both") if runs >= MOST_RUNS else None

@@ -1,0 +1,176 @@
+"""Does `overlapscope bisect` find the commit that lost overlap, on an idle and on a busy machine, by order and by time?
+
+20 repositories of 30 commits are made, each from a program with overlap. One commit loses some of it. Others change
+comments, rename a function, only make steps longer, or don't run. Each repository is searched, some at a time:
+
+    python -m benchmarks.bisect_histories --out DIR                        # all, by order, idle
+    python -m benchmarks.bisect_histories --out DIR --busy                 # beside a busy process for each core
+    python -m benchmarks.bisect_histories --out DIR --by step-time --jobs 1
+
+`--gpu` takes programs for a GPU, `--only 1,5` some histories, `--minutes 8` begins none after that time. It prints a
+table, and writes `DIR/bisect-KIND.json`. The page is docs/evaluation/bisect.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+from msgspec import Struct, to_builtins
+
+from benchmarks.bisect_programs import Files, Plant, programs
+
+COMMITS = 30
+_BURN = "while True: pass"
+
+
+class Searched(Struct, frozen=True):
+    """A search through a history."""
+
+    number: int
+    plant: str
+    planted: int
+    """Number of the commit that loses overlap, from 1."""
+    found: int | None
+    outcome: str
+    """`right`, `wrong`, `range`, or `refused` where no difference between GOOD and BAD was found."""
+    seconds: float
+    judged: int
+    skipped: int
+    load: float
+    """Load average of the last minute, for each core."""
+    said: str
+    """Last line on stderr."""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=Bench", "-c", "user.email=bench@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def write_history(folder: Path, files: Files, plant: Plant, number: int) -> list[str]:
+    """Make a repository of 30 commits, and return their numbers and where the plant is, as the last entry."""
+    chosen, now, commits = random.Random(number), dict(files), []
+    planted = chosen.randint(6, 25)
+    folder.mkdir(parents=True)
+    _git(folder, "init", "--quiet", "--initial-branch=main")
+    broken = ""
+    for commit in range(1, COMMITS + 1):
+        what = "begin"
+        if broken:
+            now["train.py"], what, broken = now["train.py"].removeprefix(broken), "mend", ""
+        elif commit == planted:
+            now[plant.file], what = now[plant.file].replace(plant.old, plant.new), plant.name
+            assert now[plant.file] != files[plant.file]
+        elif commit > 1:
+            what = chosen.choices(("comment", "slower", "rename", "break"), (6, 3, 1, 2))[0]
+            if what == "break" and commit + 1 not in (planted, COMMITS + 1):
+                broken = f"import no_such_module_{commit}\n"
+                now["train.py"] = broken + now["train.py"]
+            elif what == "slower":
+                now["train.py"] = re.sub(r"(?<=PAUSE_MS = )\d+", lambda m: str(int(m[0]) + 1), now["train.py"])
+            elif what == "rename":
+                one, other = sorted(("train_step", "one_step"), key=lambda name: name not in now["train.py"])
+                now["train.py"] = now["train.py"].replace(one, other)
+            else:
+                now["train.py"] = f"# Note {commit}.\n" + now["train.py"]
+        now["NOTES"] = f"{commit}\n"
+        for name, text in now.items():
+            (folder / name).write_text(text)
+        _git(folder, "add", "--all")
+        _git(folder, "commit", "--quiet", "--message", what)
+        commits.append(_git(folder, "rev-parse", "HEAD"))
+    return [*commits, str(planted)]
+
+
+def search(folder: Path, files: Files, plant: Plant, number: int, by: str) -> Searched:
+    """Make a history and search it."""
+    repository, result = folder / "repository", folder / "result.json"
+    *commits, planted = write_history(repository, files, plant, number)
+    command = [sys.executable, "-m", "overlapscope", "bisect", "--by", by, "--format", "json", "-o", str(result)]
+    root = str(Path(__file__).parents[1])
+    variables = os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": root}
+    variables.setdefault("OMP_NUM_THREADS", "1")
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, commits[0], commits[-1], "--", "python", "train.py"],
+        cwd=repository,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - began
+    (folder / "stderr").write_text(done.stderr)
+    found = json.loads(result.read_bytes()) if done.returncode in (0, 1) and result.exists() else None
+    first = commits.index(found["first"]["id"]) + 1 if found and found["first"] else None
+    outcome = "refused" if found is None else "range" if first is None else "wrong"
+    if first == int(planted):
+        outcome = "right"
+    judged = found["judged"] if found else []
+    skipped = sum(each["verdict"] == "skipped" for each in judged)
+    said = (done.stderr.splitlines() or [""])[-1]
+    load = round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
+    return Searched(
+        number, plant.name, int(planted), first, outcome, round(seconds, 1), len(judged), skipped, load, said
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--by", choices=("order", "step-time"), default="order")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    args = parser.parse_args()
+    files, plants = programs(args.gpu)
+    only = [int(number) for number in args.only.split(",") if number] or range(1, len(plants) + 1)
+    until = time.monotonic() + 60 * args.minutes
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bisect-")))
+        for _ in range(os.cpu_count() or 1 if args.busy else 0):
+            burner = subprocess.Popen([sys.executable, "-c", _BURN])
+            stack.callback(burner.wait)
+            stack.callback(burner.kill)
+        pool = stack.enter_context(ThreadPoolExecutor(args.jobs))
+
+        def one(number: int) -> Searched | None:
+            if time.monotonic() > until:
+                return None
+            done = search(work / str(number), files, plants[number - 1], number, args.by)
+            print(json.dumps(to_builtins(done)), flush=True)
+            return done
+
+        rows = [row for row in pool.map(one, only) if row is not None]
+    kind = f"{'gpu' if args.gpu else 'cpu'}-{args.by}-{'busy' if args.busy else 'idle'}"
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / f"bisect-{kind}.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
+    print(
+        f"\n| history of | {kind} | found | planted | judged | skipped | s | load |\n|---|---|---:|---:|---:|---:|---:|---:|"
+    )
+    for row in rows:
+        figures = row.found, row.planted, row.judged, row.skipped, round(row.seconds), row.load
+        print(f"| {row.plant} | {row.outcome} | {' | '.join(map(str, figures))} |")
+    counts = {
+        outcome: sum(row.outcome == outcome for row in rows) for outcome in ("right", "wrong", "range", "refused")
+    }
+    print(f"\n{kind}: {counts} of {len(rows)}")
+
+
+if __name__ == "__main__":
+    main()
