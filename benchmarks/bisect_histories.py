@@ -160,9 +160,8 @@ def main() -> None:
     kind = f"{'gpu' if args.gpu else 'cpu'}-{args.by}-{'busy' if args.busy else 'idle'}"
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / f"bisect-{kind}.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
-    print(
-        f"\n| history of | {kind} | found | planted | judged | skipped | s | load |\n|---|---|---:|---:|---:|---:|---:|---:|"
-    )
+    print(f"\n| history of | {kind} | found | planted | judged | skipped | s | load |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     for row in rows:
         figures = row.found, row.planted, row.judged, row.skipped, round(row.seconds), row.load
         print(f"| {row.plant} | {row.outcome} | {' | '.join(map(str, figures))} |")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ONLY_RANGE = 1
 """Exit code if skipped candidates leave several that may be the first bad one."""
+_EXAMPLE = "`overlapscope bisect GOOD BAD -- python train.py`"
 
 
 class BisectCommand:
@@ -51,41 +52,58 @@ class BisectCommand:
             "overlapscope bisect [options] GOOD BAD -- python SCRIPT [ARGUMENTS...]\n"
             "       overlapscope bisect [options] TRACE TRACE..."
         )
+        self._usage = parser.usage
         parser.add_argument(
-            "what", nargs="+", metavar="GOOD BAD", help="two commits, and after -- the program; or traces, oldest first"
+            "words",
+            nargs=argparse.REMAINDER,
+            metavar="GOOD BAD",
+            help="two commits, and after -- the program; or traces, oldest first",
         )
-        parser.add_argument("--setup", default="", metavar="COMMAND", help="shell command to run before each recording")
-        parser.add_argument(
-            "--by",
-            choices=("order", "step-time"),
-            default="order",
-            help="what decides: the order of calls, or the step's length, which takes several runs (default: order)",
-        )
-        parser.add_argument(
-            "--timeout",
-            type=_span,
-            metavar="TIME",
-            help="longest time for a commit, such as 5min (default: 5 times what others took, at least 2 minutes)",
-        )
-        rare = less_common(parser)
-        rare.add_argument(
-            "--run-options",
-            default="",
-            metavar="OPTIONS",
-            help="further options of `overlapscope run`, in one argument, such as '--steps-by loader --active 3'",
-        )
-        rare.add_argument("--anew", action="store_true", help="record all again, also what an earlier search recorded")
-        add_format(parser)
-        add_output(parser)
-        add_verbose(rare, "also list the commits that were judged")
+        _add_options(parser, less_common(parser))
 
     def run(self, args: argparse.Namespace) -> int:
+        # Options may stand before, between and after the commits, and those after `--` are the program's.
+        words: list[str] = args.words
+        end = words.index("--") if "--" in words else len(words)
+        again = argparse.ArgumentParser("overlapscope bisect", self._usage, allow_abbrev=False, add_help=False)
+        again.add_argument("words", nargs="*")
+        _add_options(again, again)
+        try:
+            again.parse_intermixed_args(words[:end], args)
+        except SystemExit as stop:
+            return int(stop.code or 0)
         check_output(args.output, force=args.force)
         from overlapscope.plugins.ci.bisect.document import document
 
-        found = _of_traces(args) if all(map(os.path.exists, args.what)) else _of_commits(args)
+        found = _of_commits(args, words[end + 1 :]) if end < len(words) else _of_traces(args)
         present(found, lambda: document(found), args, verbose=args.verbose)
         return DONE if found.first is not None else ONLY_RANGE
+
+
+def _add_options(parser: argparse.ArgumentParser, rare: argparse._ActionsContainer) -> None:
+    parser.add_argument("--setup", default="", metavar="COMMAND", help="shell command to run before each recording")
+    parser.add_argument(
+        "--by",
+        choices=("order", "step-time"),
+        default="order",
+        help="what decides: the order of calls, or the step's length, which takes several runs (default: order)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_span,
+        metavar="TIME",
+        help="longest time for a commit, such as 5min (default: 5 times what others took, at least 2 minutes)",
+    )
+    rare.add_argument(
+        "--run-options",
+        default="",
+        metavar="OPTIONS",
+        help="further options of `overlapscope run`, in one argument, such as '--steps-by loader --active 3'",
+    )
+    rare.add_argument("--anew", action="store_true", help="record all again, also what an earlier search recorded")
+    add_format(parser)
+    add_output(parser)
+    add_verbose(rare, "also list the commits that were judged")
 
 
 def _span(text: str) -> float:
@@ -101,12 +119,16 @@ def _of_traces(args: argparse.Namespace) -> Bisection:
 
     if args.by != "order":
         raise UsageError("stored traces are judged by order; leave out --by.")
+    if not all(map(os.path.exists, args.words)):
+        raise UsageError(f"name traces that exist, or two commits and a program: {_EXAMPLE}.")
     with Progress() as progress:
-        return bisect_traces(args.what, progress)
+        return bisect_traces(args.words, progress)
 
 
-def _of_commits(args: argparse.Namespace) -> Bisection:
-    good, bad, command = _split(args.what)
+def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
+    if len(args.words) != 2 or not command:
+        raise UsageError(f"name two commits and a program: {_EXAMPLE}.")
+    good, bad = args.words
     import shlex
 
     from overlapscope.plugins.ci.bisect.commits import Repository
@@ -138,11 +160,3 @@ def _of_commits(args: argparse.Namespace) -> Bisection:
             except KeyboardInterrupt:
                 progress.say("Interrupted; the same command continues.")
                 raise
-
-
-def _split(what: Sequence[str]) -> tuple[str, str, Sequence[str]]:
-    if len(what) < 3:
-        raise UsageError(
-            "name two commits and a program, `overlapscope bisect GOOD BAD -- python train.py`, or traces that exist."
-        )
-    return what[0], what[1], what[2:]

@@ -73,7 +73,7 @@ def program(command: Sequence[str], setup: str, repository: Repository) -> Progr
     while begin < len(words) and re.fullmatch("-[^mc]?|-[^mc-].*", words[begin]) and words[begin] != "-":
         begin += 1 + (words[begin] in _WITH_VALUE)
     if not words[begin:]:
-        raise UsageError("name a program after `--`, such as `-- python train.py`.")
+        raise UsageError("name a script after `--`, such as `-- python train.py`.")
     if not Path(words[begin]).suffix and words[begin] not in ("-m", "-c") and not Path(words[begin]).exists():
         raise UsageError(
             f"{words[begin]}: bisect starts Python itself, so name a script or a module: `-- python train.py`, or "
@@ -149,6 +149,8 @@ def _run(command: Sequence[str], directory: Path, values: Mapping[str, str], unt
         child.end(term_s=_TERM_S)
         # A process that left the group may hold the pipe open.
         reader.join(_TERM_S)
+        if not reader.is_alive():
+            child.stdout.close()
     output = b"".join(printed).decode(errors="replace")
     if not ended:
         raise Failed(f"{what} took too long (--timeout).", output)

@@ -133,7 +133,7 @@ class Session:
         Raises:
             UsageError: The commit is BAD.
         """
-        if self.outcomes[commit].confirmed and self.trace_of(commit).is_file():
+        if self.outcomes[commit].confirmed:
             return True
         candidate, before = self.repository.described(commit), verdict(self.outcomes[commit])
         self._progress.note(f"Recording {_shown(candidate)} again, to be sure")
@@ -219,8 +219,9 @@ class Session:
         disk.write(self.folder / "outcomes.json", [encode(self.outcomes)])
 
     def tidy(self, kept: Sequence[str]) -> None:
-        """Remove all recordings but those of some commits."""
-        names = {self.trace_of(commit) for commit in kept}
+        """Remove all recordings but those of some commits, and of those that were found before."""
+        found = [commit for commit, outcome in self.outcomes.items() if outcome.confirmed and outcome.lost]
+        names = {self.trace_of(commit) for commit in (*kept, *found)}
         for path in self.folder.glob("*.trace.json.gz"):
             if path not in names:
                 path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from overlapscope.contracts.compare import Promise
-from overlapscope.plugins.ci.bisect.judge import ByOrder, Border
+from overlapscope.plugins.ci.bisect.judge import Border, ByOrder
 from overlapscope.plugins.ci.bisect.result import Outcome, Verdict
 from overlapscope.plugins.ci.bisect.search import Found, Series, first_that_loses
 
