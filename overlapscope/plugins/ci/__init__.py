@@ -12,5 +12,6 @@ PLUGIN = Plugin(
             group="Keep it fixed",
         ),
     ),
+    kinds={"bisect": "a result of `overlapscope bisect`"},
     schemas={"bisect": f"{__name__}.bisect.result:Bisection"},
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,6 +150,8 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
         raise UsageError(f"--run-options: {error}.") from None
     runs = program(command, args.setup, repository)
     folder = folder_of(repository, ends[0], args.by, runs, options)
+    # The program runs in a session of its own, and would go on after us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with locked(folder):
         if args.anew:
             for path in folder.iterdir():

@@ -21,14 +21,14 @@ def document(found: Bisection) -> Document:
 
 def _blocks(found: Bisection) -> Iterator[Block]:
     bad = _name(found.bad)
-    does = "loses" if found.by == "order" else "has steps as long as"
-    what = f"what {bad} lost" if found.by == "order" else f"those of {bad}"
+    does = f"loses what {bad} loses" if found.by == "order" else f"has steps as long as those of {bad}"
     if found.first is not None:
-        yield Text(f"{_name(found.first)} is the first that {does} {what}.", "poor", strong=True)
+        text = f"is the first that {does}" if found.first != found.bad else "itself is the first that is bad"
+        yield Text(f"{_name(found.first)} {text}.", "poor", strong=True)
         if about := _about(found.first):
             yield Text(about)
     else:
-        yield Text(f"One of {len(found.possible)} is the first that {does} {what}.", "fair", strong=True)
+        yield Text(f"One of these {len(found.possible)} is the first that {does}.", "fair", strong=True)
         skipped = {each.candidate: each.reason for each in found.judged if each.verdict == "skipped"}
         yield Items(tuple(_possible(each, skipped.get(each, "")) for each in found.possible), few=10)
     for promise in found.lost:
@@ -36,7 +36,7 @@ def _blocks(found: Bisection) -> Iterator[Block]:
     if found.change:
         yield Code(clean_lines(found.change), title="What it changed", language="diff")
     if found.later:
-        yield Text(f"{bad} also loses what a later one lost: {clean(names(found.later), 400)}.")
+        yield Text(f"{bad} also loses this, which a later one lost: {clean(names(found.later), 400)}.")
     counts = [sum(each.verdict == verdict for each in found.judged) for verdict in _TONES]
     judged = listed(f"{count} {verdict}" for count, verdict in zip(counts, _TONES, strict=True) if count)
     yield Text(f"Judged: {judged}.", "muted")

@@ -6,6 +6,8 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from overlapscope.analysis.host import shown_line
 from overlapscope.base.words import plural
 from overlapscope.contracts.compare import Promise
@@ -139,8 +141,6 @@ def _by_time(session: Session, ends: Ends, verdicts: _Verdicts) -> tuple[Found, 
 
 def _with_code(session: Session, result: Bisection, command: str) -> Bisection:
     """Return the result with the change, and with commands that show the loss."""
-    from msgspec.structs import replace
-
     shown = next((line for each in result.lost if (line := shown_line(each.line))), None)
     first = result.first
     if first is None:
@@ -188,4 +188,7 @@ def bisect_traces(sources: Sequence[str], progress: Progress) -> Bisection:
     found = first_that_loses(
         Series(paths), (paths[0], paths[-1]), wanted, outcome_of, lambda path, verdict: True, verdicts.tell
     )
-    return verdicts.result("order", ends, found, wanted, outcomes.get(found.candidates[0], Outcome()))
+    result = verdicts.result("order", ends, found, wanted, outcomes.get(found.candidates[0], Outcome()))
+    comparison = ("diff",) if contract.host_ops is not None else ("contract", "diff")
+    shows = shlex.join(["overlapscope", *comparison, paths[0], found.candidates[-1]])
+    return replace(result, commands=(shows,))

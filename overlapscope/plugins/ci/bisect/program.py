@@ -128,6 +128,9 @@ def record(
         raise Failed("its directory is not in this commit.")
     if program.setup:
         _run(["/bin/sh", "-c", program.setup], directory, values, until, "--setup")
+    script = program.words[0]
+    if not script.startswith("-") and not (directory / script).exists():
+        raise Failed(f"{script} is not in this commit; --setup can copy it.")
     trace.unlink(missing_ok=True)
     recorder = ("-m", "overlapscope", "run", "--stop-after-recording", "--force", "-o", os.fspath(trace), *options)
     output = _run([program.python, *program.options, *recorder, *program.words], directory, values, until, "it")

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from overlapscope.commands import main
+from overlapscope.plugins.ci.bisect import program as program_module
 from overlapscope.plugins.ci.bisect import session
 from overlapscope.plugins.ci.bisect.commits import Repository
 from overlapscope.plugins.ci.bisect.program import program, variables
-from tests.support.helpers import TRACES
+from tests.support.helpers import TRACES, with_plain_steps
 
 KEEPS = str(TRACES / "further/training/prefetched.json.gz")
 LOSES = str(TRACES / "further/training/late.json.gz")
@@ -124,7 +125,8 @@ def test_an_interrupted_search_continues(
     good = project.records(KEEPS)
     for trace in (KEEPS, LOSES, LOSES):
         project.records(trace)
-    recorded, real = [], session.record
+    recorded: list[object] = []
+    real = program_module.record
 
     def interrupted(*arguments: object) -> None:
         if len(recorded) == 4:
@@ -206,6 +208,29 @@ def test_each_commit_begins_with_its_own_files_and_setup(project: Project) -> No
     project.commit(script.format(LOSES))
     (project.top / "data").write_text("untracked")
     assert project.bisect(good, "main", "--setup", f"ln -s {project.top}/data .") == 0
+
+
+def test_a_script_that_early_commits_lack_is_named(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
+    project.records(KEEPS)
+    project.git("mv", "train.py", "old.py")
+    project.git("commit", "-q", "-m", "move")
+    project.records(LOSES)
+    assert project.bisect("HEAD~", "main") == 2
+    assert "train.py is not in this commit; --setup can copy it" in capfd.readouterr().err
+
+
+def test_a_longer_step_is_found_by_time(project: Project, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    traces = [tmp_path / f"{ms}.json.gz" for ms in (50, 51, 60)]
+    for trace, ms in zip(traces, (50, 51, 60), strict=True):
+        with_plain_steps(Path(KEEPS), trace, ms * 1_000_000)
+    good = project.records(str(traces[0]))
+    project.records(str(traces[1]))
+    lost = project.records(str(traces[2]))
+    project.records(str(traces[2]))
+    assert project.bisect(good, "main", "--by", "step-time") == 0
+    assert f"{lost[:10]} is the first that has steps as long" in capfd.readouterr().out
+    assert project.bisect(good, "HEAD~2", "--by", "step-time") == 2
+    assert "not longer than GOOD's by more than noise" in capfd.readouterr().err
 
 
 def test_a_folder_that_early_commits_do_not_have_is_skipped(
