@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,13 +134,13 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
     good, bad = args.words
     import shlex
 
-    from overlapscope.plugins.ci.bisect.commits import Repository
+    from overlapscope.plugins.ci.bisect.commits import BisectedRepository
     from overlapscope.plugins.ci.bisect.find import bisect_commits
     from overlapscope.plugins.ci.bisect.program import program, shown
-    from overlapscope.plugins.ci.bisect.session import Session, folder_of, locked
+    from overlapscope.plugins.ci.bisect.session import RecordedCommits, folder_of, locked
     from overlapscope.render.progress import Progress
 
-    repository = Repository(Path.cwd())
+    repository = BisectedRepository(Path.cwd())
     ends = repository.commit(good), repository.commit(bad)
     repository.check_order(*ends)
     if repository.is_dirty():
@@ -150,15 +151,18 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
         raise UsageError(f"--run-options: {error}.") from None
     runs = program(command, args.setup, repository)
     folder = folder_of(repository, ends[0], args.by, runs, options)
-    # The program runs in a session of its own, and would go on after us.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with locked(folder):
+    with ExitStack() as stack:
+        # The program runs in a session of its own, and would go on after us.
+        former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        stack.callback(signal.signal, signal.SIGTERM, former)
+        stack.enter_context(locked(folder))
         if args.anew:
             for path in folder.iterdir():
                 if path.name != "lock":
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-        with Progress() as progress, repository.worktree(folder / "tree", ends[1].id) as tree:
-            session = Session(repository, runs, folder, tree, progress, args.by, options, args.timeout, ends)
+        tree = stack.enter_context(repository.worktree(folder / "tree", ends[1].id))
+        with Progress() as progress:
+            session = RecordedCommits(repository, runs, folder, tree, progress, args.by, options, args.timeout, ends)
             try:
                 return bisect_commits(session, ends, progress, shown(runs))
             except KeyboardInterrupt:

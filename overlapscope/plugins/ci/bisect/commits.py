@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from overlapscope.errors import UsageError
-from overlapscope.plugins.ci.bisect.result import Candidate
+from overlapscope.plugins.ci.bisect.result import BisectCandidate
 
 Mark = Literal["good", "bad", "skip"]
 
@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not _OF_REPOSITORY.fullmatch(name)}
 
 
-class Repository:
+class BisectedRepository:
     """The repository around a directory.
 
     Raises:
@@ -66,7 +66,7 @@ class Repository:
             raise UsageError(f"git {arguments[0]}: {said.splitlines()[-1].removeprefix('fatal: ')}")
         return done.stdout.rstrip("\n")
 
-    def commit(self, name: str) -> Candidate:
+    def commit(self, name: str) -> BisectCandidate:
         """Return the commit of a name. Raises UsageError."""
         try:
             number = self._git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
@@ -75,17 +75,17 @@ class Repository:
             raise UsageError(f"{name}: git knows no such commit.{hint}") from None
         return self.described(number.splitlines()[-1])
 
-    def described(self, number: str) -> Candidate:
+    def described(self, number: str) -> BisectCandidate:
         """Return a commit by its number."""
         fields = self._git("log", "-1", "--no-show-signature", f"--format={_FIELDS}", number).split("\0")
-        return Candidate(*fields)
+        return BisectCandidate(*fields)
 
     def parents(self, number: str, after: str) -> list[str]:
         """Return the parents of a commit, except those that are or come before another."""
         parents = self._git("rev-list", "--parents", "-n", "1", number).split()[1:]
         return [parent for parent in parents if not self._is_ancestor(parent, after)]
 
-    def check_order(self, good: Candidate, bad: Candidate) -> None:
+    def check_order(self, good: BisectCandidate, bad: BisectCandidate) -> None:
         """Raise UsageError unless one commit comes before the other."""
         if good.id == bad.id:
             raise UsageError(f"GOOD and BAD are the same commit, {good.short}; name two.")

@@ -9,7 +9,7 @@ from overlapscope.contracts.compare import Promise
 from overlapscope.documents.model import Block, Code, Document, Items, Section, Text, detail, with_code
 from overlapscope.documents.table import Cell, Table, Tone, table_of, words
 from overlapscope.plugins.ci.bisect.judge import names
-from overlapscope.plugins.ci.bisect.result import Bisection, Candidate, JudgedCandidate
+from overlapscope.plugins.ci.bisect.result import BisectCandidate, Bisection, JudgedCandidate
 
 _TONES: dict[str, Tone] = {"good": "good", "bad": "poor", "skipped": "fair"}
 
@@ -45,15 +45,15 @@ def _blocks(found: Bisection) -> Iterator[Block]:
     yield from detail("all verdicts", [_verdicts(found.judged)])
 
 
-def _name(candidate: Candidate) -> str:
+def _name(candidate: BisectCandidate) -> str:
     return clean(candidate.short)
 
 
-def _about(candidate: Candidate) -> str:
+def _about(candidate: BisectCandidate) -> str:
     return ", ".join(clean(part, 200) for part in (candidate.subject, candidate.author, candidate.date) if part)
 
 
-def _possible(candidate: Candidate, reason: str) -> str:
+def _possible(candidate: BisectCandidate, reason: str) -> str:
     about = clean(candidate.subject, 80)
     return f"{_name(candidate)}{f' {about}' if about else ''}{f': {clean(reason, 200)}' if reason else ''}"
 

@@ -23,19 +23,26 @@ from overlapscope.plugins.ci.bisect.judge import (
     names,
     same,
 )
-from overlapscope.plugins.ci.bisect.result import Bisection, By, Candidate, JudgedCandidate, Outcome, Verdict
-from overlapscope.plugins.ci.bisect.search import Commits, Found, Series, first_that_loses
-from overlapscope.plugins.ci.bisect.session import Session
+from overlapscope.plugins.ci.bisect.result import (
+    BisectCandidate,
+    Bisection,
+    BisectOutcome,
+    By,
+    JudgedCandidate,
+    Verdict,
+)
+from overlapscope.plugins.ci.bisect.search import Commits, Found, TraceSeries, first_that_loses
+from overlapscope.plugins.ci.bisect.session import RecordedCommits
 from overlapscope.reading import expand
 from overlapscope.render.progress import Progress
 
-Ends = tuple[Candidate, Candidate]
+Ends = tuple[BisectCandidate, BisectCandidate]
 
 
 class _Verdicts:
     """Verdicts so far, each printed when it is new."""
 
-    def __init__(self, progress: Progress, describe: Callable[[str], Candidate]) -> None:
+    def __init__(self, progress: Progress, describe: Callable[[str], BisectCandidate]) -> None:
         self._progress, self.describe = progress, describe
         self.judged: dict[str, JudgedCandidate] = {}
 
@@ -45,7 +52,7 @@ class _Verdicts:
             self._progress.say(f"{now.candidate.short} {verdict}: {reason}")
         self.judged[name] = now
 
-    def result(self, by: By, ends: Ends, found: Found, wanted: Sequence[Promise], outcome: Outcome) -> Bisection:
+    def result(self, by: By, ends: Ends, found: Found, wanted: Sequence[Promise], outcome: BisectOutcome) -> Bisection:
         """Return the result. `outcome` is that of the first bad candidate, if it is known."""
         some = tuple(map(self.describe, found.candidates))
         alone = len(some) == 1
@@ -66,7 +73,7 @@ class _Verdicts:
 # -- Commits -----------------------------------------------------------------------------------------
 
 
-def bisect_commits(session: Session, ends: Ends, progress: Progress, command: str) -> Bisection:
+def bisect_commits(session: RecordedCommits, ends: Ends, progress: Progress, command: str) -> Bisection:
     """Return the first bad commit.
 
     Args:
@@ -89,7 +96,7 @@ def bisect_commits(session: Session, ends: Ends, progress: Progress, command: st
     return _with_code(session, result, command)
 
 
-def _by_order(session: Session, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
+def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
     good, bad = ends
     session.begin(good)
     unstable = session.outcome_of_end(good, "GOOD")
@@ -101,7 +108,7 @@ def _by_order(session: Session, ends: Ends, verdicts: _Verdicts) -> tuple[Found,
     return found, wanted
 
 
-def _wanted(broken: Outcome, unstable: Outcome, bad: str) -> tuple[Promise, ...]:
+def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[Promise, ...]:
     """Return what BAD breaks and GOOD, recorded once more, does not. Raises UsageError if there is nothing."""
     varies = same(broken.lost, (*unstable.lost, *unstable.unknown))
     wanted = tuple(each for each in broken.lost if each not in varies)
@@ -116,7 +123,7 @@ def _wanted(broken: Outcome, unstable: Outcome, bad: str) -> tuple[Promise, ...]
     )
 
 
-def _by_time(session: Session, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
+def _by_time(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
     good, bad = ends
     runs = FEWEST_RUNS
     while True:
@@ -139,7 +146,7 @@ def _by_time(session: Session, ends: Ends, verdicts: _Verdicts) -> tuple[Found, 
     return Found(Commits(session.repository, session.tree).first_bad(good.id, bad.id, judge), ()), ()
 
 
-def _with_code(session: Session, result: Bisection, command: str) -> Bisection:
+def _with_code(session: RecordedCommits, result: Bisection, command: str) -> Bisection:
     """Return the result with the change, and with commands that show the loss."""
     shown = next((line for each in result.lost if (line := shown_line(each.line))), None)
     first = result.first
@@ -166,29 +173,29 @@ def bisect_traces(sources: Sequence[str], progress: Progress) -> Bisection:
     paths = [os.fspath(path) for path in expand(sources)]
     if len(paths) < 2:
         raise UsageError("name two traces or more, oldest first.")
-    ends = Candidate(paths[0]), Candidate(paths[-1])
+    ends = BisectCandidate(paths[0]), BisectCandidate(paths[-1])
     contract = contract_of(read_trace(paths[0]))
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, BisectOutcome] = {}
 
-    def outcome_of(path: str, left: int) -> Outcome:
+    def outcome_of(path: str, left: int) -> BisectOutcome:
         if path not in outcomes:
             progress.note(f"Reading {path}" + (f" ({plural(left, 'trace')} left)" if left else ""))
             try:
                 outcomes[path] = judged_by_order(contract, read_trace(path))
             except OverlapscopeError as error:
-                outcomes[path] = Outcome(problem=error.reason)
+                outcomes[path] = BisectOutcome(problem=error.reason)
         return outcomes[path]
 
     broken = outcome_of(paths[-1], 0)
     if broken.problem:
         raise UsageError(f"{paths[-1]}: can't be judged: {broken.problem}")
-    wanted = _wanted(broken, Outcome(), paths[-1])
-    verdicts = _Verdicts(progress, Candidate)
+    wanted = _wanted(broken, BisectOutcome(), paths[-1])
+    verdicts = _Verdicts(progress, BisectCandidate)
     verdicts.tell(paths[-1], *by_order(wanted)(broken))
     found = first_that_loses(
-        Series(paths), (paths[0], paths[-1]), wanted, outcome_of, lambda path, verdict: True, verdicts.tell
+        TraceSeries(paths), (paths[0], paths[-1]), wanted, outcome_of, lambda path, verdict: True, verdicts.tell
     )
-    result = verdicts.result("order", ends, found, wanted, outcomes.get(found.candidates[0], Outcome()))
+    result = verdicts.result("order", ends, found, wanted, outcomes.get(found.candidates[0], BisectOutcome()))
     comparison = ("diff",) if contract.host_ops is not None else ("contract", "diff")
     shows = shlex.join(["overlapscope", *comparison, paths[0], found.candidates[-1]])
     return replace(result, commands=(shows,))

@@ -17,7 +17,7 @@ from overlapscope.contracts.compare import Promise
 from overlapscope.contracts.judge import judge, promise
 from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugins.ci.bisect.result import Outcome, Verdict
+from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
 from overlapscope.report.model import build
 from overlapscope.trace.lost import FIGURES, HOST
 from overlapscope.trace.model import Trace
@@ -41,22 +41,22 @@ def contract_of(trace: Trace) -> Contract:
     return promise(trace, FIGURES if len(trace.gpu_ops) else HOST)
 
 
-def judged_by_order(contract: Contract, trace: Trace) -> Outcome:
+def judged_by_order(contract: Contract, trace: Trace) -> BisectOutcome:
     """Return the promises that a recording breaks."""
     try:
         _check_steps(trace)
         if (contract.host_ops is None) != bool(len(trace.gpu_ops)):
             uses = "a" if len(trace.gpu_ops) else "no"
-            return Outcome(problem=f"it uses {uses} GPU, unlike GOOD.")
+            return BisectOutcome(problem=f"it uses {uses} GPU, unlike GOOD.")
         result = build([analyze_trace(trace)]).traces[0]
         rests_on = FIGURES if len(trace.gpu_ops) else HOST
         obstacles, promises = judge(contract, trace, result, rests_on=rests_on)
     except OverlapscopeError as error:
-        return Outcome(problem=str(error))
+        return BisectOutcome(problem=str(error))
     if obstacles:
-        return Outcome(problem=obstacles[0].sentence)
+        return BisectOutcome(problem=obstacles[0].sentence)
     lost, unknown = (tuple(each for each in promises if each.result == kind) for kind in ("lost", "unknown"))
-    return Outcome(lost=lost, unknown=unknown)
+    return BisectOutcome(lost=lost, unknown=unknown)
 
 
 def _check_steps(trace: Trace) -> None:
@@ -77,13 +77,13 @@ def same(promises: Sequence[Promise], others: Collection[Promise], *, moved: boo
     return tuple(each for each in promises if key(each) in wanted)
 
 
-ByOrder = Callable[[Outcome], tuple[Verdict, str]]
+ByOrder = Callable[[BisectOutcome], tuple[Verdict, str]]
 
 
 def by_order(wanted: Sequence[Promise]) -> ByOrder:
     """Return the function that states whether a recording loses something of what is searched for, and why."""
 
-    def verdict(outcome: Outcome) -> tuple[Verdict, str]:
+    def verdict(outcome: BisectOutcome) -> tuple[Verdict, str]:
         if outcome.problem:
             return "skipped", outcome.problem
         if lost := same(outcome.lost, wanted):
@@ -146,7 +146,7 @@ class Border(Struct, frozen=True):
         good, bad = (f"{duration(fmean(side))} ({plural(len(side), 'run')})" for side in self.sides())
         return f"a step takes {bad}, GOOD's {good}"
 
-    def verdict(self, outcome: Outcome) -> tuple[Verdict, str] | None:
+    def verdict(self, outcome: BisectOutcome) -> tuple[Verdict, str] | None:
         """Return whether steps are as long as BAD's; None if more runs have to tell."""
         if outcome.problem:
             return "skipped", outcome.problem

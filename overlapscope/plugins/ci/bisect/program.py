@@ -20,7 +20,7 @@ from msgspec import Struct
 from overlapscope.base.child import ROOT, Child, how_it_ended
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
-from overlapscope.plugins.ci.bisect.commits import Repository, environment
+from overlapscope.plugins.ci.bisect.commits import BisectedRepository, environment
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
@@ -45,7 +45,7 @@ class Failed(Exception):
         self.reason, self.output = reason, output
 
 
-class Program(Struct, frozen=True):
+class BisectedProgram(Struct, frozen=True):
     """A program, as the user names it."""
 
     python: str
@@ -57,7 +57,7 @@ class Program(Struct, frozen=True):
     """Shell command to run before it; empty if there is none."""
 
 
-def program(command: Sequence[str], setup: str, repository: Repository) -> Program:
+def program(command: Sequence[str], setup: str, repository: BisectedRepository) -> BisectedProgram:
     """Return the program of a command line.
 
     Paths in the repository are made relative, since each commit has its own files there.
@@ -82,14 +82,16 @@ def program(command: Sequence[str], setup: str, repository: Repository) -> Progr
     here = repository.top / repository.inside
     python = sys.executable if os.sep not in first else os.path.abspath(first)
     inside = [os.path.relpath(word, here) if _is_in(word, repository.top) else word for word in words[begin:]]
-    return Program(python, tuple(words[:begin]), tuple(inside), setup)
+    return BisectedProgram(python, tuple(words[:begin]), tuple(inside), setup)
 
 
 def _is_in(path: str, top: Path) -> bool:
     return os.path.isabs(path) and Path(os.path.normpath(path)).is_relative_to(top)
 
 
-def variables(program: Program, repository: Repository, tree: Path, commits: Sequence[str]) -> dict[str, str]:
+def variables(
+    program: BisectedProgram, repository: BisectedRepository, tree: Path, commits: Sequence[str]
+) -> dict[str, str]:
     """Return the environment of the program in the worktree.
 
     Python finds the worktree's modules where it would find those of the user's tree, such as by PYTHONPATH or in a
@@ -120,7 +122,12 @@ def _outcome_of(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def record(
-    program: Program, directory: Path, values: Mapping[str, str], trace: Path, options: Sequence[str], limit_s: float
+    program: BisectedProgram,
+    directory: Path,
+    values: Mapping[str, str],
+    trace: Path,
+    options: Sequence[str],
+    limit_s: float,
 ) -> None:
     """Set the program up, run it in a directory and record it. Raises Failed."""
     until = time.monotonic() + limit_s
@@ -169,6 +176,6 @@ def _keep(pipe: IO[bytes], printed: deque[bytes]) -> None:
         printed.append(block)
 
 
-def shown(program: Program) -> str:
+def shown(program: BisectedProgram) -> str:
     """Return the command line as the user would write it."""
     return shlex.join(["python", *program.options, *program.words])

@@ -13,7 +13,7 @@ By = Literal["order", "step-time"]
 Verdict = Literal["good", "bad", "skipped"]
 
 
-class Candidate(Struct, frozen=True, order=True):
+class BisectCandidate(Struct, frozen=True, order=True):
     """A commit, or a stored trace."""
 
     id: str
@@ -28,7 +28,7 @@ class Candidate(Struct, frozen=True, order=True):
         return self.id[:10] if self.subject or self.author else self.id
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class BisectOutcome(Struct, frozen=True, kw_only=True):
     """What was found out about a commit or trace, whatever is searched for."""
 
     problem: str = ""
@@ -48,7 +48,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 class JudgedCandidate(Struct, frozen=True, kw_only=True):
     """A candidate with its verdict."""
 
-    candidate: Candidate
+    candidate: BisectCandidate
     verdict: Verdict
     reason: str
     """What it loses, how long its steps take, or why it was skipped."""
@@ -61,11 +61,11 @@ class Bisection(Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     by: By
-    good: Candidate
-    bad: Candidate
-    first: Candidate | None
+    good: BisectCandidate
+    bad: BisectCandidate
+    first: BisectCandidate | None
     """The first that is bad; None if that is one of `possible`."""
-    possible: tuple[Candidate, ...]
+    possible: tuple[BisectCandidate, ...]
     """Candidates that may be the first bad one, the others being skipped; empty if `first` is known."""
     lost: tuple[Promise, ...]
     """What the first bad one loses, or BAD if that is unknown."""

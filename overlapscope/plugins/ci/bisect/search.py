@@ -10,9 +10,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from overlapscope.contracts.compare import Promise
-from overlapscope.plugins.ci.bisect.commits import Repository
+from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.judge import ByOrder, by_order, same
-from overlapscope.plugins.ci.bisect.result import Outcome, Verdict
+from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
 
 Judge = Callable[[str, int], Verdict]
 """Function of a candidate and of the number of candidates left that returns the verdict on it."""
@@ -30,7 +30,7 @@ class Candidates(Protocol):
         """Return the candidates directly before one that come after GOOD."""
 
 
-class Series(Struct, frozen=True):
+class TraceSeries(Struct, frozen=True):
     """Candidates one after the other."""
 
     ids: Sequence[str]
@@ -57,7 +57,7 @@ class Series(Struct, frozen=True):
 class Commits(Struct, frozen=True):
     """Commits, searched by `git bisect` in a worktree."""
 
-    repository: Repository
+    repository: BisectedRepository
     tree: Path
 
     def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
@@ -86,7 +86,7 @@ def first_that_loses(
     candidates: Candidates,
     ends: tuple[str, str],
     wanted: tuple[Promise, ...],
-    outcome_of: Callable[[str, int], Outcome],
+    outcome_of: Callable[[str, int], BisectOutcome],
     repeats: Callable[[str, ByOrder], bool],
     tell: Tell,
 ) -> Found:

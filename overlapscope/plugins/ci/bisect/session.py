@@ -21,10 +21,10 @@ from overlapscope.base.words import clean, duration, plural
 from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.inputs import read_trace
-from overlapscope.plugins.ci.bisect.commits import Repository
+from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of
-from overlapscope.plugins.ci.bisect.program import LAST_LINES, Failed, Program, record, variables
-from overlapscope.plugins.ci.bisect.result import By, Candidate, Outcome
+from overlapscope.plugins.ci.bisect.program import LAST_LINES, BisectedProgram, Failed, record, variables
+from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By
 from overlapscope.plugins.ci.bisect.search import steps_left
 from overlapscope.reading.cache_folder import default_folder
 from overlapscope.render.progress import Progress
@@ -36,7 +36,7 @@ _PATIENCE: Final = 5
 _OPTIONS: Final[dict[By, tuple[str, ...]]] = {"order": ("--plain-steps", "0", "--stacks"), "step-time": ()}
 
 
-def folder_of(repository: Repository, good: Candidate, *settings: object) -> Path:
+def folder_of(repository: BisectedRepository, good: BisectCandidate, *settings: object) -> Path:
     """Return the folder of a search; the same search has the same folder. Raises UsageError."""
     cache = default_folder()
     if cache is None:
@@ -60,20 +60,20 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-class Session:
+class RecordedCommits:
     """What is known of commits, each recorded in the worktree when it is asked for."""
 
     def __init__(
         self,
-        repository: Repository,
-        program: Program,
+        repository: BisectedRepository,
+        program: BisectedProgram,
         folder: Path,
         tree: Path,
         progress: Progress,
         by: By,
         options: Sequence[str],
         timeout_s: float | None,
-        ends: tuple[Candidate, Candidate],
+        ends: tuple[BisectCandidate, BisectCandidate],
     ) -> None:
         """Read what an earlier search found out."""
         self.repository, self.program, self.folder, self.tree = repository, program, folder, tree
@@ -82,9 +82,9 @@ class Session:
         self._variables: dict[str, str] | None = None
         self._contract: Contract | None = None
         self._ends = ends
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, BisectOutcome] = {}
         with suppress(OSError, msgspec.DecodeError):
-            self.outcomes = decode((folder / "outcomes.json").read_bytes(), dict[str, Outcome])
+            self.outcomes = decode((folder / "outcomes.json").read_bytes(), dict[str, BisectOutcome])
         self._seconds = [each.seconds / max(1, len(each.steps_ns)) for each in self.outcomes.values()]
 
     def trace_of(self, commit: str) -> Path:
@@ -98,7 +98,7 @@ class Session:
 
     # -- By order -------------------------------------------------------------------------------------
 
-    def begin(self, good: Candidate) -> None:
+    def begin(self, good: BisectCandidate) -> None:
         """Record GOOD, whose contract judges the others. Raises UsageError if it has none."""
         if not self.trace_of(good.id).is_file():
             self._progress.note(f"Recording GOOD, {_shown(good)}")
@@ -109,7 +109,7 @@ class Session:
             self.trace_of(good.id).unlink()
             raise UsageError(f"GOOD ({good.short}) has no contract: {error}") from None
 
-    def outcome_of_end(self, end: Candidate, name: str) -> Outcome:
+    def outcome_of_end(self, end: BisectCandidate, name: str) -> BisectOutcome:
         """Return the outcome of GOOD, recorded once more, or of BAD. Raises UsageError if it can't be judged."""
         if end.id not in self.outcomes:
             self._progress.note(f"Recording {name}, {_shown(end)}")
@@ -119,7 +119,7 @@ class Session:
             self._keep(end.id, outcome)
         return self.outcomes[end.id]
 
-    def outcome_of(self, commit: str, left: int) -> Outcome:
+    def outcome_of(self, commit: str, left: int) -> BisectOutcome:
         """Return what is known of a commit by order, after recording it if necessary."""
         if commit not in self.outcomes:
             candidate = self.repository.described(commit)
@@ -144,26 +144,26 @@ class Session:
         reason = f"two recordings of it disagree: {before[1]}; {verdict(again)[1]}."
         if any(commit == end.id for end in self._ends):
             raise UsageError(f"{candidate.short}: {reason}")
-        self._keep(commit, Outcome(problem=reason))
+        self._keep(commit, BisectOutcome(problem=reason))
         return False
 
-    def _judged(self, candidate: Candidate, trace: Path | None = None) -> Outcome:
+    def _judged(self, candidate: BisectCandidate, trace: Path | None = None) -> BisectOutcome:
         assert self._contract is not None
         began, trace = time.monotonic(), trace or self.trace_of(candidate.id)
         try:
             self._record(candidate, trace)
             outcome = judged_by_order(self._contract, read_trace(trace, cache=False))
         except Failed as failed:
-            outcome = Outcome(problem=failed.reason)
+            outcome = BisectOutcome(problem=failed.reason)
         except OverlapscopeError as error:
-            outcome = Outcome(problem=str(error))
+            outcome = BisectOutcome(problem=str(error))
         return replace(outcome, seconds=time.monotonic() - began)
 
     # -- By time --------------------------------------------------------------------------------------
 
-    def timed(self, candidate: Candidate, runs: int, left: int = 0, name: str = "") -> Outcome:
+    def timed(self, candidate: BisectCandidate, runs: int, left: int = 0, name: str = "") -> BisectOutcome:
         """Return the step times of at least so many runs of a commit. Raises UsageError if an end can't be timed."""
-        while len((known := self.outcomes.get(candidate.id, Outcome())).steps_ns) < runs and not known.problem:
+        while len((known := self.outcomes.get(candidate.id, BisectOutcome())).steps_ns) < runs and not known.problem:
             self.announce(candidate, left, run=len(known.steps_ns) + 1)
             began = time.monotonic()
             try:
@@ -181,7 +181,7 @@ class Session:
 
     # -- Recording ------------------------------------------------------------------------------------
 
-    def announce(self, candidate: Candidate, left: int, run: int = 1) -> None:
+    def announce(self, candidate: BisectCandidate, left: int, run: int = 1) -> None:
         """Show what is recorded now, and how long the search may take."""
         steps = steps_left(left)
         mean = fmean(self._seconds) if self._seconds else 0.0
@@ -190,7 +190,7 @@ class Session:
         again = f", run {run}" if run > 1 else ""
         self._progress.note(f"Recording {_shown(candidate)}{again}{more}")
 
-    def _must_record(self, good: Candidate, name: str) -> None:
+    def _must_record(self, good: BisectCandidate, name: str) -> None:
         try:
             self._record(good, self.trace_of(good.id))
         except Failed as failed:
@@ -198,7 +198,7 @@ class Session:
                 self._progress.say(line)
             raise UsageError(f"{name} ({good.short}) can't be recorded: {failed.reason}") from None
 
-    def _record(self, candidate: Candidate, trace: Path) -> None:
+    def _record(self, candidate: BisectCandidate, trace: Path) -> None:
         """Record a commit. Raises Failed."""
         began = time.monotonic()
         try:
@@ -214,7 +214,7 @@ class Session:
         record(self.program, self.tree / self.repository.inside, self._variables, trace, self._options, limit_s)
         self._seconds.append(time.monotonic() - began)
 
-    def _keep(self, commit: str, outcome: Outcome) -> None:
+    def _keep(self, commit: str, outcome: BisectOutcome) -> None:
         self.outcomes[commit] = outcome
         disk.write(self.folder / "outcomes.json", [encode(self.outcomes)])
 
@@ -227,5 +227,5 @@ class Session:
                 path.unlink(missing_ok=True)
 
 
-def _shown(candidate: Candidate) -> str:
+def _shown(candidate: BisectCandidate) -> str:
     return f"{candidate.short} {clean(candidate.subject, 60)}".rstrip()

@@ -13,7 +13,7 @@ import pytest
 from overlapscope.commands import main
 from overlapscope.plugins.ci.bisect import program as program_module
 from overlapscope.plugins.ci.bisect import session
-from overlapscope.plugins.ci.bisect.commits import Repository
+from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.program import program, variables
 from tests.support.helpers import TRACES, with_plain_steps
 
@@ -252,7 +252,7 @@ def test_python_imports_the_modules_of_the_commit(project: Project, monkeypatch:
     commit = project.records(KEEPS)
     (project.top / "notes").mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{project.top}/src:/elsewhere:{project.top}/notes")
-    repository, tree = Repository(project.top), Path("/tree")
+    repository, tree = BisectedRepository(project.top), Path("/tree")
     values = variables(program(["python", "train.py"], "", repository), repository, tree, [commit])
     places = values["PYTHONPATH"].split(os.pathsep)
     assert places[:3] == ["/tree/src", "/elsewhere", f"{project.top}/notes"]
@@ -260,7 +260,7 @@ def test_python_imports_the_modules_of_the_commit(project: Project, monkeypatch:
 
 def test_a_script_is_that_of_the_commit(project: Project) -> None:
     project.records(KEEPS)
-    repository = Repository(project.top)
+    repository = BisectedRepository(project.top)
     named = program(["python", "-u", "-X", "dev", str(project.top / "train.py"), "-m", "x"], "", repository)
     assert (named.options, named.words) == (("-u", "-X", "dev"), ("train.py", "-m", "x"))
     assert program(["train.py"], "", repository).words == ("train.py",)
@@ -271,4 +271,4 @@ def test_git_looks_at_the_repository_here(project: Project, monkeypatch: pytest.
     """Hooks set GIT_DIR."""
     commit = project.records(KEEPS)
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert Repository(project.top).commit("main").id == commit
+    assert BisectedRepository(project.top).commit("main").id == commit

@@ -8,8 +8,8 @@ import pytest
 
 from overlapscope.contracts.compare import Promise
 from overlapscope.plugins.ci.bisect.judge import Border, ByOrder
-from overlapscope.plugins.ci.bisect.result import Outcome, Verdict
-from overlapscope.plugins.ci.bisect.search import Found, Series, first_that_loses
+from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
+from overlapscope.plugins.ci.bisect.search import Found, TraceSeries, first_that_loses
 
 
 def sync(function: str, line: int = 7) -> Promise:
@@ -22,11 +22,13 @@ def copy(line: int) -> Promise:
     return Promise(result="lost", part="amount", name=name, message="")
 
 
-def found(history: str, losses: Mapping[str, Outcome], again: Mapping[str, Outcome] | None = None) -> tuple[Found, str]:
+def found(
+    history: str, losses: Mapping[str, BisectOutcome], again: Mapping[str, BisectOutcome] | None = None
+) -> tuple[Found, str]:
     """Return the result of a search in which each letter is a candidate that has the outcome of that letter, and the
     verdicts in their order. `again` has outcomes of a second recording."""
     ids = [str(number) for number in range(len(history))]
-    known = {number: losses.get(letter, Outcome()) for number, letter in zip(ids, history, strict=True)}
+    known = {number: losses.get(letter, BisectOutcome()) for number, letter in zip(ids, history, strict=True)}
     confirmed: set[str] = set()
     verdicts = []
 
@@ -38,16 +40,18 @@ def found(history: str, losses: Mapping[str, Outcome], again: Mapping[str, Outco
         if candidate in confirmed or second is None or verdict(second)[0] == verdict(known[candidate])[0]:
             return True
         confirmed.add(candidate)
-        known[candidate] = Outcome(problem="two recordings disagree")
+        known[candidate] = BisectOutcome(problem="two recordings disagree")
         return False
 
     wanted = known[ids[-1]].lost
-    result = first_that_loses(Series(ids), (ids[0], ids[-1]), wanted, lambda each, left: known[each], repeats, tell)
+    result = first_that_loses(
+        TraceSeries(ids), (ids[0], ids[-1]), wanted, lambda each, left: known[each], repeats, tell
+    )
     return result, " ".join(verdicts)
 
 
-A, B, C = (Outcome(lost=(sync(name),)) for name in ("step", "log", "train_step"))
-BROKEN = Outcome(problem="it exited with code 1")
+A, B, C = (BisectOutcome(lost=(sync(name),)) for name in ("step", "log", "train_step"))
+BROKEN = BisectOutcome(problem="it exited with code 1")
 
 
 @pytest.mark.parametrize("first", range(1, 30))
@@ -66,18 +70,18 @@ def test_candidates_that_cannot_be_judged_are_skipped_and_stay_in_doubt(first: i
 
 def test_a_loss_that_bad_keeps_is_not_the_one_that_is_searched_for() -> None:
     """Another loss came and went before."""
-    first = Outcome(lost=(copy(3),))
+    first = BisectOutcome(lost=(copy(3),))
     assert found("..CCCC....AAAA", {"C": first, "A": A})[0].candidates == ["10"]
 
 
 def test_of_two_losses_the_earlier_is_found_and_says_what_it_loses() -> None:
-    both = Outcome(lost=(sync("step"), copy(3)))
+    both = BisectOutcome(lost=(sync("step"), copy(3)))
     result, _ = found("....AAAA22", {"A": A, "2": both})
     assert (result.candidates, result.lost) == (["4"], A.lost)
 
 
 def test_a_line_that_moves_is_the_same_loss() -> None:
-    early, late = Outcome(lost=(copy(3),)), Outcome(lost=(copy(14),))
+    early, late = BisectOutcome(lost=(copy(3),)), BisectOutcome(lost=(copy(14),))
     assert found("...eeelll", {"e": early, "l": late})[0].candidates == ["3"]
 
 
@@ -87,7 +91,7 @@ def test_a_loss_is_followed_through_a_function_that_was_renamed() -> None:
 
 
 def test_a_second_wait_elsewhere_is_not_taken_for_a_rename() -> None:
-    both = Outcome(lost=(*A.lost, *B.lost))
+    both = BisectOutcome(lost=(*A.lost, *B.lost))
     ids = "...AAAA2222"
     assert found(ids, {"A": A, "2": both})[0].candidates == ["3"]
     assert found("...AAAA....BBB", {"A": A, "B": B})[0].candidates == ["11"]
@@ -95,12 +99,12 @@ def test_a_second_wait_elsewhere_is_not_taken_for_a_rename() -> None:
 
 def test_a_verdict_that_does_not_repeat_is_no_verdict() -> None:
     """The 7th was judged bad once, and isn't."""
-    result, _ = found("." * 7 + "A" + "." * 7 + "AAAA", {"A": A}, {"7": Outcome()})
+    result, _ = found("." * 7 + "A" + "." * 7 + "AAAA", {"A": A}, {"7": BisectOutcome()})
     assert result.candidates == ["15"]
 
 
 def test_what_is_uncertain_is_skipped() -> None:
-    unsure = Outcome(unknown=A.lost)
+    unsure = BisectOutcome(unknown=A.lost)
     assert found("...?AAA", {"A": A, "?": unsure})[0].candidates == ["3", "4"]
 
 
@@ -110,10 +114,13 @@ def test_what_is_uncertain_is_skipped() -> None:
 def test_steps_near_the_border_take_more_runs() -> None:
     border = Border(good_ns=(100, 102, 98), bad_ns=(120, 118, 122))
     assert border.differs
-    assert border.verdict(Outcome(steps_ns=(101,))) == ("good", "a step takes 101 ns (1 run)")
-    assert border.verdict(Outcome(steps_ns=(125,))) == ("bad", "a step takes 125 ns (1 run)")
-    assert border.verdict(Outcome(steps_ns=(111,))) is None
-    assert border.verdict(Outcome(steps_ns=(111,) * 12)) == ("skipped", "a step takes 111 ns (12 runs), between both")
+    assert border.verdict(BisectOutcome(steps_ns=(101,))) == ("good", "a step takes 101 ns (1 run)")
+    assert border.verdict(BisectOutcome(steps_ns=(125,))) == ("bad", "a step takes 125 ns (1 run)")
+    assert border.verdict(BisectOutcome(steps_ns=(111,))) is None
+    assert border.verdict(BisectOutcome(steps_ns=(111,) * 12)) == (
+        "skipped",
+        "a step takes 111 ns (12 runs), between both",
+    )
 
 
 @pytest.mark.parametrize("bad", [(100, 103, 99), (95, 80, 140), (90, 91, 92)])
