@@ -1,4 +1,4 @@
-"""Programs whose overlap is lost by one change, for `bisect_histories`: files, and changes of their text by name."""
+"""Programs with overlap, and changes that lose some of it, for `bisect_histories`: files, and changes of their text."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ class BisectCommand:
     what BAD breaks of GOOD's contract (see `overlapscope contract`). Commits
     that don't run, record no steps or can't be judged are skipped.
 
-    A commit has only the files that git tracks. --setup brings what else the
-    program needs:
+    A commit has only the files that git tracks. --setup adds other files that
+    the program needs:
     overlapscope bisect v1.2 main --setup "ln -s $PWD/data ." -- python train.py
 
     Ctrl-C ends it, and the same command continues. With traces instead of
-    commits, it finds the first one that lost what the last one lost:
+    commits, it finds the first trace with the losses of the last:
     overlapscope bisect traces/*.json.gz
 
     The exit code is 0 if one commit or trace was found; 1 if several may be

@@ -1,6 +1,6 @@
 """The commits of a repository, searched by `git bisect` in a worktree of its own.
 
-Nothing of the user's changes: not the working tree, the index or a branch, and no hook runs.
+The user's working tree, index and branches stay as they are, and no hook runs.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def bisect_commits(session: RecordedCommits, ends: Ends, progress: Progress, com
         command: Command line of the program.
 
     Raises:
-        UsageError: GOOD or BAD can't be judged, or there is no difference.
+        UsageError: GOOD or BAD can't be judged, or they don't differ.
     """
     verdicts = _Verdicts(progress, session.repository.described)
     if session.outcomes:

@@ -25,7 +25,7 @@ from overlapscope.trace.model import Trace
 _LINE = re.compile(r":\d+")
 _PLACE = re.compile(r"(?:, [^,()]+ in [^,()]+| \([^()]*\))$|:\d+| [\d.]+ [kMG]?B")
 LEAST_CHANGE: Final = 0.03
-"""Smallest change of a step time to search for, as a fraction. Recordings of one program differ by that."""
+"""Smallest change of a step time to search for, as a fraction. Recordings of the same program differ by that."""
 SURE: Final = 3.0
 """Number of standard errors between a mean and the border, for a verdict."""
 FEWEST_RUNS: Final = 3
@@ -81,7 +81,7 @@ ByOrder = Callable[[BisectOutcome], tuple[Verdict, str]]
 
 
 def by_order(wanted: Sequence[Promise]) -> ByOrder:
-    """Return the function that states whether a recording loses something of what is searched for, and why."""
+    """Return a function that judges outcomes by the losses that are searched for, and gives the reason."""
 
     def verdict(outcome: BisectOutcome) -> tuple[Verdict, str]:
         if outcome.problem:
@@ -135,7 +135,7 @@ class Border(Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        """Whether BAD's steps are longer by more than the noise of the means."""
+        """True if BAD's steps are longer by more than the noise of the means."""
         good, bad = map(fmean, self.sides())
         error = self.noise_ns * sqrt(sum(1 / len(side) for side in self.sides()))
         return bad - good > max(LEAST_CHANGE * good, SURE * error)

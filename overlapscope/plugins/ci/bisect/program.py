@@ -147,7 +147,7 @@ def record(
 
 
 def _run(command: Sequence[str], directory: Path, values: Mapping[str, str], until: float, what: str) -> str:
-    """Run a command and return the end of what it printed. Raises Failed if it fails or takes too long."""
+    """Run a command and return the end of its output. Raises Failed if it fails or takes too long."""
     child = Child(command, cwd=directory, env=values, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert child.stdout is not None
     printed: deque[bytes] = deque(maxlen=_KEPT)

@@ -29,7 +29,7 @@ class BisectCandidate(Struct, frozen=True, order=True):
 
 
 class BisectOutcome(Struct, frozen=True, kw_only=True):
-    """What was found out about a commit or trace, whatever is searched for."""
+    """Facts about a commit or trace, from which each search gets its verdict."""
 
     problem: str = ""
     """Reason why it can't be judged; empty if it can."""
@@ -51,7 +51,7 @@ class JudgedCandidate(Struct, frozen=True, kw_only=True):
     candidate: BisectCandidate
     verdict: Verdict
     reason: str
-    """What it loses, how long its steps take, or why it was skipped."""
+    """Its losses, its step time, or the reason to skip it."""
 
 
 class Bisection(Struct, frozen=True, kw_only=True):
@@ -68,9 +68,9 @@ class Bisection(Struct, frozen=True, kw_only=True):
     possible: tuple[BisectCandidate, ...]
     """Candidates that may be the first bad one, the others being skipped; empty if `first` is known."""
     lost: tuple[Promise, ...]
-    """What the first bad one loses, or BAD if that is unknown."""
+    """Losses of the first bad one, or of BAD if that is unknown."""
     later: tuple[Promise, ...]
-    """What BAD loses besides, which a later one lost."""
+    """Losses of BAD that a later one brought."""
     change: str
     """Lines that the first bad commit changed in the file that loses it, as a diff; empty if unknown."""
     judged: tuple[JudgedCandidate, ...]

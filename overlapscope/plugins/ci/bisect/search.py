@@ -27,7 +27,7 @@ class Candidates(Protocol):
         """Return the first bad candidate, or all that may be it since they are skipped."""
 
     def before(self, candidate: str, good: str) -> Sequence[str]:
-        """Return the candidates directly before one that come after GOOD."""
+        """Return the predecessors of a candidate that come after GOOD."""
 
 
 class TraceSeries(Struct, frozen=True):
@@ -74,12 +74,12 @@ class Commits(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """Where the search ended."""
+    """The end of a search."""
 
     candidates: Sequence[str]
     """The first bad candidate, or all that may be it."""
     lost: tuple[Promise, ...]
-    """What the first bad one loses of what was searched for; or what was searched for."""
+    """Losses of the first bad one that were searched for; all of these if it is unknown."""
 
 
 def first_that_loses(
@@ -96,14 +96,14 @@ def first_that_loses(
     verdicts on the first one and on those before it must repeat; if one doesn't, that candidate is skipped.
 
     Args:
-        candidates: Where to search.
+        candidates: The candidates.
         ends: GOOD and BAD.
-        wanted: What to search for.
-        outcome_of: Returns what is known of a candidate, after recording it if necessary. It is told how many may be
-            the first bad one.
+        wanted: Losses to search for.
+        outcome_of: Returns the outcome of a candidate, after recording it if necessary. It also gets the number of
+            candidates that may be the first bad one.
         repeats: Returns whether another recording of a candidate gets the same verdict. If not, its outcome is a
             problem afterwards.
-        tell: Is told each verdict and its reason.
+        tell: Shows each verdict and its reason.
     """
     good, bad = ends
     verdict = by_order(wanted)

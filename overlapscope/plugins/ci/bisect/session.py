@@ -32,7 +32,7 @@ from overlapscope.version import __version__
 
 _LEAST_LIMIT_S: Final = 120.0
 _PATIENCE: Final = 5
-"""Maximum time of a commit, as a multiple of what the slower of GOOD and BAD took, unless the user states it."""
+"""Maximum time of a commit, as a multiple of the longest recording so far, unless the user states it."""
 _OPTIONS: Final[dict[By, tuple[str, ...]]] = {"order": ("--plain-steps", "0", "--stacks"), "step-time": ()}
 
 
@@ -61,7 +61,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class RecordedCommits:
-    """What is known of commits, each recorded in the worktree when it is asked for."""
+    """The outcomes of commits, each recorded in the worktree when it is asked for."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class RecordedCommits:
         return self.outcomes[end.id]
 
     def outcome_of(self, commit: str, left: int) -> BisectOutcome:
-        """Return what is known of a commit by order, after recording it if necessary."""
+        """Return the outcome of a commit by order, after recording it if necessary."""
         if commit not in self.outcomes:
             candidate = self.repository.described(commit)
             self.announce(candidate, left)
