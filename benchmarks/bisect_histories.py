@@ -8,7 +8,9 @@ comments, rename a function, only make steps longer, or don't run. Each reposito
     python -m benchmarks.bisect_histories --out DIR --by step-time --jobs 1
 
 `--gpu` takes programs for a GPU, `--only 1,5` some histories, `--minutes 8` begins none after that time. It prints a
-table, and writes `DIR/bisect-KIND.json`. The page is docs/evaluation/bisect.md.
+table, and writes `DIR/bisect-KIND.json`, which is kept in `benchmarks/measured`. From these it writes the page:
+
+    python -m benchmarks.bisect_histories --page                           # docs/evaluation/bisect.md
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 
+import msgspec
 from msgspec import Struct, to_builtins
 
 from benchmarks.bisect_programs import Files, Plant, programs
 
 COMMITS = 30
+_HERE = Path(__file__).parent
+_OUTCOMES = ("right", "wrong", "range", "refused")
 _BURN = "while True: pass"
 
 
@@ -99,7 +105,7 @@ def search(folder: Path, files: Files, plant: Plant, number: int, by: str) -> Se
     repository, result = folder / "repository", folder / "result.json"
     *commits, planted = write_history(repository, files, plant, number)
     command = [sys.executable, "-m", "overlapscope", "bisect", "--by", by, "--format", "json", "-o", str(result)]
-    root = str(Path(__file__).parents[1])
+    root = str(_HERE.parent)
     variables = os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": root}
     variables.setdefault("OMP_NUM_THREADS", "1")
     began = time.monotonic()
@@ -128,6 +134,31 @@ def search(folder: Path, files: Files, plant: Plant, number: int, by: str) -> Se
     )
 
 
+def page(folder: Path) -> str:
+    """Return the page about the results in a folder."""
+    results = {
+        path.stem.removeprefix("bisect-"): msgspec.json.decode(path.read_bytes(), type=list[Searched])
+        for path in sorted(folder.glob("bisect-*.json"))
+    }
+    summary = [
+        f"| machine, by, other processes | histories | {' | '.join(_OUTCOMES)} | s | load |",
+        "|---|" + "---:|" * 7,
+    ]
+    for kind, rows in results.items():
+        counts = [sum(row.outcome == outcome for row in rows) for outcome in _OUTCOMES]
+        means = f"{fmean(row.seconds for row in rows):.0f} | {fmean(row.load for row in rows):.1f}"
+        summary.append(f"| {kind.replace('-', ', ')} | {len(rows)} | {' | '.join(map(str, counts))} | {means} |")
+    plants = {(kind.partition("-")[0], row.plant): None for kind, rows in results.items() for row in rows}
+    table = [f"| lost | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
+    for machine, plant in plants:
+        found = [
+            next((row.outcome for row in rows if row.plant == plant and kind.startswith(machine)), "")
+            for kind, rows in results.items()
+        ]
+        table.append(f"| {machine}: {plant} | {' | '.join(found)} |")
+    return (_HERE / "bisect_page.md").read_text().format(summary="\n".join(summary), rows="\n".join(table))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
@@ -137,7 +168,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--page", action="store_true")
     args = parser.parse_args()
+    if args.page:
+        (_HERE.parent / "docs" / "evaluation" / "bisect.md").write_text(page(_HERE / "measured"))
+        return
     files, plants = programs(args.gpu)
     only = [int(number) for number in args.only.split(",") if number] or range(1, len(plants) + 1)
     until = time.monotonic() + 60 * args.minutes
@@ -165,9 +200,7 @@ def main() -> None:
     for row in rows:
         figures = row.found, row.planted, row.judged, row.skipped, round(row.seconds), row.load
         print(f"| {row.plant} | {row.outcome} | {' | '.join(map(str, figures))} |")
-    counts = {
-        outcome: sum(row.outcome == outcome for row in rows) for outcome in ("right", "wrong", "range", "refused")
-    }
+    counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in _OUTCOMES}
     print(f"\n{kind}: {counts} of {len(rows)}")
 
 

@@ -61,7 +61,7 @@ from loading import loader
 from metrics import Mean
 
 PAUSE_MS = 1
-STEPS = 60
+STEPS = 2000
 
 
 def noise(number):
@@ -186,7 +186,7 @@ from metrics import Mean
 from pipeline import upload
 
 PAUSE_MS = 1
-STEPS = 60
+STEPS = 2000
 ROWS, WIDTH = 4096, 1024
 
 
