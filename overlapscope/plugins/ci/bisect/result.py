@@ -37,6 +37,8 @@ class BisectOutcome(Struct, frozen=True, kw_only=True):
     """Promises of GOOD's contract that it breaks."""
     unknown: tuple[Promise, ...] = ()
     """Promises that can't be judged."""
+    gone: tuple[str, ...] = ()
+    """Copies and collectives of GOOD's that it doesn't have."""
     steps_ns: tuple[int, ...] = ()
     """Step times without the profiler, one for each run."""
     confirmed: bool = False

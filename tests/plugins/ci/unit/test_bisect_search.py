@@ -108,6 +108,13 @@ def test_what_is_uncertain_is_skipped() -> None:
     assert found("...?AAA", {"A": A, "?": unsure})[0].candidates == ["3", "4"]
 
 
+def test_a_copy_that_is_gone_for_a_while_is_no_sign_of_overlap() -> None:
+    """The loss is older than the commits without the copy."""
+    copied = Promise(result="lost", part="overlap", name="overlap of H2D 16.8 MB (train.py:7)", message="")
+    lost, without = BisectOutcome(lost=(copied,)), BisectOutcome(gone=("H2D 16.8 MB (train.py:7)",))
+    assert found("..LLL---LLL", {"L": lost, "-": without})[0].candidates == ["2"]
+
+
 # -- By time -----------------------------------------------------------------------------------------
 
 
