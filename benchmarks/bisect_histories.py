@@ -1,16 +1,16 @@
 """Does `overlapscope bisect` find the commit that lost overlap, on an idle and on a busy machine, by order and by time?
 
 20 repositories of 30 commits are made, each from a program with overlap. One commit loses some of it. Others change
-comments, rename a function, only make steps longer, or don't run. Each repository is searched, some at a time:
+comments, rename a function, only make steps longer, or don't run. Each repository is searched, some at a time, once for
+each arm: `order-idle`, `order-busy` (beside a busy process for each core), `step-time-idle` and `step-time-busy`.
 
-    python -m benchmarks.bisect_histories --out DIR                        # all, by order, idle
-    python -m benchmarks.bisect_histories --out DIR --busy                 # beside a busy process for each core
-    python -m benchmarks.bisect_histories --out DIR --by step-time --jobs 1
+    python -m benchmarks.bisect_histories --out DIR --jobs 2                         # by order, idle and busy
+    python -m benchmarks.bisect_histories --out DIR --gpu --jobs 10 --minutes 7.5    # the same on a GPU
+    python -m benchmarks.bisect_histories --out DIR --gpu --jobs 2 --minutes 5 --only 1,7,12,20 step-time-idle
+    python -m benchmarks.bisect_histories --page                                     # writes docs/evaluation/bisect.md
 
-`--gpu` takes programs for a GPU, `--only 1,5` some histories, `--minutes 8` begins none after that time. It prints a
-table, and writes `DIR/bisect-KIND.json`, which is kept in `benchmarks/measured`. From these it writes the page:
-
-    python -m benchmarks.bisect_histories --page                           # docs/evaluation/bisect.md
+`--only 1,5` takes some histories. The minutes are shared by the arms, and a search that isn't done by then is left out.
+Each arm prints a table, and writes `DIR/bisect-MACHINE-ARM.json`, which is kept in `benchmarks/measured` for the page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from benchmarks.bisect_programs import Files, Plant, programs
 COMMITS = 30
 _HERE = Path(__file__).parent
 _OUTCOMES = ("right", "wrong", "range", "refused")
-_BURN = "while True: pass"
 
 
 class Searched(Struct, frozen=True):
@@ -100,34 +99,32 @@ def write_history(folder: Path, files: Files, plant: Plant, number: int) -> list
     return [*commits, str(planted)]
 
 
-def search(folder: Path, files: Files, plant: Plant, number: int, by: str) -> Searched:
-    """Make a history and search it."""
+def search(folder: Path, files: Files, plant: Plant, number: int, by: str, until: float) -> Searched | None:
+    """Make a history and search it; None if that takes too long."""
     repository, result = folder / "repository", folder / "result.json"
     *commits, planted = write_history(repository, files, plant, number)
     command = [sys.executable, "-m", "overlapscope", "bisect", "--by", by, "--format", "json", "-o", str(result)]
-    root = str(_HERE.parent)
-    variables = os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": root}
+    command += [commits[0], commits[-1], "--", "python", "train.py"]
+    variables = os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(_HERE.parent)}
     variables.setdefault("OMP_NUM_THREADS", "1")
     began = time.monotonic()
-    done = subprocess.run(
-        [*command, commits[0], commits[-1], "--", "python", "train.py"],
-        cwd=repository,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with (folder / "stderr").open("wb") as errors:
+        process = subprocess.Popen(command, cwd=repository, env=variables, stdin=subprocess.DEVNULL, stderr=errors)
+        try:
+            process.wait(max(0.0, until - began))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+            return None
     seconds = time.monotonic() - began
-    (folder / "stderr").write_text(done.stderr)
-    found = json.loads(result.read_bytes()) if done.returncode in (0, 1) and result.exists() else None
+    found = json.loads(result.read_bytes()) if process.returncode in (0, 1) and result.exists() else None
     first = commits.index(found["first"]["id"]) + 1 if found and found["first"] else None
     outcome = "refused" if found is None else "range" if first is None else "wrong"
     if first == int(planted):
         outcome = "right"
     judged = found["judged"] if found else []
     skipped = sum(each["verdict"] == "skipped" for each in judged)
-    said = (done.stderr.splitlines() or [""])[-1]
+    said = ((folder / "stderr").read_text().splitlines() or [""])[-1]
     load = round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
     return Searched(
         number, plant.name, int(planted), first, outcome, round(seconds, 1), len(judged), skipped, load, said
@@ -159,12 +156,46 @@ def page(folder: Path) -> str:
     return (_HERE / "bisect_page.md").read_text().format(summary="\n".join(summary), rows="\n".join(table))
 
 
+def run(arm: str, args: argparse.Namespace, until: float) -> None:
+    """Search histories by order or by time, on an idle or a busy machine, and write and print the results."""
+    by, _, others = arm.rpartition("-")
+    files, plants = programs(args.gpu)
+    only = [int(number) for number in args.only.split(",") if number] or range(1, len(plants) + 1)
+    kind = f"{'gpu' if args.gpu else 'cpu'}-{arm}"
+    rows: list[Searched] = []
+    args.out.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bisect-")))
+        for _ in range(os.cpu_count() or 1 if others == "busy" else 0):
+            burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(burner.wait)
+            stack.callback(burner.kill)
+
+        def one(number: int) -> None:
+            if time.monotonic() > until:
+                return
+            done = search(work / str(number), files, plants[number - 1], number, by, until)
+            if done is not None:
+                rows.append(done)
+                (args.out / f"bisect-{kind}.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
+                print(json.dumps(to_builtins(done)), flush=True)
+
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(one, only))
+    print(f"\n| history of | {kind} | found | planted | judged | skipped | s | load |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    for row in rows:
+        figures = row.found, row.planted, row.judged, row.skipped, round(row.seconds), row.load
+        print(f"| {row.plant} | {row.outcome} | {' | '.join(map(str, figures))} |")
+    counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in _OUTCOMES}
+    print(f"\n{kind}: {counts} of {len(rows)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("arms", nargs="*", default=["order-idle", "order-busy"])
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument("--busy", action="store_true")
-    parser.add_argument("--by", choices=("order", "step-time"), default="order")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--minutes", type=float, default=60.0)
@@ -173,35 +204,9 @@ def main() -> None:
     if args.page:
         (_HERE.parent / "docs" / "evaluation" / "bisect.md").write_text(page(_HERE / "measured"))
         return
-    files, plants = programs(args.gpu)
-    only = [int(number) for number in args.only.split(",") if number] or range(1, len(plants) + 1)
-    until = time.monotonic() + 60 * args.minutes
-    with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bisect-")))
-        for _ in range(os.cpu_count() or 1 if args.busy else 0):
-            burner = subprocess.Popen([sys.executable, "-c", _BURN])
-            stack.callback(burner.wait)
-            stack.callback(burner.kill)
-        pool = stack.enter_context(ThreadPoolExecutor(args.jobs))
-
-        def one(number: int) -> Searched | None:
-            if time.monotonic() > until:
-                return None
-            done = search(work / str(number), files, plants[number - 1], number, args.by)
-            print(json.dumps(to_builtins(done)), flush=True)
-            return done
-
-        rows = [row for row in pool.map(one, only) if row is not None]
-    kind = f"{'gpu' if args.gpu else 'cpu'}-{args.by}-{'busy' if args.busy else 'idle'}"
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / f"bisect-{kind}.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
-    print(f"\n| history of | {kind} | found | planted | judged | skipped | s | load |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    for row in rows:
-        figures = row.found, row.planted, row.judged, row.skipped, round(row.seconds), row.load
-        print(f"| {row.plant} | {row.outcome} | {' | '.join(map(str, figures))} |")
-    counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in _OUTCOMES}
-    print(f"\n{kind}: {counts} of {len(rows)}")
+    began = time.monotonic()
+    for number, arm in enumerate(args.arms, 1):
+        run(arm, args, began + 60 * args.minutes * number / len(args.arms))
 
 
 if __name__ == "__main__":
