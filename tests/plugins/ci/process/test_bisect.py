@@ -233,6 +233,23 @@ def test_a_longer_step_is_found_by_time(project: Project, tmp_path: Path, capfd:
     assert "not longer than GOOD's by more than noise" in capfd.readouterr().err
 
 
+def test_submodules_are_those_of_the_commit(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("COUNT", "1"), ("KEY_0", "protocol.file.allow"), ("VALUE_0", "always")):
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    other = tmp_path / "other"
+    other.mkdir()
+    for trace in (KEEPS, LOSES):
+        (other / "trace").write_text(trace)
+        script = "git init -q; git add -A; git -c user.name=a -c user.email=a@b commit -qm x"
+        subprocess.run(["sh", "-c", script], cwd=other, check=True)
+        if trace == KEEPS:
+            project.git("submodule", "--quiet", "add", str(other), "part")
+            good = project.commit('cp "$(cat part/trace)" "$TARGET"')
+    project.git("-C", "part", "pull", "-q")
+    project.commit('cp "$(cat part/trace)" "$TARGET"')
+    assert project.bisect(good, "main") == 0
+
+
 def test_a_folder_that_early_commits_do_not_have_is_skipped(
     project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
