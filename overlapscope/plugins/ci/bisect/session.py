@@ -183,10 +183,11 @@ class RecordedCommits:
 
     def announce(self, candidate: BisectCandidate, left: int, run: int = 1) -> None:
         """Show what is recorded now, and how long the search may take."""
-        steps = steps_left(left)
+        # By order, the last two verdicts must repeat.
+        steps = steps_left(left) + (2 if left and self.by == "order" else 0)
         mean = fmean(self._seconds) if self._seconds else 0.0
-        time_left = f", about {duration(1e9 * mean * steps)}" if steps and mean else ""
-        more = f" ({plural(left, 'commit')} left, {plural(steps, 'recording')}{time_left})" if left else ""
+        time_left = f", about {duration(1e9 * mean * steps)}" if mean else ""
+        more = f" ({plural(left, 'commit')} may be it: {plural(steps, 'recording')}{time_left})" if left else ""
         again = f", run {run}" if run > 1 else ""
         self._progress.note(f"Recording {_shown(candidate)}{again}{more}")
 
@@ -211,7 +212,12 @@ class RecordedCommits:
         limit_s = self._timeout_s or max(_LEAST_LIMIT_S, _PATIENCE * max(self._seconds, default=0.0))
         if not self._seconds and self._timeout_s is None:
             limit_s = float("inf")
-        record(self.program, self.tree / self.repository.inside, self._variables, trace, self._options, limit_s)
+        try:
+            record(self.program, self.tree / self.repository.inside, self._variables, trace, self._options, limit_s)
+        except BaseException:
+            # A program that fails may have been recorded in part.
+            trace.unlink(missing_ok=True)
+            raise
         self._seconds.append(time.monotonic() - began)
 
     def _keep(self, commit: str, outcome: BisectOutcome) -> None:
