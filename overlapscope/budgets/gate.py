@@ -144,9 +144,9 @@ def _alike(report: Report, *, several: bool) -> Iterator[tuple[int | None, str]]
     yield from ((rank, listed(named, 2)) for rank, named in sources.items() if len(named) > 1)
 
 
-def incomplete(trace: TraceResult) -> Iterator[Obstacle]:
-    """Yield an obstacle if a trace may lack something that happened."""
-    if lost := doubt(trace, FIGURES):
+def incomplete(trace: TraceResult, rests_on: Collection[Part] = FIGURES) -> Iterator[Obstacle]:
+    """Yield an obstacle if some of these parts of a recording may be lost."""
+    if lost := doubt(trace, rests_on):
         yield Obstacle("complete recording", "complete", f"{clean(trace.source, 200)} may lack something: {lost}.")
 
 

@@ -85,10 +85,10 @@ All commands: `overlapscope --help`. Options of one: `overlapscope run --help`.
 Documentation: https://overlapscope.github.io/overlapscope/"""
 """Printed without arguments."""
 
-EXIT_CODES = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no
-prediction; 2 the input, the configuration or the usage is wrong, or a file
-cannot be read or written; 3 `check` could not judge a budget; 70 internal
-error; 130 interrupted."""
+EXIT_CODES = """Exit codes: 0 success; 1 a budget of `check` failed, `whatif` made no
+prediction, or `bisect` found several commits; 2 the input, the configuration or
+the usage is wrong, or a file cannot be read or written; 3 `check` could not
+judge a budget; 70 internal error; 130 interrupted."""
 
 _EPILOG = f"""{EXIT_CODES}
 `overlapscope COMMAND --help` explains a command."""

@@ -50,6 +50,12 @@ class Promise(Struct, frozen=True, kw_only=True):
 
 def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
     """Return the result of each promise of a contract, and losses that it has no entry for."""
+    if contract.host_ops is not None and now.host_ops is not None:
+        return (
+            *_calls("sync", "read of a value", contract.syncs, now.syncs),
+            _counted("ops", contract.host_ops, now.host_ops, contract),
+            *_loader(contract, now),
+        )
     if not contract.launches or not now.launches:
         unknown = (now if contract.launches else contract).unknown
         message = " ".join(unknown) or "Nothing is known of the GPU."
@@ -370,17 +376,21 @@ def _calls(
         )
 
 
-def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:
-    limit = _most(contract.launches, contract)
-    fewer = _most(now.launches, contract) < contract.launches
-    yield Promise(
-        result="lost" if now.launches > limit else "gained" if fewer else "kept",
+def _counted(name: str, before: int, after: int, contract: Contract) -> Promise:
+    """Return the promise about a number of calls or ops a step."""
+    limit = _most(before, contract)
+    return Promise(
+        result="lost" if after > limit else "gained" if _most(after, contract) < before else "kept",
         part="launches",
-        name="launches",
-        message=f"{now.launches:,} launches a step; by the contract {contract.launches:,}.",
+        name=name,
+        message=f"{after:,} {name} a step; by the contract {before:,}.",
         limit=limit,
-        value=now.launches,
+        value=after,
     )
+
+
+def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:
+    yield _counted("launches", contract.launches, now.launches, contract)
     if contract.graph_launches:
         value = now.graph_launches
         yield Promise(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import asdict, replace
@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean, listed, plural
+from overlapscope.budgets import gate
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check, of_obstacle
 from overlapscope.budgets.config import rule_named
@@ -20,7 +21,6 @@ from overlapscope.budgets.gate import (
     absent_devices,
     absent_ranks,
     incomplete,
-    other_program,
     program_of,
     refuse_predicted,
 )
@@ -31,6 +31,7 @@ from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, build
+from overlapscope.trace.lost import FIGURES, Part
 from overlapscope.trace.model import Trace
 
 METRIC = "contract"
@@ -100,8 +101,12 @@ def check_job(
     return replace(result, warnings=(*result.warnings, *filter(None, (contract.not_promised, not_judged))))
 
 
-def promise(trace: Trace) -> Contract:
-    """Return the contract that a recording keeps, to be written to a file.
+def promise(trace: Trace, rests_on: Collection[Part] = FIGURES) -> Contract:
+    """Return the contract that a recording keeps.
+
+    Args:
+        trace: The recording.
+        rests_on: Parts of it that may not be lost: `HOST` for a program that uses no GPU.
 
     Raises:
         UsageError: The recording lacks something, or was predicted.
@@ -109,7 +114,7 @@ def promise(trace: Trace) -> Contract:
     result = build([analyze_trace(trace)]).traces[0]
     if result.predicted_by is not None:
         raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
-    for obstacle in incomplete(result):
+    for obstacle in incomplete(result, rests_on):
         raise UsageError(f"{obstacle.sentence} It can't serve as a contract; record it again.")
     program = ContractProgram(
         **asdict(program_of([result])),
@@ -131,25 +136,38 @@ def _judged(
     promises: list[Promise] = []
     verdicts: list[BudgetVerdict] = []
     for trace in recordings:
-        in_the_way = list(_obstacles(contract, results[trace.source], settings))
-        kept = () if in_the_way else compare(contract, observe(trace))
-        if _none_left(contract, kept) and not in_the_way and not settings.other_program:
-            in_the_way.append(Obstacle("same program", "program", _NONE_LEFT))
+        in_the_way, kept = judge(contract, trace, results[trace.source], other_program=settings.other_program)
         obstacles += in_the_way
-        if not in_the_way:
-            promises += kept
-            verdicts += _verdicts(kept, Subject(source=trace.source, rank=trace.rank) if recordings[1:] else Subject())
+        promises += kept
+        verdicts += _verdicts(kept, Subject(source=trace.source, rank=trace.rank) if recordings[1:] else Subject())
     if settings.allow_missing:
         verdicts = [replace(verdict, counts=verdict.status == "fail") for verdict in verdicts]
     return promises, [*(of_obstacle(each, allowed=settings.allow_missing) for each in obstacles), *verdicts]
 
 
-def _obstacles(contract: Contract, result: TraceResult, settings: Settings) -> Iterator[Obstacle]:
-    """Yield the reasons why a recording can't be judged by a contract."""
-    if not settings.other_program:
-        yield from other_program(contract.program, program_of([result]), _WHAT)
-    yield from incomplete(result)
-    yield from absent_devices(result, contract.program.devices, _WHAT)
+def judge(
+    contract: Contract,
+    trace: Trace,
+    result: TraceResult,
+    *,
+    other_program: bool = False,
+    rests_on: Collection[Part] = FIGURES,
+) -> tuple[list[Obstacle], tuple[Promise, ...]]:
+    """Return the reasons why a recording can't be judged by a contract, or without any the result of each promise.
+
+    Args:
+        contract: The contract.
+        trace: The recording.
+        result: Its result.
+        other_program: Whether it may be of another program.
+        rests_on: As for `promise`.
+    """
+    same = () if other_program else gate.other_program(contract.program, program_of([result]), _WHAT)
+    obstacles = [*same, *incomplete(result, rests_on), *absent_devices(result, contract.program.devices, _WHAT)]
+    promises = () if obstacles else compare(contract, observe(trace))
+    if not obstacles and not other_program and _none_left(contract, promises):
+        obstacles.append(Obstacle("same program", "program", _NONE_LEFT))
+    return obstacles, () if obstacles else promises
 
 
 def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:

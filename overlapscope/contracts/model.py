@@ -116,12 +116,14 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Number of calls that copy without a record of the GPU, and of copies without a call."""
     loader: _Text
     """Class of the DataLoader's iterator, which states whether worker processes load; empty without one."""
+    host_ops: _Count | None = None
+    """Number of outermost ops on the thread of the steps, if the program uses no GPU; else None."""
     unknown: tuple[_Text, ...]
     """Gaps of the recording, in sentences."""
     copies: tuple[TransferGroup, ...] = ()
     collectives: tuple[TransferGroup, ...] = ()
     syncs: tuple[HostCall, ...] = ()
-    """Calls in which the host waits for the GPU."""
+    """Calls in which the host waits for the GPU; without a GPU, those that read a value of a tensor."""
     allocations: tuple[HostCall, ...] = ()
     """Calls that allocate or free memory of the driver."""
 

@@ -23,6 +23,7 @@ from overlapscope.analysis.host import (
     shown_line,
 )
 from overlapscope.analysis.host_order import is_autograd_node
+from overlapscope.analysis.host_use import describe_host, host_timeline
 from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
@@ -159,7 +160,7 @@ def observe(trace: Trace) -> Contract:
     )
     if not len(ops) or not (ops.launch >= 0).any():
         reason = "The recording has no GPU ops." if not len(ops) else "The recording has no launches."
-        return replace(contract, unknown=(reason,))
+        return _of_host(trace, steps, replace(contract, unknown=(reason,)))
     step_of_op = np.where(ops.launch >= 0, steps.at(pick(calls.start_ns, ops.launch, -1)), -1)
     transfers = _Transfers(trace, steps, step_of_op)
     collectives, copies = transfers.collectives(), transfers.copies()
@@ -253,6 +254,21 @@ def _loader(trace: Trace, steps: _Steps) -> str:
 
 
 # -- Calls of the host --------------------------------------------------------------------------------
+
+
+def _of_host(trace: Trace, steps: _Steps, contract: Contract) -> Contract:
+    """Return the contract with what the thread of the steps does, if the program uses no GPU."""
+    timeline, ops = host_timeline(trace), trace.cpu_ops
+    if describe_host(trace) is None or timeline is None:
+        return contract
+    rows = np.flatnonzero(ops.thread == timeline.thread)
+    outermost = rows[outermost_around(ops, ops.thread[rows], ops.start_ns[rows]) == rows]
+    reads = rows[ops.named("aten::_local_scalar_dense".__eq__)[rows]]
+    return replace(
+        contract,
+        host_ops=steps.typical(steps.at(ops.start_ns[outermost])),
+        syncs=tuple(_calls(trace, steps, ops, reads, steps.typical)),
+    )
 
 
 def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tuple[HostCall, ...]]:

@@ -420,3 +420,56 @@ def test_a_wrong_or_missing_key_is_an_error_that_names_it(
     with pytest.raises(ConfigError) as error:
         from_toml(to_toml(observe(training)).replace(right, wrong, 1), "x")
     assert str(error.value) == f"x: {message}"
+
+
+# -- Programs without a GPU --------------------------------------------------------------------------
+
+
+def on_host(*ops: str, loader: str = "_MultiProcessingDataLoaderIter", elsewhere: tuple[str, ...] = ()) -> Contract:
+    """Return the contract of a program without a GPU that runs these ops in each of four steps, some of them on another
+    thread; `outer/inner` are two ops of which one is in the other."""
+    marks, calls = [], []
+    for step in range(4):
+        marks.append(Host(f"ProfilerStep#{step}", 1_000 * step, 1_000 * (step + 1)))
+        marks.append(Host(f"enumerate(DataLoader)#{loader}.__next__", 1_000 * step + 1, 1_000 * step + 5))
+        for number, (name, thread) in enumerate([*((op, 1) for op in ops), *((op, 2) for op in elsewhere)]):
+            begin = 1_000 * step + 10 + 20 * number
+            calls += [Host(part, begin + at, begin + 15 - at, thread) for at, part in enumerate(name.split("/"))]
+    return observe(make_trace(cpu_ops=calls, annotations=marks))
+
+
+OPS = ("aten::linear/aten::addmm", "aten::relu", "aten::mean", "MeanBackward0/aten::div")
+READ = "aten::item/aten::_local_scalar_dense"
+
+
+def test_without_a_gpu_the_same_ops_keep_the_contract() -> None:
+    contract = on_host(*OPS, READ)
+    assert contract.host_ops == 5 and [(call.op, call.count) for call in contract.syncs] == [("aten::item", 1)]
+    assert {each.result for each in compare(contract, on_host(READ, *reversed(OPS)))} == {"kept"}
+
+
+@pytest.mark.parametrize(
+    ("now", "part", "message"),
+    [
+        (on_host(*OPS, READ), "sync", "new read of a value: aten::item, 1 a step; by the contract 0."),
+        (on_host(*OPS, "aten::mul", "aten::add"), "launches", "6 ops a step; by the contract 4."),
+        (on_host(*OPS, loader="_SingleProcessDataLoaderIter"), "loader", "loader workers lost"),
+    ],
+)
+def test_without_a_gpu_reads_more_ops_and_lost_workers_are_losses(now: Contract, part: str, message: str) -> None:
+    lost = losses(on_host(*OPS), now)
+    assert list(lost) == [part] and message in lost[part].message
+
+
+def test_without_a_gpu_ops_that_leave_the_thread_of_the_steps_are_a_gain() -> None:
+    inline, beside = on_host(*OPS, "aten::randn", "aten::sort"), on_host(*OPS, elsewhere=("aten::randn", "aten::sort"))
+    assert not losses(inline, beside)
+    assert list(losses(beside, inline)) == ["launches"]
+
+
+def test_a_recording_with_a_gpu_is_not_judged_by_a_contract_without_one() -> None:
+    with_gpu = observe(
+        make_trace([Op(Kind.COMPUTE, 20, 40, launch=(10, 15))], annotations=[Host("ProfilerStep#1", 0, 50)])
+    )
+    for pair in ((with_gpu, on_host(*OPS)), (on_host(*OPS), with_gpu)):
+        assert losses(*pair)["overlap"].result == "unknown"

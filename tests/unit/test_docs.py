@@ -34,6 +34,7 @@ WIDTH = 80
 """Width of the terminal for quoted outputs."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 NOT_RUN = {
+    "bisect v1.2": "records the commits of a repository: tests/plugins/ci/process/test_bisect.py",
     "run": "records a program: tests/exhaustive/test_documentation.py",
     "record": "records a running program: tests/plugins/watch/torch/test_watch.py",
     "dashboard": "serves until Ctrl-C: tests/browser",

@@ -1,0 +1,165 @@
+"""Verdicts: by order, whether a recording loses what BAD loses; by time, whether its steps are as long as BAD's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Final
+
+from msgspec import Struct
+
+from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.periods import judged_steps
+from overlapscope.base.words import duration, listed, plural
+from overlapscope.contracts.compare import Promise
+from overlapscope.contracts.judge import judge, promise
+from overlapscope.contracts.model import Contract
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
+from overlapscope.report.model import build
+from overlapscope.trace.lost import FIGURES, HOST
+from overlapscope.trace.model import Trace
+
+_LINE = re.compile(r":\d+")
+_PLACE = re.compile(r"(?:, [^,()]+ in [^,()]+| \([^()]*\))$|:\d+| [\d.]+ [kMG]?B")
+LEAST_CHANGE: Final = 0.03
+"""Smallest change of a step time to search for, as a fraction. Recordings of the same program differ by that."""
+SURE: Final = 3.0
+"""Number of standard errors between a mean and the border, for a verdict."""
+FEWEST_RUNS: Final = 3
+MOST_RUNS: Final = 12
+
+
+# -- By order ----------------------------------------------------------------------------------------
+
+
+def contract_of(trace: Trace) -> Contract:
+    """Return the contract that a recording keeps, also if the program uses no GPU. Raises UsageError."""
+    _check_steps(trace)
+    return promise(trace, FIGURES if len(trace.gpu_ops) else HOST)
+
+
+def judged_by_order(contract: Contract, trace: Trace) -> BisectOutcome:
+    """Return the promises that a recording breaks."""
+    try:
+        _check_steps(trace)
+        if (contract.host_ops is None) != bool(len(trace.gpu_ops)):
+            uses = "a" if len(trace.gpu_ops) else "no"
+            return BisectOutcome(problem=f"it uses {uses} GPU, unlike GOOD.")
+        result = build([analyze_trace(trace)]).traces[0]
+        rests_on = FIGURES if len(trace.gpu_ops) else HOST
+        obstacles, promises = judge(contract, trace, result, rests_on=rests_on)
+    except OverlapscopeError as error:
+        return BisectOutcome(problem=str(error))
+    if obstacles:
+        return BisectOutcome(problem=obstacles[0].sentence)
+    lost, unknown = (tuple(each for each in promises if each.result == kind) for kind in ("lost", "unknown"))
+    gone = tuple(_transfer(each) for each in promises if each.part == "amount" and each.value == 0)
+    return BisectOutcome(lost=lost, unknown=unknown, gone=gone)
+
+
+def _transfer(promise: Promise) -> str:
+    """Return the copies that a promise is about, as in `overlap of H2D 16.8 MB (train.py:88)`."""
+    return promise.name.partition(" of ")[2]
+
+
+def _check_steps(trace: Trace) -> None:
+    if not len(judged_steps(trace)):
+        raise UsageError(
+            "no steps were recorded; state what a step is, such as with `--run-options '--steps-by forward'`."
+        )
+
+
+def same(promises: Sequence[Promise], others: Collection[Promise], *, moved: bool = False) -> tuple[Promise, ...]:
+    """Return the promises that are among others by name, whatever their line; with `moved`, whatever their place."""
+    ignored = _PLACE if moved else _LINE
+
+    def key(promise: Promise) -> tuple[str, str]:
+        return promise.part, ignored.sub("", promise.name)
+
+    wanted = {key(other) for other in others}
+    return tuple(each for each in promises if key(each) in wanted)
+
+
+ByOrder = Callable[[BisectOutcome], tuple[Verdict, str]]
+
+
+def by_order(wanted: Sequence[Promise]) -> ByOrder:
+    """Return a function that judges outcomes by the losses that are searched for, and gives the reason."""
+
+    def verdict(outcome: BisectOutcome) -> tuple[Verdict, str]:
+        if outcome.problem:
+            return "skipped", outcome.problem
+        if lost := same(outcome.lost, wanted):
+            return "bad", f"loses {names(lost)}"
+        if unknown := same(outcome.unknown, wanted):
+            return "skipped", f"uncertain: {names(unknown)}"
+        if gone := listed((_transfer(each) for each in wanted if _transfer(each) in outcome.gone), 2):
+            return "skipped", f"it has no {gone}"
+        return "good", f"loses {names(outcome.lost)}, which BAD keeps" if outcome.lost else "keeps all"
+
+    return verdict
+
+
+def names(promises: Sequence[Promise]) -> str:
+    """Return promises by name, in a few words."""
+    return listed((each.name for each in promises), 2)
+
+
+# -- By time -----------------------------------------------------------------------------------------
+
+
+def step_ns_of(trace: Trace) -> int:
+    """Return the step time without the profiler. Raises UsageError if it wasn't timed."""
+    result = build([analyze_trace(trace)]).traces[0]
+    plains = [device.plain for device in result.devices]
+    plains += [result.host.plain] if result.host is not None else []
+    known = [plain.step_ns for plain in plains if plain is not None]
+    if not known:
+        raise UsageError("its steps were not timed without the profiler; let the program make more steps.")
+    return max(known)
+
+
+class Border(Struct, frozen=True):
+    """Step times of GOOD and BAD, and the border between them."""
+
+    good_ns: tuple[int, ...]
+    bad_ns: tuple[int, ...]
+
+    def sides(self) -> Iterator[tuple[int, ...]]:
+        yield self.good_ns
+        yield self.bad_ns
+
+    @property
+    def middle_ns(self) -> float:
+        return fmean(map(fmean, self.sides()))
+
+    @property
+    def noise_ns(self) -> float:
+        """Standard deviation of a run."""
+        return sqrt(fmean(stdev(side) ** 2 for side in self.sides()))
+
+    @property
+    def differs(self) -> bool:
+        """True if BAD's steps are longer by more than the noise of the means."""
+        good, bad = map(fmean, self.sides())
+        error = self.noise_ns * sqrt(sum(1 / len(side) for side in self.sides()))
+        return bad - good > max(LEAST_CHANGE * good, SURE * error)
+
+    @property
+    def words(self) -> str:
+        """Both step times."""
+        good, bad = (f"{duration(fmean(side))} ({plural(len(side), 'run')})" for side in self.sides())
+        return f"a step takes {bad}, GOOD's {good}"
+
+    def verdict(self, outcome: BisectOutcome) -> tuple[Verdict, str] | None:
+        """Return whether steps are as long as BAD's; None if more runs have to tell."""
+        if outcome.problem:
+            return "skipped", outcome.problem
+        mean, runs = fmean(outcome.steps_ns), len(outcome.steps_ns)
+        words = f"a step takes {duration(mean)} ({plural(runs, 'run')})"
+        if abs(mean - self.middle_ns) > SURE * self.noise_ns / sqrt(runs):
+            return ("bad" if mean > self.middle_ns else "good"), words
+        return ("skipped", f"{words}, between both") if runs >= MOST_RUNS else None

@@ -1,0 +1,237 @@
+"""Recordings of commits, kept between searches so that an interrupted one continues."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from overlapscope.base import disk
+from overlapscope.base.saved import decode, encode
+from overlapscope.base.words import clean, duration, plural
+from overlapscope.contracts.model import Contract
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.inputs import read_trace
+from overlapscope.plugins.ci.bisect.commits import BisectedRepository
+from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of
+from overlapscope.plugins.ci.bisect.program import LAST_LINES, BisectedProgram, Failed, record, variables
+from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By
+from overlapscope.plugins.ci.bisect.search import steps_left
+from overlapscope.reading.cache_folder import default_folder
+from overlapscope.render.progress import Progress
+from overlapscope.version import __version__
+
+_LEAST_LIMIT_S: Final = 120.0
+_PATIENCE: Final = 5
+"""Maximum time of a commit, as a multiple of the longest recording so far, unless the user states it."""
+_OPTIONS: Final[dict[By, tuple[str, ...]]] = {"order": ("--plain-steps", "0", "--stacks"), "step-time": ()}
+
+
+def folder_of(repository: BisectedRepository, good: BisectCandidate, *settings: object) -> Path:
+    """Return the folder of a search; the same search has the same folder. Raises UsageError."""
+    cache = default_folder()
+    if cache is None:
+        raise UsageError("this user has no home folder; name a folder in OVERLAPSCOPE_CACHE_DIR.")
+    asked = repr((os.fspath(repository.data), os.fspath(repository.inside), good.id, __version__, *settings))
+    folder = cache / "bisect" / f"{repository.top.name}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in (folder, *folder.parents):
+        disk.refuse_planted(place)
+    return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from the folder. Raises UsageError if one is there."""
+    with open(folder / "lock", "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError("the same search is under way in another process; wait for it, or stop it.") from None
+        yield
+
+
+class RecordedCommits:
+    """The outcomes of commits, each recorded in the worktree when it is asked for."""
+
+    def __init__(
+        self,
+        repository: BisectedRepository,
+        program: BisectedProgram,
+        folder: Path,
+        tree: Path,
+        progress: Progress,
+        by: By,
+        options: Sequence[str],
+        timeout_s: float | None,
+        ends: tuple[BisectCandidate, BisectCandidate],
+    ) -> None:
+        """Read what an earlier search found out."""
+        self.repository, self.program, self.folder, self.tree = repository, program, folder, tree
+        self.by, self._options = by, (*_OPTIONS[by], *options)
+        self._progress, self._timeout_s = progress, timeout_s
+        self._variables: dict[str, str] | None = None
+        self._contract: Contract | None = None
+        self._ends = ends
+        self.outcomes: dict[str, BisectOutcome] = {}
+        with suppress(OSError, msgspec.DecodeError):
+            self.outcomes = decode((folder / "outcomes.json").read_bytes(), dict[str, BisectOutcome])
+        self._seconds = [each.seconds / max(1, len(each.steps_ns)) for each in self.outcomes.values()]
+
+    def trace_of(self, commit: str) -> Path:
+        """Return the file of a commit's recording."""
+        return self.folder / f"{commit[:12]}.trace.json.gz"
+
+    @property
+    def comparison(self) -> tuple[str, ...]:
+        """The command that compares two recordings."""
+        return ("diff",) if self._contract is None or self._contract.host_ops is not None else ("contract", "diff")
+
+    # -- By order -------------------------------------------------------------------------------------
+
+    def begin(self, good: BisectCandidate) -> None:
+        """Record GOOD, whose contract judges the others. Raises UsageError if it has none."""
+        if not self.trace_of(good.id).is_file():
+            self._progress.note(f"Recording GOOD, {_shown(good)}")
+            self._must_record(good, "GOOD")
+        try:
+            self._contract = contract_of(read_trace(self.trace_of(good.id), cache=False))
+        except OverlapscopeError as error:
+            self.trace_of(good.id).unlink()
+            raise UsageError(f"GOOD ({good.short}) has no contract: {error}") from None
+
+    def outcome_of_end(self, end: BisectCandidate, name: str) -> BisectOutcome:
+        """Return the outcome of GOOD, recorded once more, or of BAD. Raises UsageError if it can't be judged."""
+        if end.id not in self.outcomes:
+            self._progress.note(f"Recording {name}, {_shown(end)}")
+            outcome = self._judged(end, self.folder / "again.trace.json.gz" if name == "GOOD" else None)
+            if outcome.problem:
+                raise UsageError(f"{name} ({end.short}) can't be judged: {outcome.problem}")
+            self._keep(end.id, outcome)
+        return self.outcomes[end.id]
+
+    def outcome_of(self, commit: str, left: int) -> BisectOutcome:
+        """Return the outcome of a commit by order, after recording it if necessary."""
+        if commit not in self.outcomes:
+            candidate = self.repository.described(commit)
+            self.announce(candidate, left)
+            self._keep(commit, self._judged(candidate))
+        return self.outcomes[commit]
+
+    def repeats(self, commit: str, verdict: ByOrder) -> bool:
+        """Return whether another recording of a commit gets the same verdict; if not, its outcome is a problem.
+
+        Raises:
+            UsageError: The commit is BAD.
+        """
+        if self.outcomes[commit].confirmed:
+            return True
+        candidate, before = self.repository.described(commit), verdict(self.outcomes[commit])
+        self._progress.note(f"Recording {_shown(candidate)} again, to be sure")
+        again = self._judged(candidate)
+        if verdict(again)[0] == before[0]:
+            self._keep(commit, replace(again, confirmed=True))
+            return True
+        reason = f"two recordings of it disagree: {before[1]}; {verdict(again)[1]}."
+        if any(commit == end.id for end in self._ends):
+            raise UsageError(f"{candidate.short}: {reason}")
+        self._keep(commit, BisectOutcome(problem=reason))
+        return False
+
+    def _judged(self, candidate: BisectCandidate, trace: Path | None = None) -> BisectOutcome:
+        assert self._contract is not None
+        began, trace = time.monotonic(), trace or self.trace_of(candidate.id)
+        try:
+            self._record(candidate, trace)
+            outcome = judged_by_order(self._contract, read_trace(trace, cache=False))
+        except Failed as failed:
+            outcome = BisectOutcome(problem=failed.reason)
+        except OverlapscopeError as error:
+            outcome = BisectOutcome(problem=str(error))
+        return replace(outcome, seconds=time.monotonic() - began)
+
+    # -- By time --------------------------------------------------------------------------------------
+
+    def timed(self, candidate: BisectCandidate, runs: int, left: int = 0, name: str = "") -> BisectOutcome:
+        """Return the step times of at least so many runs of a commit. Raises UsageError if an end can't be timed."""
+        while len((known := self.outcomes.get(candidate.id, BisectOutcome())).steps_ns) < runs and not known.problem:
+            self.announce(candidate, left, run=len(known.steps_ns) + 1)
+            began = time.monotonic()
+            try:
+                self._record(candidate, self.trace_of(candidate.id))
+                step_ns = step_ns_of(read_trace(self.trace_of(candidate.id), cache=False))
+                known = replace(known, steps_ns=(*known.steps_ns, step_ns))
+            except Failed as failed:
+                known = replace(known, problem=failed.reason)
+            except OverlapscopeError as error:
+                known = replace(known, problem=str(error))
+            if known.problem and name:
+                raise UsageError(f"{name} ({candidate.short}) can't be timed: {known.problem}")
+            self._keep(candidate.id, replace(known, seconds=known.seconds + time.monotonic() - began))
+        return self.outcomes[candidate.id]
+
+    # -- Recording ------------------------------------------------------------------------------------
+
+    def announce(self, candidate: BisectCandidate, left: int, run: int = 1) -> None:
+        """Show what is recorded now, and how long the search may take."""
+        # By order, the last two verdicts must repeat.
+        steps = steps_left(left) + (2 if left and self.by == "order" else 0)
+        mean = fmean(self._seconds) if self._seconds else 0.0
+        time_left = f", about {duration(1e9 * mean * steps)}" if mean else ""
+        more = f" ({plural(left, 'commit')} may be it: {plural(steps, 'recording')}{time_left})" if left else ""
+        again = f", run {run}" if run > 1 else ""
+        self._progress.note(f"Recording {_shown(candidate)}{again}{more}")
+
+    def _must_record(self, good: BisectCandidate, name: str) -> None:
+        try:
+            self._record(good, self.trace_of(good.id))
+        except Failed as failed:
+            for line in failed.output.splitlines()[-LAST_LINES:]:
+                self._progress.say(line)
+            raise UsageError(f"{name} ({good.short}) can't be recorded: {failed.reason}") from None
+
+    def _record(self, candidate: BisectCandidate, trace: Path) -> None:
+        """Record a commit. Raises Failed."""
+        began = time.monotonic()
+        try:
+            self.repository.check_out(self.tree, candidate.id)
+            if self._variables is None:
+                commits = [end.id for end in self._ends]
+                self._variables = variables(self.program, self.repository, self.tree, commits)
+        except UsageError as error:
+            raise Failed(str(error)) from None
+        limit_s = self._timeout_s or max(_LEAST_LIMIT_S, _PATIENCE * max(self._seconds, default=0.0))
+        if not self._seconds and self._timeout_s is None:
+            limit_s = float("inf")
+        try:
+            record(self.program, self.tree / self.repository.inside, self._variables, trace, self._options, limit_s)
+        except BaseException:
+            # A program that fails may have been recorded in part.
+            trace.unlink(missing_ok=True)
+            raise
+        self._seconds.append(time.monotonic() - began)
+
+    def _keep(self, commit: str, outcome: BisectOutcome) -> None:
+        self.outcomes[commit] = outcome
+        disk.write(self.folder / "outcomes.json", [encode(self.outcomes)])
+
+    def tidy(self, kept: Sequence[str]) -> None:
+        """Remove all recordings but those of some commits, and of those that were found before."""
+        found = [commit for commit, outcome in self.outcomes.items() if outcome.confirmed and outcome.lost]
+        names = {self.trace_of(commit) for commit in (*kept, *found)}
+        for path in self.folder.glob("*.trace.json.gz"):
+            if path not in names:
+                path.unlink(missing_ok=True)
+
+
+def _shown(candidate: BisectCandidate) -> str:
+    return f"{candidate.short} {clean(candidate.subject, 60)}".rstrip()
