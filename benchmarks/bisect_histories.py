@@ -105,7 +105,8 @@ def search(folder: Path, files: Files, plant: Plant, number: int, by: str, until
     *commits, planted = write_history(repository, files, plant, number)
     command = [sys.executable, "-m", "overlapscope", "bisect", "--by", by, "--format", "json", "-o", str(result)]
     command += [commits[0], commits[-1], "--", "python", "train.py"]
-    variables = os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(_HERE.parent)}
+    paths = [str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": os.pathsep.join(paths)}
     variables.setdefault("OMP_NUM_THREADS", "1")
     began = time.monotonic()
     with (folder / "stderr").open("wb") as errors:
