@@ -2,8 +2,8 @@
 
     python -m benchmarks.graph_models record OUT [--only MODEL]...
 
-`record` needs a GPU. It records each model eagerly, the capture of its graph, and replays, and packs the recordings into
-`OUT/NUMBER.tar`.
+`record` needs a GPU. It records each model eagerly, the capture of its graph, and replays, and packs the recordings
+into `OUT/NUMBER.tar`.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def _pack(folders: list[Path], out: Path) -> None:
         for path in sorted(folder.rglob("*.gz"))
     ]
     for path, name in [*every, (None, "")]:
-        if path is None or files and size + path.stat().st_size > _TAR_BYTES:
+        if path is None or (files and size + path.stat().st_size > _TAR_BYTES):
             with tarfile.open(out / f"{number}.tar", "w") as archive:
                 for each, inside in files:
                     archive.add(each, inside)

@@ -49,6 +49,8 @@ copies_blocking = _judge(
 """Copy calls that wait for themselves by contract."""
 copies_async = _judge(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async|aclrtMemcpy\w*Async")
 """Copy calls that return early unless the host side is pageable."""
+sets_memory = _judge(r"(cuda|hip)Memset\w*|cuMemset\w*")
+"""Calls that fill memory."""
 allocates = _judge(
     r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostMalloc|FreeHost|HostFree|MallocManaged|MallocPitch"
     r"|HostRegister|HostUnregister|ExtMallocWithFlags)"
@@ -85,14 +87,20 @@ loads_code = _judge(
 
 
 @kept()
-def captures(trace: Trace) -> RuntimeCalls:
-    """Return the times in which threads captured or instantiated a graph, so that their launches ran nothing."""
+def capturing(trace: Trace) -> RuntimeCalls:
+    """Return the times in which threads captured a graph."""
     calls = trace.runtime_calls
     begins, ends = np.flatnonzero(_begins_capture(calls)), np.flatnonzero(_ends_capture(calls))
     last = pick(ends, np.searchsorted(ends, begins))
     until = np.where(last >= 0, calls.end_ns[last], calls.end_ns.max(initial=0))
-    captured = replace(calls.take(begins), end_ns=until)
-    return RuntimeCalls.joined([captured, calls.take(np.flatnonzero(_instantiates(calls)))])
+    return replace(calls.take(begins), end_ns=until)
+
+
+@kept()
+def captures(trace: Trace) -> RuntimeCalls:
+    """Return the times in which threads captured or instantiated a graph, so that their launches ran nothing."""
+    instantiated = trace.runtime_calls.take(np.flatnonzero(_instantiates(trace.runtime_calls)))
+    return RuntimeCalls.joined([capturing(trace), instantiated])
 
 
 def records_captures(trace: Trace) -> bool:

@@ -15,6 +15,7 @@ from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.figures import FIGURES, Period, Window, by_cause
+from overlapscope.analysis.graphs import graph_use
 from overlapscope.analysis.groups import (
     comm_evidence,
     copy_evidence,
@@ -116,6 +117,7 @@ def describe(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking, *, sett
         evidence=(*result.evidence, *evidence),
         host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, steps, windows),
         kernels=group_kernels(trace, timeline, steps, windows),
+        graphs=graph_use(trace, timeline.ops) or UNSET,
     )
     frame = result.per_step or result.judged
     if trace.predicted_by is None and not settled and frame is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.analysis.host import CallSite, sites_of_calls
+from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.pieces import main_cause
 from overlapscope.base.columns import F64, Columns
 from overlapscope.base.intervals import I64, covered
@@ -75,5 +76,5 @@ def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
 
 def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[CallSite]:
     """Return the call site of each of the given rows of `Timeline.ops`."""
-    sites = sites_of_calls(trace, device.timeline.ops.launch[rows])
+    sites = sites_of_ops(trace, device.timeline.ops.take(rows))
     return [sites.site_at(trace, number) for number in range(len(rows))]

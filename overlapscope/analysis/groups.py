@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import numpy as np
+from msgspec import UNSET
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.graphs import modules_of, sites_of_ops
 from overlapscope.analysis.host import (
     Blocking,
     Sites,
     name_text,
     of_other_devices,
-    op_ids_around,
     sites,
     sites_of_calls,
 )
@@ -144,20 +145,20 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
 
 
 def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[KernelGroup, ...]:
-    """Return kernels that begin inside disjoint windows, by name and launching op, the longest group first.
+    """Return kernels that begin inside disjoint windows, by name, launching op and module, the longest group first.
 
     Durations are added up in full, even for kernels that ran side by side.
     """
-    ops, calls = timeline.ops, trace.runtime_calls
-    begun = np.searchsorted(windows.starts, ops.start_ns, side="right") - 1
+    ops = timeline.ops
+    window = np.searchsorted(windows.starts, ops.start_ns, side="right") - 1
     # An empty kernel also counts at the end of a window.
-    inside = (begun >= 0) & ((windows.ends[begun] > ops.start_ns) | (windows.ends[begun] == ops.end_ns))
+    inside = (window >= 0) & ((windows.ends[window] > ops.start_ns) | (windows.ends[window] == ops.end_ns))
     rows = np.flatnonzero(inside & ((ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)))
     if not len(rows):
         return ()
-    launch = ops.launch[rows]
-    op = op_ids_around(trace, pick(calls.thread, launch), pick(calls.start_ns, launch))
-    group = groups_of((ops.name_id[rows], op, ops.kind[rows]))
+    begun = ops.take(rows)
+    op, (module, modules) = sites_of_ops(trace, begun).op, modules_of(trace, begun)
+    group = groups_of((ops.name_id[rows], op, module, ops.kind[rows]))
     # The example is the first kernel of each group.
     examples = np.full(int(group.max()) + 1, len(rows))
     np.minimum.at(examples, group, np.arange(len(rows)))
@@ -178,6 +179,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
         KernelGroup(
             kernel=ops.name(int(rows[example])),
             op=name_text(trace, int(op[example])),
+            module=modules[module[example]] if module[example] >= 0 else UNSET,
             comm=bool(ops.kind[rows[example]] == Kind.COMM),
             unclear=bool(unclear[example]),
             count=int(count[number]),
@@ -188,7 +190,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
         )
         for number, example in enumerate(examples.tolist())
     ]
-    return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kernel, group.op or "")))
+    return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kernel, group.op or "", group.module or "")))
 
 
 def _count_and_time(group: I64, duration: I64, groups: int) -> tuple[I64, I64]:
@@ -309,7 +311,7 @@ def copy_evidence(
         return {"copies": f"{source} to {target} on stream {ops.stream[row]}"}
 
     alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
-    sites = sites_of_calls(trace, ops.launch[copy])
+    sites = sites_of_ops(trace, ops.take(copy))
     return _ranked(trace, "exposed-copy", COPY_CAUSES, pieces, steps, alike, sites, facts)
 
 
@@ -333,7 +335,7 @@ def comm_evidence(
             "waited_for": clean(short_kernel(ops.name(held_by)), 120) if held_by >= 0 else None,
         }
 
-    sites = sites_of_calls(trace, pieces.call)
+    sites = sites_of_ops(trace, ops.take(pieces.op), pieces.call)
     return _ranked(trace, "exposed-comm", COMM_CAUSES, pieces, steps, (kind,), sites, facts)
 
 
@@ -342,7 +344,7 @@ def other_evidence(
 ) -> list[Evidence]:
     """Return the evidence for exposed memory work in and between GPUs inside the windows, by kind and origin."""
     pieces = exposed.inside(windows)
-    sites = sites_of_calls(trace, timeline.ops.launch[pieces.op])
+    sites = sites_of_ops(trace, timeline.ops.take(pieces.op))
     return _ranked(trace, "exposed-other", OTHER_CAUSES, pieces, steps, (), sites, lambda _: {})
 
 

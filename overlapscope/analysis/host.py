@@ -26,7 +26,7 @@ _SHOWN_LINE = re.compile(r"(?P<file>.{1,2000}?)(:(?P<line>\d{1,7}) in |\((?P<fra
 """Place as `line_text` returns it: either its own form or a frame that is not in a file `*.py`."""
 _LINE_IN_FUNCTION = re.compile(r"(?P<file>.+):(?P<line>\d+) in (?P<function>.+)", re.DOTALL)
 _LIBRARY = re.compile(
-    r"(^|/)(torch|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
+    r"(^|/)(torch|triton|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
 _SLOW_FIRST = 10

@@ -148,7 +148,9 @@ class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     kernel: str
     op: str | None
-    """Innermost CPU op around the launch."""
+    """Innermost CPU op around the launch; for a graph, around the capture, if known."""
+    module: str | UnsetType = UNSET
+    """Class of the innermost module of PyTorch around it; absent if not recorded."""
     comm: bool
     unclear: bool = False
     """True if the kernels count as compute, but their name is like that of communication."""
@@ -160,6 +162,18 @@ class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
     judged_time_ns: int
     """Sum of the durations of these kernels."""
     by_step: KernelsByStep
+
+
+class GraphUse(msgspec.Struct, frozen=True, kw_only=True):
+    """GPU ops that launched graphs contain. Times are sums of their own durations."""
+
+    count: int
+    time_ns: int
+    known_count: int
+    """Number of ops whose op, module and line at the capture are known."""
+    known_time_ns: int
+    captured: bool
+    """True if any capture was recorded."""
 
 
 Beside = Literal["communication", "copies"]
@@ -433,6 +447,8 @@ class Device(TimeFigures, frozen=True, kw_only=True):
     """Figures without the profiler; None if they are unknown, or a single step or range is analysed."""
     served: ServedSteps | UnsetType = UNSET
     """Steps of an inference server by phase; absent for other programs, or if a single step or range is analysed."""
+    graphs: GraphUse | UnsetType = UNSET
+    """Ops of graphs; absent if no graph was launched."""
     alone: StepRange | None = None
     """Interval of a step, or of all that is judged, without the profiler; None if `plain` has it, or it isn't a
     recording's."""

@@ -56,7 +56,15 @@ class AnalyzeCommand:
         scope.add_argument("--step", metavar="NAME", help="only this step: 'repeat 4 of 9', ProfilerStep#4 or just 4")
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
-        add_analysis(less_common(parser))
+        rare = less_common(parser)
+        rare.add_argument(
+            "--capture",
+            metavar="DIR",
+            action="append",
+            default=[],
+            help="recordings of the captures of the CUDA graphs that the program launches: a directory or a file",
+        )
+        add_analysis(rare)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.traces)
@@ -110,13 +118,13 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
     from overlapscope.reading.files import named
 
     limit, named_files = size_limit(args), {*map(named, args.traces)}
+    options = {"limit_bytes": limit, "cache": args.cache, "steps_by": args.steps_by, "captures": args.capture}
     traces: list[Trace] = []
     unread: dict[Path, UnreadableTrace] = {}
     for number, path in enumerate(files, 1):
         now(f"reading trace {number:,} of {len(files):,}")
         try:
-            progress = len(files) <= _BARS
-            traces.append(load(path, limit_bytes=limit, progress=progress, cache=args.cache, steps_by=args.steps_by))
+            traces.append(load(path, progress=len(files) <= _BARS, **options))
         except UnreadableTrace as error:
             if path in named_files:
                 raise

@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.host import CallSite, sites, sites_of_calls
+from overlapscope.analysis.graphs import sites_of_ops
+from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.base.intervals import Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
@@ -206,7 +207,7 @@ def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
 
 def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
     pieces, ops = device.exposed.inside(device.windows), device.timeline.ops
-    where = sites_of_calls(trace, ops.launch[pieces.copy])
+    where = sites_of_ops(trace, ops.take(pieces.copy))
     for number, (start, end) in enumerate(_times(pieces)):
         cause, copy = COPY_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.copy[number])))
         yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_call_site(where.site_at(trace, number)))
@@ -214,7 +215,7 @@ def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
 
 def _comm_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
     pieces, ops = device.exposed_comm.inside(device.windows), device.timeline.ops
-    where = sites_of_calls(trace, pieces.call)
+    where = sites_of_ops(trace, ops.take(pieces.op), pieces.call)
     for number, (start, end) in enumerate(_times(pieces)):
         cause, collective = COMM_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.op[number])))
         site = _call_site(where.site_at(trace, number))

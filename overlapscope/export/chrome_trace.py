@@ -228,6 +228,7 @@ class _ChromeEvents:
             toDevice=ops.target_device[rows].tolist(),
             grid=_grids(ops.blocks[rows]),
             block=_grids(ops.block_threads[rows]),
+            **{"graph node id": ops.graph_node[rows].tolist()},
         )
         if self._collectives:
             args = list(map(self._with_collective, args, ops.place[rows].tolist()))

@@ -16,6 +16,7 @@ from overlapscope.base import disk
 from overlapscope.base.memory import give_back
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import Progress
+from overlapscope.reading.captures import with_captures
 from overlapscope.reading.communication import with_communication
 from overlapscope.reading.file_names import file_and_part, natural, run_in, without_copies
 from overlapscope.reading.files import LIMIT_BYTES, is_pipe, named
@@ -56,6 +57,7 @@ def load(
     cache: bool = True,
     steps_by: str | None = None,
     periodic: bool = True,
+    captures: str | Path | Iterable[str | Path] = (),
 ) -> Trace:
     """Return the Trace in one file; `-` is standard input.
 
@@ -68,6 +70,7 @@ def load(
             read again (`docs/how-it-works/cache.md`). The Trace is the same.
         steps_by: Name of the ranges to use as steps, in which `*` and `?` stand for any characters.
         periodic: Whether a recording without marked steps gets steps from its own period (`Trace.period`).
+        captures: Recordings of the captures of the CUDA graphs that the program launches, as for `expand`.
 
     Raises:
         UnreadableTrace: The file cannot be read; the message is a sentence for the user.
@@ -83,6 +86,8 @@ def load(
         give_back()
     patterns = current()
     trace = with_communication(trace, patterns.communication)
+    if captures:
+        trace = with_captures(trace, [_read_or_cached(path, request, cache) for path in expand(captures)])
     if steps_by is not None:
         return named_steps(trace, steps_by)
     trace = server_steps(trace, patterns.server_steps)

@@ -128,7 +128,10 @@ class EventColumns:
         numbers = args.number("correlation"), np.maximum(args.number("bytes"), args.number("size"))
         extents = [_products(args.text(attribute)) for attribute in ("grid", "block")]
         sides = [device_or_none(args.number(attribute)) for attribute in ("from_device", "to_device")]
-        return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents, *sides))
+        node = args.number("graph_node")
+        return np.column_stack(
+            (self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents, *sides, node)
+        )
 
     def _add_collectives(self, args: EventArguments, at: Index) -> None:
         chosen = np.flatnonzero([collective != "" for collective in args.text("collective")])

@@ -107,6 +107,7 @@ class OpArgs(Struct, gc=False, frozen=True):
     parts_out: Raw = field(default=NOTHING, name="Out split size")
     grid: Raw = NOTHING
     block: Raw = NOTHING
+    graph_node: int = field(default=-1, name="graph node id")
 
 
 class CallArgs(Struct, gc=False, frozen=True):

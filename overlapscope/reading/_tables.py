@@ -199,6 +199,7 @@ class Finished:
             block_threads=values[:, 6].copy(),
             source_device=values[:, 7].astype(np.int32),
             target_device=values[:, 8].astype(np.int32),
+            graph_node=_positive(values[:, 9]),
         )
 
     def _launch(self, rows: Index, calls: RuntimeCalls) -> I64:
@@ -310,7 +311,7 @@ def _positive(correlation: I64) -> I64:
 
 _SHAPES: dict[EventTable, tuple[int, ...]] = {
     EventTable.RUNTIME: (),
-    EventTable.GPU: (9,),
+    EventTable.GPU: (10,),
     EventTable.SYNC: (7,),
     EventTable.DEVICE_ANNOTATION: (2,),
     EventTable.COLLECTIVE: (len(COLLECTIVE_TEXTS) + len(COLLECTIVE_NUMBERS),),

@@ -37,7 +37,7 @@ from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
 from overlapscope.report import lists, tables
 from overlapscope.report.page import DeviceReport, Page, SampledHost
-from overlapscope.report.sentences import WORTH_SAYING
+from overlapscope.report.sentences import WORTH_SAYING, graphs_sentence
 from overlapscope.report.verdict import cost, judge
 from overlapscope.rules.finding import Finding, costliest_first
 from overlapscope.trace.model import Kind
@@ -89,6 +89,8 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
         if alone:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
+        if graphs := graphs_sentence(part.device, verbose=page.verbose):
+            yield Text(graphs, tone="muted")
         yield from _details(part, part.device)
         yield from detail("lines", host_blocks(part))
     yield from detail("checks", _filled([tables.checks(part, passed=part.page.verbose)]))

@@ -209,6 +209,20 @@ def is_last_judged(device: Device) -> bool:
     return judged == (len(device.steps) - 1,)
 
 
+def graphs_sentence(device: Device, *, verbose: bool) -> str:
+    """Return which GPU ops of CUDA graphs have a known place in the program; empty if that is not worth saying."""
+    graphs = device.graphs
+    if not graphs or (not verbose and (not graphs.captured or graphs.known_count == graphs.count)):
+        return ""
+    whole = f"{plural(graphs.count, 'GPU op')} of CUDA graphs ({duration(graphs.time_ns)})"
+    if not graphs.captured:
+        return f"The op and line at the capture are unknown for {whole}; --capture names recordings of captures."
+    known = f"{graphs.known_count:,} ({duration(graphs.known_time_ns)})"
+    if graphs.known_count == graphs.count:
+        return f"The op and line at the capture are known for all {whole}."
+    return f"The op and line at the capture are known for {known} of {whole}; no single capture fits the others."
+
+
 def requests_words(figures: PhaseFigures) -> str:
     """Return the number of requests in a step, such as `8` or `4 to 32`; empty if unknown."""
     least, most = figures.fewest_requests, figures.most_requests

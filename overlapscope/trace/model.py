@@ -170,10 +170,12 @@ class GpuOps(TraceTable, frozen=True):
     """Device that a copy reads; -1 where not recorded, which most sources do only for peer copies."""
     target_device: I32 = _NO_DEVICES
     """Device that a copy writes; -1 where not recorded."""
+    graph_node: I64 = _UNRECORDED
+    """Number of the op's node in the order of the capture; -1 outside of graphs, or if not recorded."""
 
     def __post_init__(self) -> None:
         # Sources need not pass these columns.
-        for name in ("blocks", "block_threads", "source_device", "target_device"):
+        for name in ("blocks", "block_threads", "source_device", "target_device", "graph_node"):
             column = getattr(self, name)
             if column is _UNRECORDED or column is _NO_DEVICES:
                 force_setattr(self, name, np.full(len(self.start_ns), -1, column.dtype))
@@ -446,6 +448,8 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     unpacked_bytes: int = 0
     """Unpacked size of the file; 0 if the trace comes from no file."""
     origin: TraceOrigin | None = None
+    captures: tuple[Trace, ...] = ()
+    """Recordings of captures of graphs that the program launches. They have the same names."""
 
     def __repr__(self) -> str:
         return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"

@@ -18,7 +18,8 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import PerStep, PhaseFigures
-from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
+from overlapscope.analysis.graphs import sites_of_ops
+from overlapscope.analysis.host import Sites, line_text, name_text, sites
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces, main_cause
 from overlapscope.analysis.results import Device, Plain, TraceResult
@@ -252,7 +253,7 @@ def _site(trace: Trace, places: Sites) -> Filled:
 def _gpu_ops(done: TraceAnalysis) -> Iterator[Filled]:
     trace, ops = done.trace, done.trace.gpu_ops
     filled = _events(trace, ops)
-    yield filled | {"runtime_call": filled["launch"]} | _site(trace, sites_of_calls(trace, ops.launch))
+    yield filled | {"runtime_call": filled["launch"]} | _site(trace, sites_of_ops(trace, ops))
 
 
 def _rows_in_trace(trace: Trace, device: DeviceAnalysis, rows: I64) -> I64:
@@ -272,7 +273,7 @@ def _copies(done: TraceAnalysis) -> Iterator[Filled]:
             "gb_per_s": _numbers(copies.gb_per_s, np.nan),
             "exposed_ns": copies.exposed_ns,
             "cause": _words(copies.cause, COPY_CAUSES),
-            **_site(trace, sites_of_calls(trace, ops.launch)),
+            **_site(trace, sites_of_ops(trace, ops)),
         }
 
 
@@ -288,7 +289,7 @@ def _peer_copies(done: TraceAnalysis) -> Iterator[Filled]:
             "gpu_op": _rows_in_trace(trace, device, rows),
             "gb_per_s": _numbers(np.where(ops.bytes >= 0, rate, np.nan), np.nan),
             "exposed_ns": covered(intersect(timeline.exposed_p2p, windows), ops.start_ns, ops.end_ns),
-            **_site(trace, sites_of_calls(trace, ops.launch)),
+            **_site(trace, sites_of_ops(trace, ops)),
         }
 
 
@@ -307,7 +308,7 @@ def _exposed_pieces(done: TraceAnalysis) -> Iterator[Filled]:
         yield {
             **_pieces(device, pieces, COPY_CAUSES),
             "gpu_op": _rows_in_trace(done.trace, device, pieces.copy),
-            **_site(done.trace, sites_of_calls(done.trace, device.timeline.ops.launch[pieces.copy])),
+            **_site(done.trace, sites_of_ops(done.trace, device.timeline.ops.take(pieces.copy))),
         }
 
 
@@ -337,7 +338,7 @@ def _comm_kernels(done: TraceAnalysis) -> Iterator[Filled]:
             "waited_for": _names(trace, pick(ops.name_id, begun.held_by)),
             "lead_ns": _numbers(lead_ns(ops, begun)),
             "prefetch_depth": _numbers(depth),
-            **_site(trace, sites_of_calls(trace, begun.call)),
+            **_site(trace, sites_of_ops(trace, kernels, begun.call)),
         }
 
 
@@ -360,7 +361,7 @@ def _exposed_comm_pieces(done: TraceAnalysis) -> Iterator[Filled]:
         yield {
             **_pieces(device, pieces, COMM_CAUSES),
             "gpu_op": _rows_in_trace(done.trace, device, pieces.op),
-            **_site(done.trace, sites_of_calls(done.trace, pieces.call)),
+            **_site(done.trace, sites_of_ops(done.trace, device.timeline.ops.take(pieces.op), pieces.call)),
         }
 
 

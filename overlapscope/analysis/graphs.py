@@ -1,0 +1,251 @@
+"""Places in the program at which the ops of graphs were captured.
+
+A replayed op has no op of the host around it; the call that captured it has. Ops and calls are joined by the order of
+capture, which is that of the graph's nodes, or of the ops on the stream if the graph is a chain.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.host import Sites, around, line_ids_around, op_ids_around, sites_of_calls
+from overlapscope.analysis.periods import is_step
+from overlapscope.analysis.results import GraphUse
+from overlapscope.base.columns import Columns, locate, mask_of, pick
+from overlapscope.base.grouping import rows_by
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.kept import kept
+from overlapscope.trace.model import GpuOps, HostEvents, Kind, Trace
+
+
+class Origins(Columns, frozen=True):
+    """Places at which the ops of replayed graphs were captured; -1 where unknown, as rows of `Trace.names`."""
+
+    row: I64
+    """Row of `Trace.gpu_ops`, ascending."""
+    op: I64
+    """Innermost CPU op."""
+    module: I64
+    """Innermost module of PyTorch, such as `nn.Module: Linear_3`, which is numbered within the capture's recording."""
+    line: I64
+    """Python frame."""
+    is_known: Bool
+    """True if all captures that fit agree on all of them."""
+
+
+_MODULE: Final = "nn.Module: "
+
+_Places = tuple[I64, I64, I64]
+"""Op, module and line of some calls."""
+
+
+class _Capture(NamedTuple):
+    """A recorded capture of a graph."""
+
+    recording: Trace
+    calls: I64
+    """Rows of the calls that captured an op each, in order."""
+    kernels: bytes
+    """For each of them, whether it is a kernel rather than a copy or a memset."""
+    is_chain: bool
+    """True if all of it was captured on one stream."""
+    ended_ns: int
+
+
+@kept()
+def _captured(recording: Trace) -> tuple[_Capture, ...]:
+    """Return the captures in a recording, in order."""
+    calls, ops = recording.runtime_calls, recording.gpu_ops
+    when = call_kinds.capturing(recording)
+    if not len(when):
+        return ()
+    kernel = call_kinds.named(calls, call_kinds.KERNEL_LAUNCH)
+    memory = call_kinds.copies_async(calls) | call_kinds.copies_blocking(calls) | call_kinds.sets_memory(calls)
+    # Other threads may launch work meanwhile, which runs.
+    ran = mask_of(ops.launch[ops.launch >= 0], len(calls))
+    launching, waiting = (kernel | memory) & ~ran, call_kinds.waits_event(calls)
+    found = []
+    for start, end in zip(when.start_ns.tolist(), when.end_ns.tolist(), strict=True):
+        inside = (calls.start_ns >= start) & (calls.start_ns < end)
+        rows = np.flatnonzero(launching & inside)
+        found.append(_Capture(recording, rows, kernel[rows].tobytes(), not (waiting & inside).any(), end))
+    return tuple(found)
+
+
+class _Launch(NamedTuple):
+    """A launch of a graph."""
+
+    call: int
+    """Row of `Trace.runtime_calls`."""
+    ops: I64
+    """Rows of `Trace.gpu_ops`, in the order of capture if that is known."""
+    kernels: bytes
+    """As in `_Capture`, in this order."""
+    by_node: bool
+    is_in_order: bool
+    """True if the ops state their nodes, or ran one after the other on one stream."""
+
+
+def _launched(trace: Trace) -> list[_Launch]:
+    """Return the launches of graphs that ran something, in order."""
+    ops, calls = trace.gpu_ops, trace.runtime_calls
+    is_graph = call_kinds.named(calls, call_kinds.GRAPH_LAUNCH)
+    inside = np.flatnonzero(pick(is_graph, ops.launch, False))
+    is_kernel = (ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)
+    launches = []
+    for call, which in rows_by(ops.launch[inside]):
+        rows = inside[which]
+        node, start = ops.graph_node[rows], ops.start_ns[rows]
+        by_node = len(np.unique(node[node >= 0])) == len(rows)
+        if by_node:
+            rows = rows[np.argsort(node)]
+        one_by_one = len(np.unique(ops.stream[rows])) == 1 and bool((start[1:] > start[:-1]).all())
+        launches.append(_Launch(call, rows, is_kernel[rows].tobytes(), by_node, by_node or one_by_one))
+    return launches
+
+
+@kept()
+def origins(trace: Trace) -> Origins:
+    """Return the origins of all ops of launched graphs.
+
+    A graph is joined with a capture of as many kernels, copies and memsets in the same order. If several fit, those of
+    a recording are taken in order if a step launches as many graphs as it captured. Else only what all agree on is
+    known.
+    """
+    captures = [capture for recording in (trace, *trace.captures) for capture in _captured(recording)]
+    launches = _launched(trace) if captures else []
+    fitting = _in_turn(trace, launches, captures)
+    first_ns: dict[tuple[bytes, ...], int] = {}
+    parts = []
+    for number, launch in enumerate(launches):
+        # A graph that ran before a capture in the same recording is another one.
+        since_ns = first_ns.setdefault(_identity(trace, launch), int(trace.runtime_calls.start_ns[launch.call]))
+        several = fitting.get(number) or [
+            capture
+            for capture in captures
+            if _fits(launch, capture) and (capture.recording is not trace or capture.ended_ns <= since_ns)
+        ]
+        if several:
+            parts.append(_agreed(launch, [_places(capture.recording, capture.calls.tobytes()) for capture in several]))
+    found = Origins.joined(parts)
+    return found.take(np.argsort(found.row))
+
+
+def _agreed(launch: _Launch, places: list[_Places]) -> Origins:
+    """Return the origins of a launch's ops: what all captures that fit agree on."""
+    columns = [*zip(*places, strict=True)]
+    same = [np.all([each == column[0] for each in column], axis=0) for column in columns]
+    op, module, line = (np.where(equal, column[0], -1) for equal, column in zip(same, columns, strict=True))
+    return Origins(launch.ops, op, module, line, is_known=np.all(same, axis=0))
+
+
+def _fits(launch: _Launch, capture: _Capture) -> bool:
+    return launch.is_in_order and launch.kernels == capture.kernels and (launch.by_node or capture.is_chain)
+
+
+def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
+    """Return what is the same in each launch of a graph."""
+    ops = trace.gpu_ops
+    return tuple(column[launch.ops].tobytes() for column in (ops.name_id, ops.blocks, ops.graph_node))
+
+
+def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) -> dict[int, list[_Capture]]:
+    """Return the captures of launches in steps that launch as many graphs as a recording of captures has, in order."""
+    steps = trace.annotations.start_ns[is_step(trace.annotations)]
+    called = trace.runtime_calls.start_ns[[launch.call for launch in launches]]
+    by_recording = defaultdict(list)
+    for capture in captures:
+        if capture.recording is not trace:
+            by_recording[id(capture.recording)].append(capture)
+    turns = defaultdict[int, list[_Capture]](list)
+    for _, numbers in rows_by(np.searchsorted(steps, called, side="right")):
+        for of_recording in by_recording.values():
+            pairs = list(zip(numbers.tolist(), of_recording, strict=False))
+            if 1 < len(pairs) == len(numbers) == len(of_recording) and all(
+                _fits(launches[number], capture) for number, capture in pairs
+            ):
+                for number, capture in pairs:
+                    turns[number].append(capture)
+    return turns
+
+
+@kept()
+def _places(recording: Trace, calls: bytes) -> _Places:
+    """Return op, module and line of some runtime calls, which are rows as 64-bit numbers."""
+    rows, modules = np.frombuffer(calls, np.int64), _modules(recording)
+    thread, at = recording.runtime_calls.thread[rows], recording.runtime_calls.start_ns[rows]
+    module = pick(modules.name_id, around(modules, thread, at))
+    return op_ids_around(recording, thread, at), module, line_ids_around(recording, thread, at)
+
+
+@kept()
+def _modules(recording: Trace) -> HostEvents:
+    """Return the calls of PyTorch's modules."""
+    frames = recording.python_frames
+    return frames.take(frames.named(lambda name: name.startswith(_MODULE)))
+
+
+def origins_of(trace: Trace, ops: GpuOps) -> Origins:
+    """Return the origins of some ops of a trace, with -1 for those that no graph launched."""
+    known = origins(trace)
+    place = pick(trace.gpu_ops.place, known.row)
+    row = locate(place, ops.place)
+    return Origins.filled(
+        row=pick(known.row, row),
+        op=pick(known.op, row),
+        module=pick(known.module, row),
+        line=pick(known.line, row),
+        is_known=pick(known.is_known, row, False),
+    )
+
+
+def sites_of_ops(trace: Trace, ops: GpuOps, call: I64 | None = None) -> Sites:
+    """Return the sites of the calls that launched some ops, or of other calls that are to blame for them.
+
+    If an op's graph was launched by that call, its op and line are those of the capture, as far as known.
+    """
+    call = ops.launch if call is None else call
+    sites, captured = sites_of_calls(trace, call), origins_of(trace, ops)
+    own = call == ops.launch
+    op, line = (
+        np.where(own & (mine >= 0), mine, theirs)
+        for mine, theirs in ((captured.op, sites.op), (captured.line, sites.line))
+    )
+    return Sites(op, sites.call, line)
+
+
+def modules_of(trace: Trace, ops: GpuOps) -> tuple[I64, tuple[str, ...]]:
+    """Return the classes of the modules in which ops were launched or captured.
+
+    Returns:
+        The class of each op's module, such as `Linear`, as a row of the second value; -1 if unknown.
+    """
+    calls, modules, captured = trace.runtime_calls, _modules(trace), origins_of(trace, ops).module
+    if not len(modules) and not trace.captures:
+        return np.full(len(ops), -1, np.int64), ()
+    launching = around(modules, pick(calls.thread, ops.launch), pick(calls.start_ns, ops.launch))
+    name = np.where(captured >= 0, captured, pick(modules.name_id, launching))
+    ids = np.unique(name[name >= 0])
+    classes = [trace.names[number].removeprefix(_MODULE).rpartition("_")[0] for number in ids.tolist()]
+    distinct = tuple(dict.fromkeys(classes))
+    number = np.array([distinct.index(each) for each in classes], np.int64)
+    return pick(number, np.where(name >= 0, np.searchsorted(ids, name), -1)), distinct
+
+
+def graph_use(trace: Trace, ops: GpuOps) -> GraphUse | None:
+    """Return how many of some ops graphs launched, and how many of these have a known origin; None without graphs."""
+    inside = ops.take(pick(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH), ops.launch, False))
+    if not len(inside):
+        return None
+    known, length = origins_of(trace, inside).is_known, inside.end_ns - inside.start_ns
+    return GraphUse(
+        count=len(inside),
+        time_ns=int(length.sum()),
+        known_count=int(known.sum()),
+        known_time_ns=int(length[known].sum()),
+        captured=any(map(_captured, (trace, *trace.captures))),
+    )
