@@ -1,7 +1,8 @@
 """Places in the program at which the ops of graphs were captured.
 
 A replayed op has no op of the host around it; the call that captured it has. Ops and calls are joined by the order of
-capture, which is that of the graph's nodes, or of the ops on the stream if the graph is a chain.
+capture. That is the order of the graph's nodes, where the recording states them, and else that of the ops in time, as
+far as the graph is a chain: up to the first event that the capture recorded, and after its last wait for one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from overlapscope.analysis.host import Sites, around, line_ids_around, op_ids_ar
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import GraphUse
 from overlapscope.base.columns import Columns, locate, mask_of, pick
-from overlapscope.base.grouping import rows_by
+from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import GpuOps, HostEvents, Kind, Trace
@@ -49,10 +50,10 @@ class _Capture(NamedTuple):
     recording: Trace
     calls: I64
     """Rows of the calls that captured an op each, in order."""
-    kernels: bytes
-    """For each of them, whether it is a kernel rather than a copy or a memset."""
-    is_chain: bool
-    """True if all of it was captured on one stream."""
+    kernels: Bool
+    """True for each of them that is a kernel rather than a copy or a memset."""
+    branched: slice
+    """Calls that may be in branches of the graph."""
     ended_ns: int
 
 
@@ -67,12 +68,18 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
     memory = call_kinds.copies_async(calls) | call_kinds.copies_blocking(calls) | call_kinds.sets_memory(calls)
     # Other threads may launch work meanwhile, which runs.
     ran = mask_of(ops.launch[ops.launch >= 0], len(calls))
-    launching, waiting = (kernel | memory) & ~ran, call_kinds.waits_event(calls)
+    launching = (kernel | memory) & ~ran
+    forking, joining = call_kinds.records_event(calls), call_kinds.waits_event(calls)
     found = []
     for start, end in zip(when.start_ns.tolist(), when.end_ns.tolist(), strict=True):
         inside = (calls.start_ns >= start) & (calls.start_ns < end)
-        rows = np.flatnonzero(launching & inside)
-        found.append(_Capture(recording, rows, kernel[rows].tobytes(), not (waiting & inside).any(), end))
+        rows, waits = np.flatnonzero(launching & inside), np.flatnonzero(joining & inside)
+        branched = slice(0, 0)
+        if len(waits):
+            # A branch begins with the event that it waits for.
+            forks = np.flatnonzero(forking & inside)
+            branched = slice(*np.searchsorted(rows, (forks[0] if len(forks) else 0, waits[-1])).tolist())
+        found.append(_Capture(recording, rows, kernel[rows], branched, end))
     return tuple(found)
 
 
@@ -82,29 +89,25 @@ class _Launch(NamedTuple):
     call: int
     """Row of `Trace.runtime_calls`."""
     ops: I64
-    """Rows of `Trace.gpu_ops`, in the order of capture if that is known."""
-    kernels: bytes
+    """Rows of `Trace.gpu_ops`, in the order of nodes if the ops state them, else in time."""
+    kernels: Bool
     """As in `_Capture`, in this order."""
     by_node: bool
-    is_in_order: bool
-    """True if the ops state their nodes, or ran one after the other on one stream."""
 
 
 def _launched(trace: Trace) -> list[_Launch]:
     """Return the launches of graphs that ran something, in order."""
-    ops, calls = trace.gpu_ops, trace.runtime_calls
-    is_graph = call_kinds.named(calls, call_kinds.GRAPH_LAUNCH)
-    inside = np.flatnonzero(pick(is_graph, ops.launch, False))
-    is_kernel = (ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)
+    ops = trace.gpu_ops
+    inside = np.flatnonzero(pick(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH), ops.launch, False))
     launches = []
     for call, which in rows_by(ops.launch[inside]):
         rows = inside[which]
-        node, start = ops.graph_node[rows], ops.start_ns[rows]
-        by_node = len(np.unique(node[node >= 0])) == len(rows)
+        node = ops.graph_node[rows]
+        by_node = len(distinct(node[node >= 0])) == len(rows)
         if by_node:
             rows = rows[np.argsort(node)]
-        one_by_one = len(np.unique(ops.stream[rows])) == 1 and bool((start[1:] > start[:-1]).all())
-        launches.append(_Launch(call, rows, is_kernel[rows].tobytes(), by_node, by_node or one_by_one))
+        is_kernel = (ops.kind[rows] == Kind.COMPUTE) | (ops.kind[rows] == Kind.COMM)
+        launches.append(_Launch(call, rows, is_kernel, by_node))
     return launches
 
 
@@ -112,39 +115,68 @@ def _launched(trace: Trace) -> list[_Launch]:
 def origins(trace: Trace) -> Origins:
     """Return the origins of all ops of launched graphs.
 
-    A graph is joined with a capture of as many kernels, copies and memsets in the same order. If several fit, those of
-    a recording are taken in order if a step launches as many graphs as it captured. Else only what all agree on is
-    known.
+    A graph is joined with a capture of as many kernels, copies and memsets in the same order. If several fit, they are
+    taken in order if a step launches as many graphs as were captured. Else only what all agree on is known, as among
+    the calls in branches of a graph.
     """
     captures = [capture for recording in (trace, *trace.captures) for capture in _captured(recording)]
     launches = _launched(trace) if captures else []
-    fitting = _in_turn(trace, launches, captures)
+    in_turn = _in_turn(trace, launches, captures)
     first_ns: dict[tuple[bytes, ...], int] = {}
     parts = []
     for number, launch in enumerate(launches):
         # A graph that ran before a capture in the same recording is another one.
         since_ns = first_ns.setdefault(_identity(trace, launch), int(trace.runtime_calls.start_ns[launch.call]))
-        several = fitting.get(number) or [
+        several = in_turn.get(number) or [
             capture
             for capture in captures
-            if _fits(launch, capture) and (capture.recording is not trace or capture.ended_ns <= since_ns)
+            if _fits(trace, launch, capture) and (capture.recording is not trace or capture.ended_ns <= since_ns)
         ]
         if several:
-            parts.append(_agreed(launch, [_places(capture.recording, capture.calls.tobytes()) for capture in several]))
+            parts.append(_agreed(launch, several))
     found = Origins.joined(parts)
     return found.take(np.argsort(found.row))
 
 
-def _agreed(launch: _Launch, places: list[_Places]) -> Origins:
+def _branched(launch: _Launch, capture: _Capture) -> slice:
+    """Return the ops and calls whose order is unknown."""
+    return slice(0, 0) if launch.by_node else capture.branched
+
+
+def _fits(trace: Trace, launch: _Launch, capture: _Capture) -> bool:
+    """Return whether a launch may be of a captured graph."""
+    if len(launch.ops) != len(capture.calls):
+        return False
+    branched = _branched(launch, capture)
+    in_order = np.ones(len(launch.ops), np.bool_)
+    in_order[branched] = False
+    if not (
+        np.array_equal(launch.kernels[in_order], capture.kernels[in_order])
+        and launch.kernels[branched].sum() == capture.kernels[branched].sum()
+    ):
+        return False
+    if launch.by_node:
+        return True
+    # Ops of a chain begin one after the other. If they are on several streams, a library may have branched unseen.
+    start, stream = trace.gpu_ops.start_ns[launch.ops], trace.gpu_ops.stream[launch.ops]
+    apart = (start[1:] > start[:-1]) | ~(in_order[1:] | in_order[:-1])
+    return bool(apart.all()) and (branched.stop > branched.start or len(distinct(stream)) == 1)
+
+
+def _agreed(launch: _Launch, captures: list[_Capture]) -> Origins:
     """Return the origins of a launch's ops: what all captures that fit agree on."""
-    columns = [*zip(*places, strict=True)]
-    same = [np.all([each == column[0] for each in column], axis=0) for column in columns]
-    op, module, line = (np.where(equal, column[0], -1) for equal, column in zip(same, columns, strict=True))
-    return Origins(launch.ops, op, module, line, is_known=np.all(same, axis=0))
-
-
-def _fits(launch: _Launch, capture: _Capture) -> bool:
-    return launch.is_in_order and launch.kernels == capture.kernels and (launch.by_node or capture.is_chain)
+    columns = []
+    same = np.ones(len(launch.ops), np.bool_)
+    for number in range(3):
+        column, agrees = np.empty(0, np.int64), np.ones(len(launch.ops), np.bool_)
+        for capture in captures:
+            values, branched = _places(capture.recording, capture.calls.tobytes())[number], _branched(launch, capture)
+            column = column if len(column) else values
+            agrees &= values == column
+            agrees[branched] &= len(distinct(values[branched])) <= 1
+        columns.append(np.where(agrees, column, -1))
+        same &= agrees
+    return Origins(launch.ops, *columns, is_known=same)
 
 
 def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
@@ -154,19 +186,18 @@ def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
 
 
 def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) -> dict[int, list[_Capture]]:
-    """Return the captures of launches in steps that launch as many graphs as a recording of captures has, in order."""
+    """Return the captures of launches in steps that launch as many graphs as a recording, or all together, captured."""
     steps = trace.annotations.start_ns[is_step(trace.annotations)]
     called = trace.runtime_calls.start_ns[[launch.call for launch in launches]]
-    by_recording = defaultdict(list)
-    for capture in captures:
-        if capture.recording is not trace:
-            by_recording[id(capture.recording)].append(capture)
+    given = [capture for capture in captures if capture.recording is not trace]
+    together = [[capture for capture in given if capture.recording is recording] for recording in trace.captures]
+    together.append(sorted(given, key=lambda capture: capture.ended_ns))
     turns = defaultdict[int, list[_Capture]](list)
     for _, numbers in rows_by(np.searchsorted(steps, called, side="right")):
-        for of_recording in by_recording.values():
-            pairs = list(zip(numbers.tolist(), of_recording, strict=False))
-            if 1 < len(pairs) == len(numbers) == len(of_recording) and all(
-                _fits(launches[number], capture) for number, capture in pairs
+        for captured in together:
+            pairs = list(zip(numbers.tolist(), captured, strict=False))
+            if 1 < len(pairs) == len(numbers) == len(captured) and all(
+                _fits(trace, launches[number], capture) for number, capture in pairs
             ):
                 for number, capture in pairs:
                     turns[number].append(capture)
@@ -229,11 +260,11 @@ def modules_of(trace: Trace, ops: GpuOps) -> tuple[I64, tuple[str, ...]]:
         return np.full(len(ops), -1, np.int64), ()
     launching = around(modules, pick(calls.thread, ops.launch), pick(calls.start_ns, ops.launch))
     name = np.where(captured >= 0, captured, pick(modules.name_id, launching))
-    ids = np.unique(name[name >= 0])
+    ids = distinct(name[name >= 0])
     classes = [trace.names[number].removeprefix(_MODULE).rpartition("_")[0] for number in ids.tolist()]
-    distinct = tuple(dict.fromkeys(classes))
-    number = np.array([distinct.index(each) for each in classes], np.int64)
-    return pick(number, np.where(name >= 0, np.searchsorted(ids, name), -1)), distinct
+    different = tuple(dict.fromkeys(classes))
+    number = np.array([different.index(each) for each in classes], np.int64)
+    return pick(number, np.where(name >= 0, np.searchsorted(ids, name), -1)), different
 
 
 def graph_use(trace: Trace, ops: GpuOps) -> GraphUse | None:
