@@ -193,6 +193,10 @@ class Plugin(NamedTuple):
     """Function without arguments that returns words for `overlapscope explain`, each as a `glossary.GlossaryEntry`."""
     schemas: Mapping[str, Place] = {}
     """Structures of JSON whose schemas `overlapscope schema` prints, by kind."""
+    servers: Place | None = None
+    """Function that has a server record itself, for `overlapscope record --url` (`plugins.serving.client`)."""
+    remedies: Mapping[str, Place] = {}
+    """Functions of a server's name, as in `trace.servers.MARKS`, that return advice for it, by rule."""
     run: RunOption | None = None
     after_torch: Mapping[str, Place] = {}
     """Functions to call when a program has imported torch, by the environment variable that asks for it. They get its

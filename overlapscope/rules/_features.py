@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.host import around, outermost_around
+from overlapscope.analysis.periods import phases_of
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among
 from overlapscope.base.intervals import I64
@@ -64,7 +65,7 @@ def features_of(trace: Trace) -> Features:
     def uses(pattern: re.Pattern[str]) -> bool:
         return any(pattern.match(name) for name in trace.names)
 
-    unknown = not len(trace.cpu_ops)
+    unknown = not len(trace.cpu_ops) and not phases_of(trace)
     return Features(
         compiled=any(_COMPILED.search(name) for name in trace.names),
         data_parallel=uses(_DATA_PARALLEL) or len(_REPLICATION.intersection(trace.names)) > 1,

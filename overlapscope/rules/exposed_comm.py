@@ -12,14 +12,19 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
 from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.graphs import origins_of, sites_of_ops
+from overlapscope.analysis.periods import phases_of
 from overlapscope.analysis.pieces import CommOps, ExposedComm
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
+from overlapscope.base.registry import load
 from overlapscope.base.words import duration, listed, percent, share, shorten
 from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
+from overlapscope.plugin import built_in
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
+from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, name, spread
 from overlapscope.trace.lost import ENGINES, FINDINGS
 from overlapscope.trace.op_names import short_kernel
@@ -40,7 +45,13 @@ _BEGINNINGS = {
 
 
 def _fitting(claims: Claims, advice: str) -> str:
-    """Return advice without options that the program cannot have, because it uses no DDP or FSDP."""
+    """Return advice without options that the program cannot have, because it uses no DDP or FSDP, or is a server."""
+    if phases_of(claims.trace):
+        # The marks of steps name the server.
+        server = claims.trace.step_source.removeprefix("marks of ")
+        for plugin in built_in():
+            if place := plugin.remedies.get(RULE.id):
+                return str(load(place)(server))
     features = features_of(claims.trace)
     if features.data_parallel:
         return DATA_PARALLEL
@@ -113,8 +124,18 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
         detail=f"{draft.detail} Causes of the first: {why}. Mostly, it {meaning}.{_held(claims, blamed)}"
         f"{_beginnings(claims, comm)}{_depths(claims, kind, comm)}{spread(claims, places)}",
         advice=_fitting(claims, advice),
-        where=places[0].where if places else None,
+        where=_captured_at(claims, blamed) or (places[0].where if places else None),
     )
+
+
+def _captured_at(claims: Claims, pieces: ExposedComm) -> Where | None:
+    """Return where the collective of the longest piece was captured; None if no graph has it, or that is unknown."""
+    longest = pieces.take(np.argmax(pieces.length_ns, keepdims=True))
+    op = claims.device.timeline.ops.take(longest.op)
+    if (origins_of(claims.trace, op).row < 0).any():
+        return None
+    site = sites_of_ops(claims.trace, op, longest.call).site_at(claims.trace, 0)
+    return Where(op=site.op, call=site.call, line=site.line)
 
 
 def _held(claims: Claims, pieces: ExposedComm) -> str:

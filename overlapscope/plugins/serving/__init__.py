@@ -1,8 +1,10 @@
-"""Inference servers: recordings by their endpoints, and of the captures of their CUDA graphs."""
+"""Inference servers: recordings by their endpoints, captures of their CUDA graphs, and advice on their options."""
 
 from overlapscope.plugin import Plugin
 
 PLUGIN = Plugin(
     name="serving",
     after_torch={"OVERLAPSCOPE_CAPTURES": f"{__name__}.captures:record_captures"},
+    servers=f"{__name__}.client:record_server",
+    remedies={"exposed-comm": f"{__name__}.options:expose_less"},
 )

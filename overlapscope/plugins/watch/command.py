@@ -20,6 +20,7 @@ from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.documents.model import Block, Document, Text, with_code
 from overlapscope.documents.table import Cell, Column, table_of, words
 from overlapscope.errors import UsageError
+from overlapscope.plugin import built_in
 from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome, Status
 
 if TYPE_CHECKING:
@@ -55,10 +56,17 @@ class RecordCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("pid", metavar="PID", type=int, nargs="?", help="process to record")
-        parser.add_argument("--url", metavar="URL", help="inference server to record, such as http://localhost:8000")
-        parser.add_argument(
-            "--traces", metavar="DIR", type=Path, help="with --url: directory into which the server writes its traces"
-        )
+        parser.set_defaults(url=None, traces=None)
+        if _recorder_of_servers():
+            parser.add_argument(
+                "--url", metavar="URL", help="inference server to record, such as http://localhost:8000"
+            )
+            parser.add_argument(
+                "--traces",
+                metavar="DIR",
+                type=Path,
+                help="with --url: directory into which the server writes its traces",
+            )
         parser.add_argument("--list", action="store_true", help="list the processes that can be recorded")
         parser.add_argument(
             "--attach", action="store_true", help="begin to watch the process first (Python 3.14), and record it"
@@ -130,10 +138,16 @@ class RecordCommand:
         return main(["analyze", job, "--format", args.format])
 
 
-def _record_server(args: argparse.Namespace) -> int:
-    from overlapscope.commands import main
-    from overlapscope.plugins.watch.ask import record_server
+def _recorder_of_servers() -> str | None:
+    """Return the place of the function that has servers record themselves, if a plugin has one."""
+    return next((plugin.servers for plugin in built_in() if plugin.servers), None)
 
+
+def _record_server(args: argparse.Namespace) -> int:
+    from overlapscope.base.registry import load
+    from overlapscope.commands import main
+
+    record_server = load(_recorder_of_servers() or "")
     seconds = _SERVER_S if args.seconds is None else args.seconds
     if not 0 < seconds < math.inf:
         raise UsageError(f"--seconds is {seconds}; it must be more than 0.")

@@ -16,7 +16,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import RecordingFailed
-from overlapscope.plugins.watch.ask import record_server
+from overlapscope.plugins.serving.client import record_server
 from overlapscope.trace.servers import batches
 from tests.support.outcomes import ROOT
 from tests.support.recorded import names
