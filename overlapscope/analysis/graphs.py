@@ -1,8 +1,8 @@
 """Places in the program at which the ops of graphs were captured.
 
 A replayed op has no op of the host around it; the call that captured it has. Ops and calls are joined by the order of
-capture. That is the order of the graph's nodes, where the recording states them, and else that of the ops in time, as
-far as the graph is a chain: up to the first event that the capture recorded, and after its last wait for one.
+capture: the order of the graph's nodes if the recording states them, otherwise the order in time, as far as the graph
+is a chain. A chain lasts until the capture records its first event, and begins again after its last wait for an event.
 """
 
 from __future__ import annotations
@@ -155,6 +155,10 @@ def _fits(trace: Trace, launch: _Launch, capture: _Capture) -> bool:
         and launch.kernels[branched].sum() == capture.kernels[branched].sum()
     ):
         return False
+    # Ops of compiled code have the names of their kernels.
+    op, kernel = _places(capture.recording, capture.calls.tobytes())[0], trace.gpu_ops.name_id[launch.ops]
+    if (pick(mask_of(trace.gpu_ops.name_id, len(trace.names)), op, False) & in_order & (op != kernel)).any():
+        return False
     if launch.by_node:
         return True
     # Ops of a chain begin one after the other. If they are on several streams, a library may have branched unseen.
@@ -176,11 +180,12 @@ def _agreed(launch: _Launch, captures: list[_Capture]) -> Origins:
             agrees[branched] &= len(distinct(values[branched])) <= 1
         columns.append(np.where(agrees, column, -1))
         same &= agrees
-    return Origins(launch.ops, *columns, is_known=same)
+    op, module, line = columns
+    return Origins(launch.ops, op, module, line, same)
 
 
 def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
-    """Return what is the same in each launch of a graph."""
+    """Return properties that all launches of a graph share."""
     ops = trace.gpu_ops
     return tuple(column[launch.ops].tobytes() for column in (ops.name_id, ops.blocks, ops.graph_node))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
@@ -22,6 +22,7 @@ from overlapscope.compare.words import of_all, of_device, of_lost
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import FLOOR, Finding
 from overlapscope.trace.lost import CAUSES, FIGURES
+from overlapscope.trace.servers import Phase
 
 
 def diff(before: Report, after: Report) -> Diff:
@@ -123,7 +124,8 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
 def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
     """Compare two devices; `alike` is whether the findings of both are about the same kind of program."""
     devices = before.device, after.device
-    steps = judged_steps(before.device), judged_steps(after.device)
+    phase = _common_phase(*devices)
+    steps = judged_steps(before.device, phase=phase), judged_steps(after.device, phase=phase)
     basis: Basis = "step" if all(steps) else "window"
     if basis == "window":
         steps, devices = ((), ()), (after_lead_in(before.device), after_lead_in(after.device))
@@ -148,7 +150,8 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         left_out_before=len(before.device.steps) - len(steps[0]) if basis == "step" else 0,
         left_out_after=len(after.device.steps) - len(steps[1]) if basis == "step" else 0,
         figures=figures,
-        ranges=_ranges(*devices, reliable=pair.reliable),
+        ranges=_by_name(occurrences(devices[0]), occurrences(devices[1]), reliable=pair.reliable),
+        phases=_phases(before.device, after.device, reliable=pair.reliable),
         copies=compare_copies(*devices, steps, pair),
         host_stalls=compare_stalls(*devices, steps, pair),
         findings=findings,
@@ -167,9 +170,36 @@ def _rules_floor_ns(device: Device) -> int:
     return round(FLOOR * in_frame(device).span_ns)
 
 
-def _ranges(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff, ...]:
-    """Compare the ranges by name, in the order in which they first appear."""
-    periods_before, periods_after = occurrences(before), occurrences(after)
+def _common_phase(before: Device, after: Device) -> Phase | None:
+    """Return the phase of a server that takes most time on both sides together; None if no phase is on both."""
+    time_ns: list[dict[Phase, int]] = [
+        {
+            each.phase: each.per_step.steps * each.per_step.span_ns
+            for each in (device.served.phases if device.served else ())
+            if each.per_step is not None
+        }
+        for device in (before, after)
+    ]
+    both = time_ns[0].keys() & time_ns[1].keys()
+    return max(sorted(both), key=lambda phase: time_ns[0][phase] + time_ns[1][phase], default=None)
+
+
+def _phases(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff, ...] | UnsetType:
+    """Compare the steps of a server by phase. If all have the same, there is nothing that the device doesn't have."""
+    phases = dict.fromkeys(each.phase for device in (after, before) if device.served for each in device.served.phases)
+    if len(phases) < 2 or not before.served or not after.served:
+        return UNSET
+    sides = [
+        {phase: [device.steps[number] for number in judged_steps(device, phase=phase)] for phase in phases}
+        for device in (before, after)
+    ]
+    return _by_name(sides[0], sides[1], reliable=reliable)
+
+
+def _by_name(
+    periods_before: Mapping[str, Sequence[Period]], periods_after: Mapping[str, Sequence[Period]], *, reliable: bool
+) -> tuple[RangeDiff, ...]:
+    """Compare periods by name, in the order in which they first appear."""
     ranges = []
     for name in dict.fromkeys([*periods_after, *periods_before]):
         first, second = periods_before.get(name, ()), periods_after.get(name, ())

@@ -154,6 +154,8 @@ class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
     left_out_after: int
     figures: Figures
     ranges: tuple[RangeDiff, ...]
+    phases: tuple[RangeDiff, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Judged steps of an inference server, by the names of phases; absent if all have the same."""
     copies: tuple[CopyChange, ...]
     host_stalls: tuple[StallChange, ...]
     findings: tuple[FindingChange, ...]

@@ -84,8 +84,8 @@ def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, fo
     Buckets, causes and findings are always shown for a single device. With several, everything is a detail.
     """
     yield Chart(f"buckets-{number}", "Before and after", partial(before_after, device.figures), wide=True)
-    evidence = [tables.buckets(device), *tables.causes(device, verbose=verbose)]
-    for table in (*evidence, *tables.details(device, verbose=verbose)):
+    evidence = [tables.buckets(device), tables.phases(device), *tables.causes(device, verbose=verbose)]
+    for table in (*(each for each in evidence if each.rows), *tables.details(device, verbose=verbose)):
         answers = table in evidence or table.id == tables.FINDINGS
         block: Block = table
         if folded and not answers:

@@ -145,7 +145,7 @@ def find_doubts(
         holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
         yield Doubt(id="ranks", detail=f"Not in both: {some}.", holds=holds)
     yield from _steps(devices)
-    # An average step of other phases, or of other numbers of requests, differs for that reason.
+    # Steps of other phases, or of other numbers of requests, differ for that reason.
     mine, theirs = (
         listed(sorted({phase_words(device) or "steps without phase" for device in report.devices}))
         for report in (before, after)
@@ -154,7 +154,7 @@ def find_doubts(
         yield Doubt(
             id="phases",
             detail=f"Most time goes to {mine} before, to {theirs} after.",
-            holds="Figures by phase in the two reports. An average step differs because it is of other work.",
+            holds="Figures by phase. All others are of the phase that takes most time in both, if both have one.",
         )
 
 

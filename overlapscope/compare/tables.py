@@ -45,6 +45,7 @@ from overlapscope.compare.words import (
     worth_showing,
 )
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
+from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.trace.op_names import short_kernel
 
 T = TypeVar("T")
@@ -254,6 +255,35 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
             title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
     return tables
+
+
+def phases(device: DeviceDiff) -> Table:
+    """Return the steps of a server by phase. Parts of a step below 1% on both sides are left out."""
+    lines: list[_Line] = []
+    for diff in device.phases or ():
+        group = f"{diff.name}, {diff.count_before:,} → {diff.count_after:,} steps"
+        if diff.figures is None:
+            nothing = FigureChange(name="step", unit="ns", before=None, after=None, change=None, noise_floor=0)
+            lines.append(_Line("step", nothing, standing=diff.standing, group=group))
+            continue
+        figures = diff.figures
+        parts = [_Line(each.name, each, "less") for each in figures.buckets if each.name != "compute"]
+        parts += [_Line(f"idle: {cause.name}", cause, "less") for cause in figures.idle_by_cause]
+        lines.append(_Line("step", figures.span, "less", group=group))
+        lines.append(_Line("GPU busy", _busy(figures)))
+        lines += [part for part in parts if _most(part.change) >= max(1, WORTH_SAYING * _most(figures.span))]
+    return _changes("Steps by phase", ["by phase", ""], lines, _unit(device))
+
+
+def _busy(figures: Figures) -> FigureChange:
+    """Return the time of a step in which the GPU worked. No interval is known for its change."""
+    span, idle = figures.span, _bucket(figures, "idle")
+    before, after = ((whole or 0) - (part or 0) for whole, part in ((span.before, idle.before), (span.after, idle.after)))
+    return replace(span, before=before, after=after, change=after - before, low=None, high=None, beyond_noise=None)
+
+
+def _most(change: FigureChange) -> float:
+    return max(change.before or 0, change.after or 0)
 
 
 def details(device: DeviceDiff, *, verbose: bool) -> list[Table]:

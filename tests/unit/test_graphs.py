@@ -16,7 +16,7 @@ from overlapscope.trace.model import Trace
 
 
 class Captured(NamedTuple):
-    """A call in a capture, with what is around it."""
+    """A call in a capture, with its op and module."""
 
     op: str = "aten::add"
     module: str = "Linear_0"
@@ -85,7 +85,7 @@ def known(trace: Trace) -> list[str]:
 
 
 def joined(tmp_path: Path, ops: Sequence[Replayed], *captures: Sequence[Captured]) -> list[str]:
-    """Return what is known of a launch's ops, with captures in a file each."""
+    """Return op and module of a launch's ops, with captures in a file each."""
     folder = tmp_path / "captures"
     folder.mkdir()
     for number, calls in enumerate(captures):
@@ -100,6 +100,15 @@ def test_ops_of_a_chain_have_op_and_module_of_their_capture(tmp_path: Path) -> N
 def test_a_capture_of_other_ops_fits_nothing(tmp_path: Path) -> None:
     ops = [Replayed(), Replayed("Memcpy DtoD (Device -> Device)"), Replayed()]
     assert joined(tmp_path, ops, MODEL, MODEL[:2], (COPY, *MODEL[:2])) == ["none"] * 3
+
+
+def test_ops_that_are_named_after_kernels_tell_captures_apart(tmp_path: Path) -> None:
+    first, second = (
+        (MODEL[0], *(Captured(f"triton_{number}", f"Linear_{number}") for number in numbers))
+        for numbers in ((0, 1), (1, 0))
+    )
+    ops = [Replayed("gather"), Replayed("triton_1"), Replayed("triton_0")]
+    assert joined(tmp_path, ops, first, second) == [KNOWN[0], "triton_1 Linear_1", "triton_0 Linear_0"]
 
 
 def test_only_what_all_captures_that_fit_agree_on_is_known(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def record_server(
     if not traces.is_dir():
         raise UsageError(f"{traces} is no directory; name the one into which the server writes its traces.")
     before = _traces_in(traces)
-    # vLLM takes no body, and writes where it was told when it was started.
+    # vLLM takes no body, and writes into the directory that it was started with.
     _post(url, "start_profile", _STARTS_S, {"output_dir": str(traces.absolute())})
     try:
         begun()
