@@ -176,7 +176,8 @@ def streams() -> list[_Work]:
             other = right(inputs.relu())
         result: torch.Tensor = left(inputs)
         here.wait_stream(side)
-        return result + other
+        result += other
+        return result
 
     return [work]
 
@@ -267,9 +268,9 @@ def record(out: Path, only: list[str]) -> None:
             folder.mkdir()
             try:
                 record_model(model, folder)
-                held[model.__name__] = seen = {part: _held(_events(folder / f"{part}.json.gz")) for part in PARTS}
-                seen["by hand"] = by_hand(folder)
-                seen["captures"] = len([*folder.glob("captures/*")])
+                seen: dict[str, Any] = {part: _held(_events(folder / f"{part}.json.gz")) for part in PARTS}
+                captures = len([*folder.glob("captures/*")])
+                held[model.__name__] = seen | {"by hand": by_hand(folder), "captures": captures}
                 recorded.append(folder)
             except Exception as error:
                 held[model.__name__] = {"failed": f"{type(error).__name__}: {error}"}
@@ -383,7 +384,9 @@ def by_hand(folder: Path) -> dict[str, Any]:
     }
 
 
-def _same(ops: list[tuple[str, ...]], lengths: list[float], truth: Counter[tuple[str, ...]]) -> tuple[float, float]:
+def _same(
+    ops: Sequence[tuple[str, ...]], lengths: Sequence[float], truth: Counter[tuple[str, ...]]
+) -> tuple[float, float]:
     """Return the time of ops that are in the truth as well, and of all."""
     left, same = Counter(truth), 0.0
     for op, length in zip(ops, lengths, strict=True):

@@ -189,7 +189,7 @@ def _phases(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff
     phases = dict.fromkeys(each.phase for device in (after, before) if device.served for each in device.served.phases)
     if len(phases) < 2 or not before.served or not after.served:
         return UNSET
-    sides = [
+    sides: list[dict[str, list[Period]]] = [
         {phase: [device.steps[number] for number in judged_steps(device, phase=phase)] for phase in phases}
         for device in (before, after)
     ]
