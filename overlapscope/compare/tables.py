@@ -278,7 +278,9 @@ def phases(device: DeviceDiff) -> Table:
 def _busy(figures: Figures) -> FigureChange:
     """Return the time of a step in which the GPU worked. No interval is known for its change."""
     span, idle = figures.span, _bucket(figures, "idle")
-    before, after = ((whole or 0) - (part or 0) for whole, part in ((span.before, idle.before), (span.after, idle.after)))
+    before, after = (
+        (whole or 0) - (part or 0) for whole, part in ((span.before, idle.before), (span.after, idle.after))
+    )
     return replace(span, before=before, after=after, change=after - before, low=None, high=None, beyond_noise=None)
 
 

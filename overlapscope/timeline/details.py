@@ -11,7 +11,8 @@ import numpy as np
 from overlapscope.analysis.device import period
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.host import sites
+from overlapscope.analysis.graphs import sites_of_ops
+from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
 from overlapscope.analysis.timeline import Timeline
@@ -138,7 +139,7 @@ def _launch_facts(lanes: Lanes, device: int, row: int) -> Facts:
         ["launched by", f"{clean(calls.name(call))} on thread {thread}"],
         ["called", f"{when}, at {instant(called - lanes.origin_ns)}"],
         ["call took", duration(int(calls.end_ns[call]) - called)],
-        *_code(trace, thread, called),
+        *_site_facts(sites_of_ops(trace, ops.take(slice(row, row + 1))).site_at(trace, 0)),
     ]
 
 
@@ -343,7 +344,11 @@ def by_cause(causes: dict[str, int]) -> str:
 
 def _code(trace: Trace, thread: int, at_ns: int) -> Facts:
     """Return the innermost CPU op and the Python line around an instant of a thread."""
-    site = sites(trace, np.array([-1]), np.array([thread], np.int64), np.array([at_ns], np.int64)).site_at(trace, 0)
+    found = sites(trace, np.array([-1]), np.array([thread], np.int64), np.array([at_ns], np.int64))
+    return _site_facts(found.site_at(trace, 0))
+
+
+def _site_facts(site: CallSite) -> Facts:
     return [[word, clean(text)] for word, text in (("CPU op", site.op), ("line", site.line)) if text is not None]
 
 
