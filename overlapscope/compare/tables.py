@@ -272,7 +272,8 @@ def phases(device: DeviceDiff) -> Table:
         lines.append(_Line("step", figures.span, "less", group=group))
         lines.append(_Line("GPU busy", _busy(figures)))
         lines += [part for part in parts if _most(part.change) >= max(1, WORTH_SAYING * _most(figures.span))]
-    return _changes("Steps by phase", ["by phase", ""], lines, _unit(device))
+    unit = unit_of(diff.figures.span for diff in device.phases or () if diff.figures is not None)
+    return _changes("Steps by phase", ["by phase", ""], lines, unit)
 
 
 def _busy(figures: Figures) -> FigureChange:

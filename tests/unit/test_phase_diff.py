@@ -34,10 +34,10 @@ def test_the_table_shows_each_phase_and_those_of_one_side(tmp_path: Path, capsys
     # Prefill steps took most time before, and there are none after.
     assert out.startswith("Step 13.3% slower, which may be noise (743.0 to 842.0 us)")
     rows = {line.split(",")[0]: line for line in out.splitlines() if " → " in line and "steps" in line}
-    assert "19 → 19 steps" in rows["decode"] and "+0.099" in rows["decode"]
+    assert "19 → 19 steps" in rows["decode"] and "+99.0" in rows["decode"]
     assert rows["prefill"].split()[-1] == "gone" and rows["mixed"].split()[-1] == "new"
     busy = next(line for line in out.splitlines() if "GPU busy" in line)
-    assert busy.split()[2:5] == ["0.625", "0.724", "+0.099"]
+    assert busy.split()[2:5] == ["625.0", "724.0", "+99.0"]
 
 
 def test_a_server_of_a_single_phase_has_no_table_of_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
