@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.graphs import modules_of, sites_of_ops
+from overlapscope.analysis.graphs import modules_of, op_ids_of, sites_of_ops
 from overlapscope.analysis.host import (
     Blocking,
     Sites,
@@ -157,7 +157,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     if not len(rows):
         return ()
     begun = ops.take(rows)
-    op, (module, modules) = sites_of_ops(trace, begun).op, modules_of(trace, begun)
+    op, (module, modules) = op_ids_of(trace, begun), modules_of(trace, begun)
     group = groups_of((ops.name_id[rows], op, module, ops.kind[rows]))
     # The example is the first kernel of each group.
     examples = np.full(int(group.max()) + 1, len(rows))

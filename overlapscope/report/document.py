@@ -145,8 +145,8 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
-    tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
-    yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
+    further = [lists.net_overlap(part), lists.slowed_kernels(part), lists.kernels(part, device), tables.window(part)]
+    yield from detail("engines", chain(*engines, _filled(further)))
     yield from detail("copies", _filled([lists.copies(part, device)]))
     yield from detail("stalls", _filled([lists.stalls(part, device)]))
     if part.page.scope == "window":

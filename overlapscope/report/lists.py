@@ -29,6 +29,7 @@ from overlapscope.documents.columns import ColumnOf
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
+from overlapscope.trace.op_names import short_kernel
 
 FEW = 5
 """Rows of a list that can be long; `verbose` shows all of them."""
@@ -93,6 +94,26 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
         title="Copies with the most exposed time",
         place=lambda row: (int(copies.start_ns[row]), int(copies.end_ns[row])),
     )
+
+
+# -- Kernels ---------------------------------------------------------------------------------------
+
+
+def kernels(section: DeviceReport, device: Device) -> Table:
+    """Return the longest kernels, with the ops and modules that launched or captured them."""
+    shown, unit = device.kernels[: 2 * FEW], section.unit
+    has_module = any(group.module for group in shown)
+    table = table_of(
+        shown,
+        column.text("kernel", lambda group: short_kernel(group.kernel), limit=60, flexible=True, heads=True),
+        column.text("op", lambda group: op_words(group.op), flexible=True),
+        column.text("module", lambda group: group.module or "", when=has_module, flexible=True),
+        column.count("count", lambda group: group.count, among=section.steps),
+        column.time("time", unit, lambda group: group.time_ns),
+        title="Longest kernels",
+    )
+    hidden = len(device.kernels) - len(shown)
+    return replace(table, note=f"{plural(hidden, 'more group')} of kernels took less time." if hidden else "")
 
 
 # -- Causes and stalls -----------------------------------------------------------------------------
