@@ -68,18 +68,21 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
     memory = call_kinds.copies_async(calls) | call_kinds.copies_blocking(calls) | call_kinds.sets_memory(calls)
     # Other threads may launch work meanwhile, which runs.
     ran = mask_of(ops.launch[ops.launch >= 0], len(calls))
-    launching = (kernel | memory) & ~ran
-    forking, joining = call_kinds.records_event(calls), call_kinds.waits_event(calls)
+    launching, forking, joining = (
+        np.flatnonzero(those)
+        for those in ((kernel | memory) & ~ran, call_kinds.records_event(calls), call_kinds.waits_event(calls))
+    )
     found = []
-    for start, end in zip(when.start_ns.tolist(), when.end_ns.tolist(), strict=True):
-        inside = (calls.start_ns >= start) & (calls.start_ns < end)
-        rows, waits = np.flatnonzero(launching & inside), np.flatnonzero(joining & inside)
+    for begin, end in zip(when.start_ns, when.end_ns, strict=True):
+        rows, forks, waits = (
+            those[slice(*np.searchsorted(calls.start_ns[those], (begin, end)).tolist())]
+            for those in (launching, forking, joining)
+        )
         branched = slice(0, 0)
         if len(waits):
             # A branch begins with the event that it waits for.
-            forks = np.flatnonzero(forking & inside)
             branched = slice(*np.searchsorted(rows, (forks[0] if len(forks) else 0, waits[-1])).tolist())
-        found.append(_Capture(recording, rows, kernel[rows], branched, end))
+        found.append(_Capture(recording, rows, kernel[rows], branched, int(end)))
     return tuple(found)
 
 
@@ -121,7 +124,9 @@ def origins(trace: Trace) -> Origins:
     """
     captures = [capture for recording in (trace, *trace.captures) for capture in _captured(recording)]
     launches = _launched(trace) if captures else []
-    in_turn = _in_turn(trace, launches, captures)
+    in_turn, by_length = _in_turn(trace, launches, captures), defaultdict[int, list[_Capture]](list)
+    for capture in captures:
+        by_length[len(capture.calls)].append(capture)
     first_ns: dict[tuple[bytes, ...], int] = {}
     parts = []
     for number, launch in enumerate(launches):
@@ -129,7 +134,7 @@ def origins(trace: Trace) -> Origins:
         since_ns = first_ns.setdefault(_identity(trace, launch), int(trace.runtime_calls.start_ns[launch.call]))
         several = in_turn.get(number) or [
             capture
-            for capture in captures
+            for capture in by_length[len(launch.ops)]
             if _fits(trace, launch, capture) and (capture.recording is not trace or capture.ended_ns <= since_ns)
         ]
         if several:

@@ -27,7 +27,8 @@ def record_captures(folder: str) -> Undo:
     import torch
 
     running: dict[int, profile] = {}
-    numbers = count()
+    # The program may change its directory.
+    directory, numbers = Path(folder).absolute(), count()
 
     def begin(capture: Callable[..., Any], graph: Any, *args: Any, **options: Any) -> Any:
         if not torch.autograd.profiler._is_profiler_enabled:
@@ -40,7 +41,7 @@ def record_captures(folder: str) -> Undo:
             raise
 
     def end(capture: Callable[..., Any], graph: Any) -> Any:
-        path = Path(folder) / f"graph_capture_{os.getpid()}_{next(numbers):05}.json.gz"
+        path = directory / f"graph_capture_{os.getpid()}_{next(numbers):05}.json.gz"
         try:
             return capture(graph)
         finally:
