@@ -113,13 +113,9 @@ class Session:
         with warnings.catch_warnings(), _quiet_kineto():
             # torch 2.11 gives this warning for every recording.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
-            _starting.append(self)
-            try:
-                compiler = nullcontext() if options.stacks or _GRAPHS in os.environ else _without_compiler()
-                with compiler, threads_without_signals():
-                    profiler.prepare_trace()
-            finally:
-                _starting.remove(self)
+            compiler = nullcontext() if options.stacks or _GRAPHS in os.environ else _without_compiler()
+            with not_the_programs(), compiler, threads_without_signals():
+                profiler.prepare_trace()
         # An op still under way now would be in the trace without its launch, as a lead-in.
         with suppress(RuntimeError):
             devices.synchronize()
@@ -355,11 +351,22 @@ def _in_forked_child() -> None:
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
-_starting: list[Session] = []
+_starting: list[object] = []
+
+
+@contextmanager
+def not_the_programs() -> Iterator[None]:
+    """Take no profiler that is prepared inside this block for one of the program."""
+    mark = object()
+    _starting.append(mark)
+    try:
+        yield
+    finally:
+        _starting.remove(mark)
 
 
 def starting() -> bool:
-    """Return whether a session is starting its profiler."""
+    """Return whether a profiler of ours is starting."""
     return bool(_starting)
 
 
