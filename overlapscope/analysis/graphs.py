@@ -80,8 +80,9 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
         )
         branched = slice(0, 0)
         if len(waits):
-            # A branch begins with the event that it waits for.
-            branched = slice(*np.searchsorted(rows, (forks[0] if len(forks) else 0, waits[-1])).tolist())
+            # A branch begins with the event that it waits for, and anywhere if that was not recorded.
+            begins = forks[0] if len(forks) and forks[0] < waits[0] else 0
+            branched = slice(*np.searchsorted(rows, (begins, waits[-1])).tolist())
         found.append(_Capture(recording, rows, kernel[rows], branched, int(end)))
     return tuple(found)
 

@@ -13,6 +13,7 @@ import overlapscope as ov
 from overlapscope.analysis.graphs import origins
 from overlapscope.commands import main
 from overlapscope.trace.model import Trace
+from tests.support.outcomes import ROOT
 
 
 class Captured(NamedTuple):
@@ -131,6 +132,15 @@ def test_the_order_within_branches_is_not_known(tmp_path: Path) -> None:
     ]
 
 
+def test_branches_that_wait_for_an_unknown_event_may_begin_anywhere(tmp_path: Path) -> None:
+    branched = (*MODEL[:2], JOIN, MODEL[0], FORK)
+    assert joined(tmp_path, [Replayed(stream=7 + number % 2) for number in range(3)], branched) == [
+        "? ?",
+        "? ?",
+        KNOWN[0],
+    ]
+
+
 def test_branches_that_no_event_shows_are_not_joined(tmp_path: Path) -> None:
     assert joined(tmp_path, [Replayed(stream=7 + number) for number in range(3)], MODEL) == ["none"] * 3
 
@@ -171,3 +181,15 @@ def test_the_report_states_op_and_module_and_how_much_is_unknown(
     }  # fmt: skip
     main(["analyze", replay, "--capture", str(captures)])
     assert "known for 3 (3.00 us) of 5 GPU ops of CUDA graphs (5.00 us)" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("model", ["recurrent", "served"])
+def test_kernels_of_a_recorded_graph_have_op_and_module_of_those_without_one(model: str) -> None:
+    # Models on an H200, recorded by benchmarks/graph_models.py: 3 iterations, and 3 replays of the graph of one.
+    eager, captures, replay = (ROOT / f"tests/graphs/{model}-{part}.json.gz" for part in ("eager", "capture", "replay"))
+    sides = [ov.analyze(trace).devices[0] for trace in (ov.load(eager), ov.load(replay, captures=captures))]
+    assert sides[1].graphs and sides[1].graphs.known_count == sides[1].graphs.count
+    without, with_graph = (
+        {(each.kernel, each.op, each.module): each.count for each in device.kernels} for device in sides
+    )
+    assert with_graph == without and len({module for _, _, module in without}) > 2
