@@ -22,6 +22,7 @@ from tests.support.outcomes import ROOT
 from tests.support.recorded import names
 
 pytest.importorskip("torch", reason="the server runs a model")
+pytest.importorskip("overlapscope.plugins.watch", reason="the command belongs to that plugin")
 
 
 @pytest.fixture(scope="module")
