@@ -53,7 +53,7 @@ class Job(NamedTuple):
 
 def marker(name: str) -> str:
     """Return the first line of a comment, by which it is found again."""
-    return _MARKER.format(re.sub(r"[^\w.-]|--+", "-", name, flags=re.ASCII)[:_NAME])
+    return _MARKER.format(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[:_NAME].strip("-"))
 
 
 def write(traces: Sequence[str], check: Path, before: str | None, name: str, job: Job) -> tuple[str, bytes | None]:
@@ -137,7 +137,7 @@ def _reservations(traces: Sequence[str], before: str | None, job: Job) -> Iterat
             yield Text(
                 (
                     "The recording is that of ",
-                    Span(clean(job.base, _NAME), code=True),
+                    Span(clean(job.base, _NAME)),
                     ". The change was not recorded, so "
                     "this says nothing about it: record the program again, and commit the recording.",
                 ),
@@ -177,7 +177,7 @@ def _failure(verdict: BudgetVerdict) -> Words:
 
 def _comparisons(before: Sequence[TraceAnalysis], after: Sequence[TraceAnalysis], job: Job) -> Iterator[list[Block]]:
     """Yield what changed against the base branch: first in full, then shorter, at last in a sentence."""
-    branch = Span(clean(job.base, _NAME), code=True)
+    branch = Span(clean(job.base, _NAME), strong=True)
     if not before or not after:
         missing = "this change" if before else "the base branch"
         yield [Text((f"There is no readable recording of {missing}, so nothing is compared with ", branch, "."))]

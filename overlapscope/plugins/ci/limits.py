@@ -40,21 +40,28 @@ class Limit(NamedTuple):
     """Limit with its unit."""
     today: str
     """Value of the recording, on the worst device."""
+    window: bool
+    """True if the recording has no steps, so that all of it is judged."""
 
     @property
     def budget(self) -> str:
         """The limit as an argument of `overlapscope check --budget`."""
-        return f"{self.metric} {'>=' if self.more_is_better else '<='} {self.bound}"
+        return f"{'window ' if self.window else ''}{self.metric} {'>=' if self.more_is_better else '<='} {self.bound}"
 
     @property
     def line(self) -> str:
         """The limit as a line of `[budgets]`."""
-        bound = f'{self.metric} = {{ {"min" if self.more_is_better else "max"} = "{self.bound}" }}'
+        scope = ', scope = "window"' if self.window else ""
+        bound = f'{self.metric} = {{ {"min" if self.more_is_better else "max"} = "{self.bound}"{scope} }}'
         return f"{bound}  # {self.today} in the recording"
 
 
 def limits_of(report: Report) -> Iterator[Limit]:
-    """Yield a limit for each metric of `ARGUMENTS` that the report states. Limits that nothing exceeds are left out."""
+    """Yield a limit for each metric of `ARGUMENTS` that the report states of every device.
+
+    Limits that nothing exceeds are left out.
+    """
+    places = len(report.devices) or len(report.traces)
     stated: dict[str, list[JudgedFigure]] = {}
     for figure in figures(report):
         if figure.cause is None and figure.metric.id in ARGUMENTS:
@@ -64,13 +71,14 @@ def limits_of(report: Report) -> Iterator[Limit]:
         sign = -1 if metric.more_is_better else 1
         worst = max(each, key=lambda figure: sign * figure.value + _room(figure))
         bound = _outward(worst.value + sign * _room(worst), up=not metric.more_is_better)
-        if bound <= 0 or (metric.unit == "pct" and bound >= 100):
+        if len(each) < places or bound <= 0 or (metric.unit == "pct" and bound >= 100):
             continue
         yield Limit(
             metric.id,
             metric.more_is_better,
             exact(bound, metric.unit),
             show(worst.value, metric.unit),
+            worst.place.budget.scope == "window",
         )
 
 

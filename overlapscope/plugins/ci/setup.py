@@ -166,7 +166,9 @@ def _jobs(
             yield NewFile(pipeline, _including(before or "", f".gitlab/{values['FILE']}"), before)
         case "pytest":
             arguments = [f'contract=PROJECT / "{CONTRACT}"'] if has_contract else []
-            arguments += [f'{ARGUMENTS[limit.metric]}="{limit.bound}"' for limit in limits if ARGUMENTS[limit.metric]]
+            kept = [limit for limit in limits if ARGUMENTS[limit.metric]]
+            arguments += [f'{ARGUMENTS[limit.metric]}="{limit.bound}"' for limit in kept]
+            arguments += ['scope="window"'] if any(limit.window for limit in kept) else []
             filled = values | {"LIMITS": "".join(f"\n        {argument}," for argument in arguments)}
             yield NewFile(_tests_of(repository) / "test_overlap.py", _filled("test_overlap.py.txt", filled))
 
