@@ -5,9 +5,11 @@ The answers have the shapes of the real ones (recorded in November 2026, with ot
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +29,8 @@ class Comments:
         """Open pull requests as GraphQL returns them."""
         self.refuses = ""
         """Kind of error with which changes are refused."""
+        self.artifact: dict[str, bytes] = {}
+        """Files in the artifacts of the last job on GitLab's default branch."""
         self.asked: list[str] = []
         self.port = 0
 
@@ -84,6 +88,13 @@ class Comments:
             "confidential": False,
         }
 
+    def packed(self) -> bytes:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w") as file:
+            for name, content in self.artifact.items():
+                file.writestr(name, content)
+        return packed.getvalue()
+
     def gitlab(self, method: str, path: str, asked: dict[str, Any]) -> tuple[int, Any, dict[str, str]]:
         if path == "/api/v4/user":
             return 200, {"id": BOT, "username": "project_3_bot_0", "name": "overlapscope", "bot": True}, {}
@@ -118,6 +129,11 @@ def forge() -> Iterator[Comments]:
             headers: dict[str, str] = {}
             if self.path == "/redirect":
                 code, content, headers = 302, {}, {"Location": "/graphql"}
+            elif self.path.startswith("/api/v4/projects/3/jobs/artifacts/main/download?job="):
+                self.send_response(200 if comments.artifact else 404)
+                self.end_headers()
+                self.wfile.write(comments.packed())
+                return
             elif self.headers.get("Authorization") != f"Bearer {TOKEN}" and self.headers.get("PRIVATE-TOKEN") != TOKEN:
                 code, content = 401, {"message": "Bad credentials", "status": "401"}
             elif self.path == "/graphql":
