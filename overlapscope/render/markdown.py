@@ -15,7 +15,7 @@ from overlapscope.documents.table import Table
 STRIP_SLICES = 80
 """Width of a timeline in characters, narrow enough for every viewer."""
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|~&#!@$"})
-# Places in escaped text where GitHub or GitLab would find a link, a mention, a reference or an emoji, and what it is.
+# Places in escaped text where GitHub or GitLab would find a link, a mention, a reference or an emoji.
 _AUTOLINK = re.compile(
     r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)"  # addresses
     r"|(?<=@)(?=\w)"  # people

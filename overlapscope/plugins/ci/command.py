@@ -180,7 +180,7 @@ def _requirement() -> str:
 
 
 def _shown(repository: Repository, choice: Choice, todo: Plan) -> list[str]:
-    """Return what was found, and what will be written, as lines."""
+    """Return the lines that show the files to write, and the kept ones."""
     place = {"github": "a GitHub workflow", "gitlab": "a GitLab pipeline", "pytest": "a test of pytest", None: "files"}
     source = "the stored recording" if choice.runner is None else f"a recording on {choice.runner} of {choice.program}"
     trace = choice.trace.relative_to(repository.root).as_posix()
@@ -192,7 +192,7 @@ def _shown(repository: Repository, choice: Choice, todo: Plan) -> list[str]:
 
 
 def _confirm(args: argparse.Namespace, count: int) -> None:
-    """Ask the user, unless `--yes` was passed. Raises UsageError if the answer is no, or if nobody can answer."""
+    """Ask the user, unless `--yes` was passed. Raises UsageError after a no, and without a terminal."""
     if args.yes:
         return
     files = plural(count, "file")
@@ -204,7 +204,7 @@ def _confirm(args: argparse.Namespace, count: int) -> None:
 
 
 def _next(repository: Repository, choice: Choice, todo: Plan, code: int) -> list[str]:
-    """Return what remains to be done, in sentences."""
+    """Return the next steps of the user, in sentences."""
     if not todo.files:
         return ["Nothing was written, because everything is there."]
     names = [file.path.relative_to(repository.root).as_posix() for file in todo.files]

@@ -39,7 +39,7 @@ _MARKER: Final = "<!-- overlapscope:{} -->"
 
 
 class Job(NamedTuple):
-    """What a comment states about the job that it is of."""
+    """The job that a comment is about."""
 
     base: str = "the base branch"
     """Name of the branch that the change is compared with."""
@@ -61,10 +61,10 @@ def write(traces: Sequence[str], check: Path, before: str | None, name: str, job
 
     Args:
         traces: Recordings that were checked.
-        check: File of the check's result. Without one, the comment states that nothing was checked.
+        check: File of the check's result. If it can't be read, the comment states that nothing was checked.
         before: Recording of the base branch.
         name: Name that sets several comments apart.
-        job: What is known of the job.
+        job: The job that checked.
     """
     from overlapscope.inputs import read_check
 

@@ -1,7 +1,7 @@
 """The comment on a pull request of GitHub, or on a merge request of GitLab: found by its marker, and replaced.
 
-Which request that is comes from the system's own description of the job or from its API, and never from a recording or
-an artifact. Only a comment that the same account has written is replaced.
+The request is the one that the system's description of the job names, or that its API finds; a recording or an artifact
+never decides it. Only a comment of the same account is replaced.
 """
 
 from __future__ import annotations

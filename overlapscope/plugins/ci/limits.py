@@ -24,8 +24,10 @@ ARGUMENTS: Final = {
     "launches_per_step": "",
     "host_loading_pct": "",
 }
-"""Limited metrics, each with its argument of `pytest_plugin.overlap`, if there is one. Step times are left to the
-machine."""
+"""Limited metrics, each with its argument of `pytest_plugin.overlap`; empty if it has none.
+
+Step times depend on the machine, and have no limit.
+"""
 _ERRORS: Final = 3
 """Number of standard errors of the mean that a limit leaves for steps that differ."""
 _DIGITS: Final = 2

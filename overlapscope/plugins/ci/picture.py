@@ -55,7 +55,7 @@ def draw(sides: list[tuple[str, Strip]]) -> bytes:
     """Return a PNG of strips with `WIDTH` slices, below each other and on the same scale.
 
     Args:
-        sides: Each strip with what it is, in lower case: `before`.
+        sides: Each strip with its name, in lower case: `before`.
     """
     colors = {name: _rgb(color) for name, color in palette(dark=False).items()}
     longest = max(strip.end_ns - strip.start_ns for _, strip in sides)

@@ -31,7 +31,7 @@ _MOST_LINES: Final = 70
 
 
 class Choice(NamedTuple):
-    """How the overlap is checked."""
+    """Choices about the check: the recording, its origin, and the system that runs the job."""
 
     trace: Path
     system: System | None
@@ -40,9 +40,9 @@ class Choice(NamedTuple):
     program: str | None
     """Script and arguments to record on that runner."""
     stacks: bool
-    """Whether the recording has Python stacks."""
+    """True if the recording has Python stacks."""
     install: str
-    """What pip installs in the job, quoted for a shell."""
+    """Requirement that pip installs in the job, quoted for a shell."""
 
 
 class NewFile(NamedTuple):
@@ -65,7 +65,7 @@ class NewFile(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Files to write, and what the user should know."""
+    """Files to write and to keep, and notes for the user."""
 
     files: tuple[NewFile, ...]
     kept: tuple[Path, ...]
@@ -212,7 +212,7 @@ def _values(repository: Repository, choice: Choice) -> dict[str, str]:
     name = "overlapscope" + "".join(f"-{re.sub(r'[^a-zA-Z0-9]+', '-', part)}" for part in prefix.split("/") if part)
     gitlab = choice.system == "gitlab"
     folder = _folder(prefix, gitlab=gitlab)
-    # An artifact has the file alone, or what is in the directory.
+    # An artifact has no directories above its files.
     fetched = "pull-request" if choice.trace.is_dir() else f"pull-request/{choice.trace.name}"
     step = "\n          " if not gitlab else "\n      "
     requirements = repository.requirements()

@@ -20,7 +20,7 @@ BOT = 42
 
 
 class Comments:
-    """The comments on requests, and what was asked for."""
+    """The comments on requests, and the requests to the API."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []

@@ -76,7 +76,7 @@ def _environment(tools: Path, **more: str) -> dict[str, str]:
 
 
 def github_check(workflow: Path, checkout: Path, tools: Path, recorded: Path) -> Finished:
-    """Run the job that checks, as on a pull request. `recorded` is what a GPU would record."""
+    """Run the job that checks, as on a pull request. `recorded` is the recording that a GPU would make."""
     job = yaml.safe_load(workflow.read_text())["jobs"]["overlap"]
     given = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(checkout), "RECORDED_BY_GPU": str(recorded)}
     environment = _environment(tools, **job["env"], **given)

@@ -39,7 +39,7 @@ def test_jobs_of_github_pass_then_fail_and_keep_one_comment(
     shutil.copytree(root, default)
     comments.pulls = [pull("PR_5")]
     for recorded, code, conclusion in ((GOOD, 0, "success"), (BROKEN, 1, "failure")):
-        # Whoever changes the program records it again, where the repository keeps the recording.
+        # If the repository keeps the recording, the change renews it.
         if "gpu" not in check.read_text():
             shutil.copy(recorded, project / TRACE)
         done = github_check(check, root, tools, recorded)

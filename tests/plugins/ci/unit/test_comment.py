@@ -39,6 +39,8 @@ def comments() -> Iterator[Comments]:
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory of a job, with the recording of a change that broke overlap, and that of the base."""
     monkeypatch.chdir(tmp_path)
+    for system in ("GITHUB_ACTIONS", "GITLAB_CI"):
+        monkeypatch.delenv(system, raising=False)
     shutil.copy(GOOD, "before.trace.json.gz")
     shutil.copy(BROKEN, "after.trace.json.gz")
     (tmp_path / "check.json").write_bytes(encode(result(verdict())))
