@@ -51,7 +51,7 @@ def files_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_recipes() -> None:
-    assert len(commands()) >= 7 and len(blocks("yaml")) >= 4
+    assert len(commands()) >= 6 and len(blocks("yaml")) >= 4
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if not command.startswith("overlapscope run ")])
