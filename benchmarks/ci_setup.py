@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from benchmarks.processes import HERE, hardware
 from overlapscope.commands import main as overlapscope
 from tests.plugins.ci.forges import forge
-from tests.plugins.ci.jobs import Finished, github_check, gitlab, programs
-from tests.plugins.ci.toys import BROKEN, GOOD, TOYS, TRACE, Toy, commit_all
+from tests.plugins.ci.jobs import FinishedJob, github_check, gitlab, programs
+from tests.plugins.ci.toys import BROKEN, GOOD, TOYS, TRACE, ToyRepository, commit_all
 
 PAGE: Final = HERE.parent / "docs" / "evaluation" / "ci.md"
 _INIT: Final = (sys.executable, "-m", "overlapscope", "ci", "init", "--yes")
@@ -41,7 +41,7 @@ _FOLDERS: Final = (
 class SetUp(NamedTuple):
     """A repository that was set up."""
 
-    toy: Toy
+    toy: ToyRepository
     files: int
     seconds: float
     again: int
@@ -62,7 +62,7 @@ def main() -> None:
     print(text)
 
 
-def _set_up(toy: Toy, scratch: Path) -> SetUp:
+def _set_up(toy: ToyRepository, scratch: Path) -> SetUp:
     root, tools = scratch / "repository", programs(scratch / "tools")
     project = toy.make(root)
     commit_all(root)
@@ -88,7 +88,7 @@ def _set_up(toy: Toy, scratch: Path) -> SetUp:
     )
 
 
-def _checked(toy: Toy, root: Path, project: Path, tools: Path, recorded: Path) -> Finished:
+def _checked(toy: ToyRepository, root: Path, project: Path, tools: Path, recorded: Path) -> FinishedJob:
     """Run the written job or test. If the repository keeps the recording, it is renewed first."""
     if "GPU" not in toy.name:
         (project / TRACE).write_bytes(recorded.read_bytes())
@@ -102,7 +102,7 @@ def _checked(toy: Toy, root: Path, project: Path, tools: Path, recorded: Path) -
     tests = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_overlap.py")
     environment = os.environ | {"PYTHONPATH": str(HERE.parent)}
     done = subprocess.run(tests, cwd=project, env=environment, check=False, capture_output=True, text=True)
-    return Finished(done.returncode, done.stdout)
+    return FinishedJob(done.returncode, done.stdout)
 
 
 def _files(root: Path) -> dict[Path, bytes]:

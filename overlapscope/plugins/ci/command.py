@@ -20,8 +20,8 @@ from overlapscope.errors import UsageError
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
-    from overlapscope.plugins.ci.repository import Repository, System
-    from overlapscope.plugins.ci.setup import Choice, Plan
+    from overlapscope.plugins.ci.repository import System, TeamRepository
+    from overlapscope.plugins.ci.setup import SetupChoice, SetupPlan
     from overlapscope.trace.model import Trace
 
 _SYSTEMS = ("github", "gitlab", "pytest")
@@ -122,7 +122,7 @@ def _init(args: argparse.Namespace) -> int:
     return code
 
 
-def _recording(named: Path | None, repository: Repository) -> Path:
+def _recording(named: Path | None, repository: TeamRepository) -> Path:
     """Return the recording. Raises UsageError if there is none, or if it isn't in the project."""
     if named is None:
         found = repository.recordings()
@@ -138,8 +138,8 @@ def _recording(named: Path | None, repository: Repository) -> Path:
     return path
 
 
-def _choice(args: argparse.Namespace, repository: Repository, path: Path, traces: list[Trace]) -> Choice:
-    from overlapscope.plugins.ci.setup import Choice
+def _choice(args: argparse.Namespace, repository: TeamRepository, path: Path, traces: list[Trace]) -> SetupChoice:
+    from overlapscope.plugins.ci.setup import SetupChoice
 
     system: System | None = args.system or repository.system()
     runner = None if args.stored or system == "pytest" else repository.gpu_runner(system)
@@ -147,7 +147,7 @@ def _choice(args: argparse.Namespace, repository: Repository, path: Path, traces
         runner = f"[{args.runner.strip('[] ')}]"
     if system is None and args.runner is not None:
         raise UsageError("--runner needs --for github or --for gitlab.")
-    return Choice(
+    return SetupChoice(
         trace=path,
         system=system,
         runner=runner,
@@ -157,7 +157,7 @@ def _choice(args: argparse.Namespace, repository: Repository, path: Path, traces
     )
 
 
-def _program(repository: Repository, traces: list[Trace]) -> str:
+def _program(repository: TeamRepository, traces: list[Trace]) -> str:
     """Return the path of the recorded script, for a shell. Raises UsageError unless there is exactly one."""
     job = next((trace.origin.job for trace in traces if trace.origin is not None and trace.origin.job), None)
     scripts = repository.scripts(job) if job else []
@@ -179,7 +179,7 @@ def _requirement() -> str:
     return f"overlapscope=={__version__}"
 
 
-def _shown(repository: Repository, choice: Choice, todo: Plan) -> list[str]:
+def _shown(repository: TeamRepository, choice: SetupChoice, todo: SetupPlan) -> list[str]:
     """Return the lines that show the files to write, and the kept ones."""
     place = {"github": "a GitHub workflow", "gitlab": "a GitLab pipeline", "pytest": "a test of pytest", None: "files"}
     source = "the stored recording" if choice.runner is None else f"a recording on {choice.runner} of {choice.program}"
@@ -203,7 +203,7 @@ def _confirm(args: argparse.Namespace, count: int) -> None:
         raise UsageError("nothing was written.")
 
 
-def _next(repository: Repository, choice: Choice, todo: Plan, code: int) -> list[str]:
+def _next(repository: TeamRepository, choice: SetupChoice, todo: SetupPlan, code: int) -> list[str]:
     """Return the next steps of the user, in sentences."""
     if not todo.files:
         return ["Nothing was written, because everything is there."]
@@ -235,7 +235,7 @@ def _comment(args: argparse.Namespace) -> int:
     from overlapscope.plugins.ci import comment, forge
 
     place = None if args.output is not None else forge.of_job(args.name)
-    job = comment.Job() if place is None else place.job
+    job = comment.CommentedJob() if place is None else place.job
     text, picture = comment.write(args.traces, args.check, args.before, args.name, job)
     if picture is not None and args.picture is not None:
         write(picture, args.picture, force=True)

@@ -38,7 +38,7 @@ _ADDRESS: Final = re.compile(r"https?://[\w.:/#?=&%+-]+")
 _MARKER: Final = "<!-- overlapscope:{} -->"
 
 
-class Job(NamedTuple):
+class CommentedJob(NamedTuple):
     """The job that a comment is about."""
 
     base: str = "the base branch"
@@ -56,7 +56,9 @@ def marker(name: str) -> str:
     return _MARKER.format(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[:_NAME].strip("-"))
 
 
-def write(traces: Sequence[str], check: Path, before: str | None, name: str, job: Job) -> tuple[str, bytes | None]:
+def write(
+    traces: Sequence[str], check: Path, before: str | None, name: str, job: CommentedJob
+) -> tuple[str, bytes | None]:
     """Return the comment, and a picture of the step before and after.
 
     Args:
@@ -91,7 +93,7 @@ def write(traces: Sequence[str], check: Path, before: str | None, name: str, job
     return text.removesuffix(_drawn(details)), picture
 
 
-def _is_address(job: Job) -> bool:
+def _is_address(job: CommentedJob) -> bool:
     return _ADDRESS.fullmatch(job.artifacts) is not None
 
 
@@ -128,7 +130,7 @@ def _strip(side: Sequence[TraceAnalysis]) -> Strip | None:
     return measure(devices[0].timeline, devices[0].result, slices=WIDTH, lanes=4) if devices else None
 
 
-def _reservations(traces: Sequence[str], before: str | None, job: Job) -> Iterator[Block]:
+def _reservations(traces: Sequence[str], before: str | None, job: CommentedJob) -> Iterator[Block]:
     """Yield what keeps the verdict from being about the change."""
     if job.conclusion:
         yield Text(job.conclusion)
@@ -175,7 +177,9 @@ def _failure(verdict: BudgetVerdict) -> Words:
     return (Span(words.name(verdict.budget), strong=True), *(Span(f"\n{line}") for line in lines if line))
 
 
-def _comparisons(before: Sequence[TraceAnalysis], after: Sequence[TraceAnalysis], job: Job) -> Iterator[list[Block]]:
+def _comparisons(
+    before: Sequence[TraceAnalysis], after: Sequence[TraceAnalysis], job: CommentedJob
+) -> Iterator[list[Block]]:
     """Yield what changed against the base branch: first in full, then shorter, at last in a sentence."""
     branch = Span(clean(job.base, _NAME), strong=True)
     if not before or not after:

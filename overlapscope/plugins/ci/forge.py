@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
-from overlapscope.plugins.ci.comment import Job
+from overlapscope.plugins.ci.comment import CommentedJob
 
 _Kind = TypeVar("_Kind")
 
@@ -34,7 +34,7 @@ _MOST_PAGES: Final = 50
 class Forge(NamedTuple):
     """A job of GitHub Actions or GitLab CI, and where its comment belongs."""
 
-    job: Job
+    job: CommentedJob
     keep: Callable[[str, str], Iterator[str]]
     """Function of a comment and its marker that creates or replaces it, and yields sentences on that.
 
@@ -59,42 +59,6 @@ def of_job(artifact: str) -> Forge | None:
 
 
 # -- GitHub -------------------------------------------------------------------------------------------
-
-
-class _Owner(Struct, frozen=True):
-    default_branch: str
-    full_name: str
-
-
-class _Branch(Struct, frozen=True):
-    ref: str
-
-
-class _EventPull(Struct, frozen=True):
-    node_id: str
-    number: int
-    base: _Branch
-
-
-class _HeadRepository(Struct, frozen=True):
-    full_name: str
-
-
-class _Run(Struct, frozen=True):
-    id: int
-    event: str
-    head_branch: str
-    head_sha: str
-    head_repository: _HeadRepository
-    conclusion: str | None = None
-
-
-class _Event(Struct, frozen=True):
-    """The parts of a GitHub event that matter here."""
-
-    repository: _Owner
-    pull_request: _EventPull | None = None
-    workflow_run: _Run | None = None
 
 
 class _PullRepository(Struct, frozen=True, rename="camel"):
@@ -150,40 +114,56 @@ mutation($id: ID!, $body: String!) { updateIssueComment(input: {id: $id, body: $
 
 
 def _github(artifact: str) -> Forge:
-    event = _decoded(Path(_variable("GITHUB_EVENT_PATH")).read_bytes(), _Event, "GitHub's event")
-    server, repository = os.environ.get("GITHUB_SERVER_URL", "https://github.com"), event.repository.full_name
+    event = _event()
+    repository = _part(event, str, "repository", "full_name")
+    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
     artifacts = f"{server}/{repository}/actions/runs/{_variable('GITHUB_RUN_ID')}#artifacts"
-    pull, run = event.pull_request, event.workflow_run
-    if pull is not None:
-        job = Job(base=pull.base.ref, artifacts=artifacts)
-        return Forge(job, lambda text, marker: _keep_on_github(pull.node_id, pull.number, text, marker))
-    if run is None or run.event != "pull_request":
+    if pull := event.get("pull_request"):
+        id, number = _part(pull, str, "node_id"), _part(pull, int, "number")
+        job = CommentedJob(base=_part(pull, str, "base", "ref"), artifacts=artifacts)
+        return Forge(job, lambda text, marker: _keep_on_github(id, number, text, marker))
+    run = event.get("workflow_run")
+    if not run or _part(run, str, "event") != "pull_request":
         raise UsageError("this job is of no pull request; run it on the event pull_request or workflow_run.")
-    base = event.repository.default_branch
-    own = {"success": "passed", "failure": "failed"}.get(run.conclusion or "", "has no result")
-    get = ("gh", "run", "download", str(run.id), "--repo", repository, "--name", artifact, "--dir", "pull-request")
-    job = Job(
+    base = _part(event, str, "repository", "default_branch")
+    own = {"success": "passed", "failure": "failed"}.get(str(run.get("conclusion")), "has no result")
+    get = (
+        "gh",
+        "run",
+        "download",
+        str(_part(run, int, "id")),
+        "--repo",
+        repository,
+        "--name",
+        artifact,
+        "--dir",
+        "pull-request",
+    )
+    job = CommentedJob(
         base=base,
         recording=shlex.join(get),
         artifacts=artifacts,
         conclusion=f"This judges by the limits of {base}. The job of the branch itself {own}.",
     )
-    return Forge(job, lambda text, marker: _keep_for_run(event.repository, run, text, marker))
+    return Forge(job, lambda text, marker: _keep_for_run(repository, run, text, marker))
 
 
-def _keep_for_run(repository: _Owner, run: _Run, text: str, marker: str) -> Iterator[str]:
+def _event() -> dict[str, Any]:
+    """Return GitHub's description of the event that started the job. Raises UsageError."""
+    try:
+        return msgspec.json.decode(Path(_variable("GITHUB_EVENT_PATH")).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"GitHub's event can't be read ({clean(str(error), 200)}).") from None
+
+
+def _keep_for_run(repository: str, run: object, text: str, marker: str) -> Iterator[str]:
     """Keep the comment on the open pull requests whose newest commit is that of a run."""
-    owner, _, name = repository.full_name.partition("/")
-    answer = _graphql(_PULLS, owner=owner, name=name, branch=run.head_branch)
+    owner, _, name = repository.partition("/")
+    answer = _graphql(_PULLS, owner=owner, name=name, branch=_part(run, str, "head_branch"))
     found = _part(answer, tuple[_Pull, ...], "repository", "pullRequests", "nodes")
-    head = run.head_repository.full_name
-    pulls = [
-        pull
-        for pull in found
-        if pull.head_ref_oid == run.head_sha
-        and pull.head_repository is not None
-        and pull.head_repository.name_with_owner == head
-    ]
+    head = _PullRepository(_part(run, str, "head_repository", "full_name"))
+    commit = _part(run, str, "head_sha")
+    pulls = [pull for pull in found if (pull.head_ref_oid, pull.head_repository) == (commit, head)]
     if not pulls:
         yield "No comment: the pull request has newer commits, or is closed."
     for pull in pulls:
@@ -242,7 +222,7 @@ def _gitlab() -> Forge:
     number = int(_variable("CI_MERGE_REQUEST_IID"))
     project = quote(_variable("CI_MERGE_REQUEST_PROJECT_ID"), safe="")
     address = f"{_variable('CI_API_V4_URL')}/projects/{project}/merge_requests/{number}/notes"
-    job = Job(
+    job = CommentedJob(
         base=_variable("CI_MERGE_REQUEST_TARGET_BRANCH_NAME"),
         recording=f"git fetch origin merge-requests/{number}/head && git checkout FETCH_HEAD",
         artifacts=f"{os.environ.get('CI_JOB_URL', '')}/artifacts/browse",
@@ -318,18 +298,11 @@ def _variable(name: str) -> str:
     return value
 
 
-def _part(answer: Any, kind: type[_Kind], *path: str) -> _Kind:
-    """Return a part of an answer. Raises UsageError if it isn't there."""
+def _part(answer: object, kind: type[_Kind], *path: str) -> _Kind:
+    """Return a part of an event or of an answer. Raises UsageError if it isn't there."""
     for name in path:
         answer = answer.get(name) if isinstance(answer, dict) else None
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the API's answer is not as expected ({clean(str(error), 200)}).") from None
-
-
-def _decoded(data: bytes, kind: type[_Kind], what: str) -> _Kind:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{what} is not as expected ({clean(str(error), 200)}).") from None
+        raise UsageError(f"GitHub or GitLab answers otherwise than expected ({clean(str(error), 200)}).") from None

@@ -24,7 +24,7 @@ _OF_GPU: Final = re.compile(r"gpu|cuda|nvidia|a100|h100|h200|b200|a10g|l40|t4|v1
 _RECORDING_TEST: Final = re.compile(r"\bmark\.overlap\b|\boverlap_profile\b")
 
 
-class Repository(NamedTuple):
+class TeamRepository(NamedTuple):
     """A repository, and the project in it whose overlap is checked."""
 
     root: Path
@@ -109,13 +109,13 @@ class Repository(NamedTuple):
                 return
 
 
-def repository_of(directory: Path) -> Repository:
+def repository_of(directory: Path) -> TeamRepository:
     """Return the repository of a directory, which is its own repository if none is above it."""
     above = (directory, *directory.parents)
     root = next((path for path in above if os.path.lexists(path / ".git")), directory)
     within = above[: above.index(root) + 1]
     project = next((path for path in within if (path / "pyproject.toml").is_file()), directory)
-    return Repository(root, project)
+    return TeamRepository(root, project)
 
 
 def _text(path: Path) -> str:

@@ -17,7 +17,7 @@ from overlapscope.base.config_file import CONTRACT, FILE, find, find_contract
 from overlapscope.base.words import clean, listed
 from overlapscope.errors import UsageError
 from overlapscope.plugins.ci.limits import ARGUMENTS, Limit, limits_of
-from overlapscope.plugins.ci.repository import Repository, System
+from overlapscope.plugins.ci.repository import System, TeamRepository
 
 if TYPE_CHECKING:
     from overlapscope.report.model import Report
@@ -30,7 +30,7 @@ _MOST_LINES: Final = 70
 """Maximum number of lines of a new file to show."""
 
 
-class Choice(NamedTuple):
+class SetupChoice(NamedTuple):
     """Choices about the check: the recording, its origin, and the system that runs the job."""
 
     trace: Path
@@ -64,7 +64,7 @@ class NewFile(NamedTuple):
             yield f"... and {len(lines) - _MOST_LINES:,} more lines"
 
 
-class Plan(NamedTuple):
+class SetupPlan(NamedTuple):
     """Files to write and to keep, and notes for the user."""
 
     files: tuple[NewFile, ...]
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     """Limits that stand in no configuration but in a test."""
 
 
-def plan(repository: Repository, choice: Choice, traces: list[Trace], report: Report) -> Plan:
+def plan(repository: TeamRepository, choice: SetupChoice, traces: list[Trace], report: Report) -> SetupPlan:
     """Return what to write. Existing files are kept, so that a second call finds nothing to write.
 
     Raises:
@@ -103,10 +103,12 @@ def plan(repository: Repository, choice: Choice, traces: list[Trace], report: Re
             kept.append(file.path)
         elif file.content != file.before:
             files.append(file)
-    return Plan(tuple(files), tuple(kept), tuple(notes), limits if choice.system == "pytest" and not config else ())
+    return SetupPlan(
+        tuple(files), tuple(kept), tuple(notes), limits if choice.system == "pytest" and not config else ()
+    )
 
 
-def _configuration(choice: Choice, limits: tuple[Limit, ...], report: Report) -> str:
+def _configuration(choice: SetupChoice, limits: tuple[Limit, ...], report: Report) -> str:
     """Return the content of an `overlapscope.toml`."""
     gpus = listed(sorted({clean(gpu, 60) for trace in report.traces for gpu in trace.environment.gpus}))
     lines = [
@@ -147,7 +149,7 @@ def _contract(traces: list[Trace], report: Report, configuration: str | None) ->
 
 
 def _jobs(
-    repository: Repository, choice: Choice, limits: tuple[Limit, ...], *, has_contract: bool
+    repository: TeamRepository, choice: SetupChoice, limits: tuple[Limit, ...], *, has_contract: bool
 ) -> Iterator[NewFile]:
     """Yield the workflows, the pipeline or the test."""
     values = _values(repository, choice)
@@ -173,7 +175,7 @@ def _jobs(
             yield NewFile(_tests_of(repository) / "test_overlap.py", _filled("test_overlap.py.txt", filled))
 
 
-def _tests_of(repository: Repository) -> Path:
+def _tests_of(repository: TeamRepository) -> Path:
     """Return the directory of the project's tests."""
     first = min(repository.tests(), key=lambda path: (len(path.parts), path), default=None)
     return repository.project / "tests" if first is None else first.parent
@@ -196,7 +198,7 @@ def _including(pipeline: str, file: str) -> str:
     return f"{pipeline[: started.end()]}{started[1]}{entry.lstrip()}{pipeline[started.end() :]}"
 
 
-def _values(repository: Repository, choice: Choice) -> dict[str, str]:
+def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
     """Return the values of the templates.
 
     Raises:
@@ -244,7 +246,7 @@ def _values(repository: Repository, choice: Choice) -> dict[str, str]:
     }
 
 
-def _base_of(choice: Choice) -> str:
+def _base_of(choice: SetupChoice) -> str:
     """Return the path of the recording of the base branch in the job that comments on GitHub."""
     if choice.runner is None:
         return "$TRACE"

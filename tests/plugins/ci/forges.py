@@ -122,7 +122,7 @@ def forge() -> Iterator[Comments]:
     """Run both APIs on a port of this machine."""
     comments = Comments()
 
-    class Handler(BaseHTTPRequestHandler):
+    class ForgeHandler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
             comments.asked.append(f"{self.command} {self.path}")
@@ -153,7 +153,7 @@ def forge() -> Iterator[Comments]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), ForgeHandler) as server:
         comments.port = server.server_port
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

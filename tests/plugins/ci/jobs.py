@@ -42,7 +42,7 @@ exec {sys.executable} "$@"
 """
 
 
-class Finished(NamedTuple):
+class FinishedJob(NamedTuple):
     """A job that has ended."""
 
     code: int
@@ -75,7 +75,7 @@ def _environment(tools: Path, **more: str) -> dict[str, str]:
     return {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tools), "LC_ALL": "C.UTF-8", **more}
 
 
-def github_check(workflow: Path, checkout: Path, tools: Path, recorded: Path) -> Finished:
+def github_check(workflow: Path, checkout: Path, tools: Path, recorded: Path) -> FinishedJob:
     """Run the job that checks, as on a pull request. `recorded` is the recording that a GPU would make."""
     job = yaml.safe_load(workflow.read_text())["jobs"]["overlap"]
     given = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(checkout), "RECORDED_BY_GPU": str(recorded)}
@@ -85,7 +85,7 @@ def github_check(workflow: Path, checkout: Path, tools: Path, recorded: Path) ->
 
 def github_comment(
     workflow: Path, checkout: Path, tools: Path, recorded: Path, main: Path, comments: Comments, event: dict[str, Any]
-) -> Finished:
+) -> FinishedJob:
     """Run the job that comments. `recorded` is the recording of the pull request, `main` that of the main branch."""
     job = yaml.safe_load(workflow.read_text())["jobs"]["comment"]
     (tools / "event.json").write_text(json.dumps(event))
@@ -105,7 +105,7 @@ def github_comment(
     return _steps(job, checkout, environment)
 
 
-def _steps(job: dict[str, Any], checkout: Path, environment: dict[str, str]) -> Finished:
+def _steps(job: dict[str, Any], checkout: Path, environment: dict[str, str]) -> FinishedJob:
     folder = checkout / job.get("defaults", {}).get("run", {}).get("working-directory", "")
     code, log = 0, ""
     for step in job["steps"]:
@@ -116,10 +116,10 @@ def _steps(job: dict[str, Any], checkout: Path, environment: dict[str, str]) -> 
         done = _script(step["run"], folder, environment | given)
         log += done.stdout + done.stderr
         code = 0 if step.get("continue-on-error") else done.returncode
-    return Finished(code, log)
+    return FinishedJob(code, log)
 
 
-def gitlab(file: Path, checkout: Path, tools: Path, recorded: Path, comments: Comments) -> Finished:
+def gitlab(file: Path, checkout: Path, tools: Path, recorded: Path, comments: Comments) -> FinishedJob:
     """Run the job of a pipeline of a merge request."""
     [job] = yaml.safe_load(file.read_text()).values()
     environment = _environment(
@@ -139,4 +139,4 @@ def gitlab(file: Path, checkout: Path, tools: Path, recorded: Path, comments: Co
     )
     done = _script("\n".join([*job["before_script"], *job["script"]]), checkout, environment)
     after = _script("\n".join(job["after_script"]), checkout, environment)
-    return Finished(done.returncode, f"{done.stdout}{done.stderr}{after.stdout}{after.stderr}")
+    return FinishedJob(done.returncode, f"{done.stdout}{done.stderr}{after.stdout}{after.stderr}")

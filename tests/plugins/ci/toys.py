@@ -51,7 +51,7 @@ def test_prefetch(overlap_profile):
 """
 
 
-class Toy(NamedTuple):
+class ToyRepository(NamedTuple):
     """A repository."""
 
     name: str
@@ -72,11 +72,11 @@ class Toy(NamedTuple):
 
 
 TOYS = (
-    Toy("GitHub", {".github/workflows/tests.yml": _CPU_JOB}),
-    Toy(
+    ToyRepository("GitHub", {".github/workflows/tests.yml": _CPU_JOB}),
+    ToyRepository(
         "pytest alone", {"tests/test_model.py": "def test_model(): pass\n", "pyproject.toml": "[project]\nname = 'x'\n"}
     ),
-    Toy(
+    ToyRepository(
         "GPU runner of GitHub, and tests that record",
         {
             ".github/workflows/tests.yml": _GPU_JOB,
@@ -84,9 +84,9 @@ TOYS = (
             "requirements.txt": "torch\n",
         },
     ),
-    Toy("GitLab", {".gitlab-ci.yml": _PIPELINE}),
-    Toy("GPU runner of GitLab", {".gitlab-ci.yml": _GPU_PIPELINE}),
-    Toy(
+    ToyRepository("GitLab", {".gitlab-ci.yml": _PIPELINE}),
+    ToyRepository("GPU runner of GitLab", {".gitlab-ci.yml": _GPU_PIPELINE}),
+    ToyRepository(
         "monorepo on GitHub",
         {
             ".github/workflows/tests.yml": _CPU_JOB,

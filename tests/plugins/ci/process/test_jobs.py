@@ -12,7 +12,7 @@ import pytest
 from overlapscope.commands import main
 from tests.plugins.ci.forges import Comments, forge
 from tests.plugins.ci.jobs import github_check, github_comment, gitlab, programs
-from tests.plugins.ci.toys import BROKEN, GOOD, TOYS, TRACE, Toy, commit_all
+from tests.plugins.ci.toys import BROKEN, GOOD, TOYS, TRACE, ToyRepository, commit_all
 from tests.plugins.ci.unit.test_comment import pull, run_event
 
 GITHUB = [toy for toy in TOYS if "GitHub" in toy.name]
@@ -27,7 +27,7 @@ def comments() -> Iterator[Comments]:
 
 @pytest.mark.parametrize("toy", GITHUB, ids=[toy.name for toy in GITHUB])
 def test_jobs_of_github_pass_then_fail_and_keep_one_comment(
-    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comments: Comments
+    toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comments: Comments
 ) -> None:
     root, tools = tmp_path / "repository", programs(tmp_path / "tools")
     project = toy.make(root)
@@ -56,7 +56,7 @@ def test_jobs_of_github_pass_then_fail_and_keep_one_comment(
 
 @pytest.mark.parametrize("toy", GITLAB, ids=[toy.name for toy in GITLAB])
 def test_jobs_of_gitlab_pass_then_fail_and_keep_one_comment(
-    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comments: Comments
+    toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comments: Comments
 ) -> None:
     origin, tools = tmp_path / "origin", programs(tmp_path / "tools")
     monkeypatch.chdir(toy.make(origin))

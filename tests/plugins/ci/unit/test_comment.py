@@ -231,7 +231,7 @@ def test_a_run_of_a_push_has_no_comment(
         ({"refuses": "FORBIDDEN"}, "FORBIDDEN); the job needs `permissions: pull-requests: write`"),
         ({"GITHUB_GRAPHQL_URL": "http://127.0.0.1:1/graphql"}, "could not be asked"),
         ({"GITHUB_GRAPHQL_URL": "file:///etc/passwd"}, "is no address"),
-        ({"GITHUB_EVENT_PATH": "check.json"}, "GitHub's event is not as expected"),
+        ({"GITHUB_EVENT_PATH": "check.json"}, "GitHub or GitLab answers otherwise"),
         ({"GITHUB_GRAPHQL_URL": "redirect"}, "HTTP 302"),
     ],
 )

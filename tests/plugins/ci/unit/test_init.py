@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from overlapscope.commands import main
-from tests.plugins.ci.toys import BROKEN, GOOD, PROGRAMS, TOYS, TRACE, Toy
+from tests.plugins.ci.toys import BROKEN, GOOD, PROGRAMS, TOYS, TRACE, ToyRepository
 
 by_toy = pytest.mark.parametrize("toy", TOYS, ids=[toy.name for toy in TOYS])
 NAMED = {toy.name: toy for toy in TOYS}
@@ -34,7 +34,7 @@ def of(name: str) -> pytest.MarkDecorator:
 
 @by_toy
 def test_the_check_passes_at_once_and_a_second_call_changes_nothing(
-    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(toy.make(tmp_path))
     before = everything(tmp_path)
@@ -50,7 +50,7 @@ def test_the_check_passes_at_once_and_a_second_call_changes_nothing(
 
 @by_toy
 def test_broken_overlap_fails_and_the_message_says_what_to_do(
-    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(toy.make(tmp_path))
     assert main(["ci", "init", "--yes"]) == 0
@@ -64,7 +64,7 @@ def test_broken_overlap_fails_and_the_message_says_what_to_do(
 
 @by_toy
 def test_what_is_written_is_yaml_with_the_jobs_that_the_repository_needs(
-    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy: ToyRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(toy.make(tmp_path))
     main(["ci", "init", "--yes"])
