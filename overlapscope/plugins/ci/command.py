@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from contextlib import suppress
@@ -117,7 +118,7 @@ def _init(args: argparse.Namespace) -> int:
     tell("")
     code = main(["check", str(path), *(option for limit in todo.limits for option in ("--budget", limit.budget))])
     tell("")
-    for line in _next(repository, choice, todo, code):
+    for line in _next(choice, todo, code):
         tell(line)
     return code
 
@@ -145,8 +146,13 @@ def _choice(args: argparse.Namespace, repository: TeamRepository, path: Path, tr
     runner = None if args.stored or system == "pytest" else repository.gpu_runner(system)
     if args.runner is not None:
         runner = f"[{args.runner.strip('[] ')}]"
-    if system is None and args.runner is not None:
+    if args.runner is not None and system not in ("github", "gitlab"):
         raise UsageError("--runner needs --for github or --for gitlab.")
+    if runner is not None and path.is_dir():
+        raise UsageError(
+            f"{path}: has several ranks, and how to start them is unknown; pass --stored, and record them in a job of "
+            "your own by `torchrun ... -m overlapscope run`."
+        )
     return SetupChoice(
         trace=path,
         system=system,
@@ -197,19 +203,18 @@ def _confirm(args: argparse.Namespace, count: int) -> None:
         return
     files = plural(count, "file")
     if not (sys.stdin and sys.stdin.isatty()):
-        raise UsageError(f"nothing was written, because nobody can be asked; pass --yes to write these {files}.")
+        raise UsageError(f"nothing was written, without a terminal to ask on; pass --yes to write {files}.")
     print(f"Write {'this file' if count == 1 else f'these {files}'}? [Y/n] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("", "y", "yes"):
         raise UsageError("nothing was written.")
 
 
-def _next(repository: TeamRepository, choice: SetupChoice, todo: SetupPlan, code: int) -> list[str]:
+def _next(choice: SetupChoice, todo: SetupPlan, code: int) -> list[str]:
     """Return the next steps of the user, in sentences."""
     if not todo.files:
         return ["Nothing was written, because everything is there."]
-    names = [file.path.relative_to(repository.root).as_posix() for file in todo.files]
-    stored = [choice.trace.relative_to(repository.root).as_posix()] if choice.runner is None else []
-    add = shlex.join(["git", "-C", str(repository.root), "add", "--force", *names, *stored])
+    stored = [os.path.relpath(choice.trace)] if choice.runner is None else []
+    add = shlex.join(["git", "add", "--force", *(os.path.relpath(file.path) for file in todo.files), *stored])
     lines = [f"Next: `{add}`, commit and push."]
     if code:
         lines[:0] = ["The check doesn't pass yet: follow its advice, or change the limits."]

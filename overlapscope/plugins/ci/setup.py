@@ -164,7 +164,10 @@ def _jobs(
         case "gitlab":
             yield NewFile(repository.root / ".gitlab" / values["FILE"], _filled(f"gitlab-{kind}.yml", values))
             pipeline = repository.root / _PIPELINE
-            before = pipeline.read_text(encoding="utf-8") if pipeline.is_file() else None
+            try:
+                before = pipeline.read_bytes().decode() if pipeline.is_file() else None
+            except UnicodeDecodeError:
+                raise UsageError(f"{pipeline}: is not UTF-8 text; repair it, then run this again.") from None
             yield NewFile(pipeline, _including(before or "", f".gitlab/{values['FILE']}"), before)
         case "pytest":
             arguments = [f'contract=PROJECT / "{CONTRACT}"'] if has_contract else []

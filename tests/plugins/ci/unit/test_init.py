@@ -177,6 +177,17 @@ def test_nothing_is_written_unless_someone_agrees(
     assert everything(project) != before
 
 
+@of("GPU runner of GitLab")
+def test_ranks_are_checked_as_stored(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / TRACE).unlink()
+    shutil.copytree(PROGRAMS.parents[2] / "overlapscope/samples/ddp", project / "train.traces")
+    assert main(["ci", "init", "--yes"]) == 2
+    assert "pass --stored" in capsys.readouterr().err
+    assert main(["ci", "init", "--yes", "--stored"]) == 0
+    job = yaml.safe_load((project / ".gitlab/overlapscope.yml").read_text())["overlapscope"]
+    assert job["variables"]["TRACE"] == "train.traces" and "tags" not in job
+
+
 @of("GitHub")
 def test_the_newest_recording_is_taken(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "runs").mkdir()
