@@ -20,7 +20,9 @@ _JOB_OF_RANKS: Final = ".traces"
 """Ending of directories in which `overlapscope run` leaves the recordings of several ranks."""
 _RUNS_ON: Final = re.compile(r"^\s+runs-on: *(\[[\w ,.'\"-]+\]|[\w.-]+) *(?:#.*)?$", re.MULTILINE)
 _TAGS: Final = re.compile(r"^\s+tags: *(?:(\[[\w ,.'\"-]+\])|\n((?:\s+- *[\w.'\"-]+ *\n)+))", re.MULTILINE)
-_OF_GPU: Final = re.compile(r"gpu|cuda|nvidia|a100|h100|h200|b200|a10g|l40|t4|v100|mi300|rocm", re.IGNORECASE)
+_OF_GPU: Final = re.compile(
+    r"gpu|cuda|nvidia|rocm|\b(?:a10g?|a100|b200|h100|h200|l4|l40s?|mi300x?|t4|v100)\b", re.IGNORECASE
+)
 _RECORDING_TEST: Final = re.compile(r"\bmark\.overlap\b|\boverlap_profile\b")
 
 

@@ -340,6 +340,12 @@ def test_no_name_becomes_markup_a_link_a_mention_or_a_command(
     assert not re.search(r"^\s*::|##\[", log, re.MULTILINE)
 
 
+def test_a_message_is_no_command_of_the_runner(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "##[error]x\n::error::y.json.gz"]) == 2
+    err = capsys.readouterr().err
+    assert "error]x" in err and not re.search(r"^\s*::|##\[", err, re.MULTILINE)
+
+
 def test_a_branch_is_harmless_beside_a_comparison_and_a_picture(
     job: Path, comments: Comments, monkeypatch: pytest.MonkeyPatch
 ) -> None:

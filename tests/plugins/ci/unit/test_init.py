@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import io
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+from overlapscope.analysis import analyze_trace
+from overlapscope.budgets.check import check
+from overlapscope.budgets.config import expression, from_mapping
+from overlapscope.budgets.settings import Settings
 from overlapscope.commands import main
+from overlapscope.plugins.ci.limits import limits_of
+from overlapscope.plugins.ci.repository import repository_of
+from overlapscope.report.model import build
+from overlapscope.trace.model import Kind
 from tests.plugins.ci.toys import BROKEN, GOOD, PROGRAMS, TOYS, TRACE, ToyRepository
+from tests.support.helpers import US, Op, make_trace
 
 by_toy = pytest.mark.parametrize("toy", TOYS, ids=[toy.name for toy in TOYS])
 NAMED = {toy.name: toy for toy in TOYS}
@@ -186,6 +196,45 @@ def test_ranks_are_checked_as_stored(project: Path, capsys: pytest.CaptureFixtur
     assert main(["ci", "init", "--yes", "--stored"]) == 0
     job = yaml.safe_load((project / ".gitlab/overlapscope.yml").read_text())["overlapscope"]
     assert job["variables"]["TRACE"] == "train.traces" and "tags" not in job
+
+
+@of("GitHub")
+def test_overlapscope_is_installed_from_where_the_user_says(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    requirement = "overlapscope @ git+https://git.example/o.git@4a39f1b"
+    assert main(["ci", "init", "--yes", "--install", requirement]) == 0
+    assert f"The job installs '{requirement}'" in capsys.readouterr().err
+    workflow = yaml.safe_load((project / ".github/workflows/overlapscope.yml").read_text())
+    installs = [step["run"] for step in workflow["jobs"]["overlap"]["steps"] if step.get("name") == "Install"]
+    assert installs == [f"python -m pip install '{requirement}'\n"]
+
+
+def test_a_recording_without_steps_has_limits_of_all_of_it() -> None:
+    ops = [
+        Op(Kind.COMPUTE, start * US, (start + length) * US, launch=(start * US - 90, start * US - 10), name=name)
+        for start, length, name in ((10, 700, "gemm"), (900, 300, "softmax"), (1300, 650, "conv"))
+    ]
+    report = build([analyze_trace(make_trace(ops))])
+    limits = list(limits_of(report))
+    assert [limit.budget.split(" ", 2)[:2] for limit in limits] == [["window", "idle_pct"]]
+    budgets = tuple(map(expression, (limit.budget for limit in limits)))
+    assert check(report, Settings(budgets=budgets)).outcome == "pass"
+    assert from_mapping({"budgets": tomllib.loads(limits[0].line)}, "x").budgets[0].scope == "window"
+
+
+@pytest.mark.parametrize(
+    ("labels", "runner"),
+    [
+        ("[self-hosted, gpu]", "[self-hosted, gpu]"),
+        ("linux-a100", "linux-a100"),
+        ("ubuntu-latest", None),
+        ("test4", None),
+        ("${{ matrix.gpu }}", None),
+    ],
+)
+def test_a_runner_with_a_gpu_is_known_by_its_labels(labels: str, runner: str | None, tmp_path: Path) -> None:
+    (tmp_path / ".github/workflows").mkdir(parents=True)
+    (tmp_path / ".github/workflows/x.yml").write_text(f"jobs:\n  x:\n    runs-on: {labels}\n")
+    assert repository_of(tmp_path).gpu_runner("github") == runner
 
 
 @of("GitHub")
