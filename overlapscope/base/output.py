@@ -18,7 +18,8 @@ LEAST_WIDTH, MOST_WIDTH = 40, 500
 
 def tell(sentence: str) -> None:
     """Print a message for the user on stderr, if it is open."""
-    show(clean(sentence), sys.stderr)
+    # GitHub's runner takes `##[` for a command wherever it stands in a line.
+    show(clean(sentence).replace("##[", r"##\["), sys.stderr)
 
 
 def show(text: str, stream: TextIO | None) -> None:

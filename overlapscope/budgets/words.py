@@ -106,14 +106,23 @@ def place(verdict: BudgetVerdict) -> tuple[str, int] | None:
     return None
 
 
+_CHECKOUTS: Final = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
+"""Variables in which GitHub and GitLab name the root of the checkout, to which their paths are relative."""
+
+
 def in_project(path: str) -> str | None:
-    """Return a path relative to the current directory, with forward slashes; None if it is outside."""
+    """Return a path relative to the checkout, or to the current directory; None if it is outside.
+
+    The path has forward slashes.
+    """
     if not path or not path.isprintable():
         return None
+    here = Path.cwd()
+    roots = (root for root in map(os.environ.get, _CHECKOUTS) if root and here.is_relative_to(root))
     # Without resolving links, since a path from a trace must not cause access to files of this machine.
-    relative = os.path.relpath(path, Path.cwd()) if os.path.isabs(path) else os.path.normpath(path)
+    relative = os.path.relpath(here / path, next(roots, here))
     posix = PurePosixPath(*Path(relative).parts)
-    return None if posix.is_absolute() or ".." in posix.parts or not posix.parts else str(posix)
+    return None if ".." in posix.parts or not posix.parts else str(posix)
 
 
 def unexplained(result: CheckResult) -> bool:

@@ -15,11 +15,18 @@ from overlapscope.documents.table import Table
 STRIP_SLICES = 80
 """Width of a timeline in characters, narrow enough for every viewer."""
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|~&#!@$"})
-# Links and mentions of people and issues; a step's number is not an issue.
+# Places in escaped text where GitHub or GitLab would find a link, a mention, a reference or an emoji.
 _AUTOLINK = re.compile(
-    r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)|(?<=@)(?=\w)|(?<!ProfilerStep\\#)(?<!ProfilerStep#)(?<=#)(?=\d)",
+    r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)"  # addresses
+    r"|(?<=@)(?=\w)"  # people
+    # Issues; a step's number is none.
+    r"|(?<!ProfilerStep\\#)(?<!ProfilerStep#)(?<=#)(?=\d)|(?<=[A-Za-z]-)(?=\d)"
+    r"|(?<=[!%~$])(?=[\w\"])|(?<=\\&)(?=\w)|(?<=&amp;)(?=\w)|(?<=\[)(?=[a-z_\\]+:)"  # GitLab's references
+    r"|(?<=:)(?!(?<=\w::)[\w\\]+::)(?=[\w+\\-]+:)",  # emojis, but not scopes of C++
     re.IGNORECASE,
 )
+_COMMIT = re.compile(r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,64}\b", re.IGNORECASE)
+_BREAK = "&#8203;"
 
 
 def render(document: Document) -> str:
@@ -39,19 +46,21 @@ def escape(text: str) -> str:
 
 
 def _unlinked(escaped: str) -> str:
-    """Break `http://`, `www.`, `@name` and `#1` in escaped text with a zero-width character.
+    """Break `http://`, `@name`, `#1`, `:tada:`, a commit and so on in escaped text with a zero-width character.
 
     GitHub looks for links and mentions after it has removed escapes, so a backslash doesn't prevent them.
 
     Returns:
         The text, which looks the same.
     """
-    return _AUTOLINK.sub("&#8203;", escaped)
+    return _COMMIT.sub(lambda commit: _BREAK.join(re.findall(".{1,6}", commit[0])), _AUTOLINK.sub(_BREAK, escaped))
 
 
 def _plain_start(line: str) -> str:
-    """Escape the start of a line of prose that would begin a list item, a quotation or code."""
-    return re.sub(r"^([-+]|\d+(?=[.)]))", r"\\\1" if line.lstrip()[:1] in ("-", "+") else r"\1&#8203;", line.lstrip())
+    """Escape the start of a line of prose that would begin a list item, a heading or a quick action of GitLab."""
+    return re.sub(
+        r"^(?:([-+=/])|(\d+)(?=[.)]))", lambda start: f"\\{start[1]}" if start[1] else start[2] + _BREAK, line.lstrip()
+    )
 
 
 def _piece(piece: Span) -> str:
@@ -128,7 +137,7 @@ def _table(table: Table) -> Iterator[str]:
         yield f"| {' | '.join(map(escape, row))} |"
     yield ""
     if table.note:
-        yield from (escape(table.note), "")
+        yield from (_paragraph(table.note), "")
 
 
 @_draw.register
@@ -157,7 +166,7 @@ def _(block: model.FindingBlock) -> Iterator[str]:
     number = f"{block.number}. " if block.number else ""
     yield from (f"### {number}{escape(block.rule)} ({block.severity}): {escape(block.title)}", "")
     if block.where:
-        yield from (f"{escape(block.where[0].upper() + block.where[1:])}.", "")
+        yield from (_paragraph(f"{block.where[0].upper()}{block.where[1:]}."), "")
     if block.cost:
         yield from (f"**{escape(block.cost[0].upper() + block.cost[1:])}.**", "")
     for paragraph in (*block.evidence, block.place and f"At {block.place}", block.advice):

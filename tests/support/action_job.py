@@ -23,6 +23,8 @@ class WorkflowJob:
     def __init__(self, directory: Path) -> None:
         self.workspace, self.temp = directory / "workspace", directory / "temp"
         self.output, self.summary = directory / "output", directory / "summary"
+        self.environment: dict[str, str] = {}
+        """Further variables of the steps."""
         for folder in (self.workspace, self.temp):
             folder.mkdir()
         # Without it, one in a directory above would be found.
@@ -56,6 +58,7 @@ class WorkflowJob:
             "PIP_NO_COMPILE": "1",
         }
         environment |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
+        environment |= self.environment
         environment |= {key: evaluated(value, given) for key, value in step["env"].items()}
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", script],

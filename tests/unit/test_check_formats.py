@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -526,16 +527,50 @@ def test_markdown_has_a_row_for_each_verdict_and_reasons_behind_a_click() -> Non
         assert excerpt in shown_text.replace("\\", ""), excerpt
 
 
-@given(st.text(st.characters(blacklist_characters="@#/.\n"), min_size=1, max_size=40))
+@given(st.text(st.characters(blacklist_characters="\n"), min_size=1, max_size=40))
 def test_markdown_shows_a_name_as_it_is(name: str) -> None:
     tokens = read_markdown(as_markdown(result(verdict(budget=f"x{name}x", reasons=()))))
     cells = ["".join(child.content for child in token.children or []) for token in tokens if token.type == "inline"]
-    assert f"x{clean(name)}x" in cells
+    assert f"x{clean(name)}x" in [cell.replace("\u200b", "") for cell in cells]
+
+
+REFERENCES = (
+    "@you a@b.example http://x.example www.x.example owner/repo#12 #13 GH-14 JIRA-15 :tada: ::+1: 4a39f1b deadbeef0 "
+    "4a39f1b0c1d2e3f40516273849abcdef01234567"
+)
+OF_GITLAB = '!16 %17 %"v 1" ~bug ~"a b" $18 &19 [vulnerability:20] *iteration:21 ^alert#22'
+"""References, each of which GitLab turns into a link."""
 
 
 def test_markdown_mentions_no_user_and_links_nowhere() -> None:
-    text = as_markdown(with_name("@you a@b.example http://x.example www.x.example owner/repo#12 #13"))
-    assert not re.search(r"@\w|[a-z]://|www\.|#\d", text.replace("&#8203;", "\u200b"))
+    text = as_markdown(with_name(f"{REFERENCES} {OF_GITLAB}"))
+    shown = "".join(f"{token.content}\n" for token in read_markdown(text) if token.type in ("inline", "html_block"))
+    assert "you" in shown and "GH-" in shown
+    seen = unescape(shown.replace("&#8203;", "\u200b")).replace("\\", "")
+    for reference in (
+        r"@\w",
+        r"\w://",
+        r"www\.",
+        r"(?<!ProfilerStep)#\d",
+        r"[A-Z]-\d",
+        r":[\w+]+:",
+        r"[!~$%&][\w\"]",
+        r"\[vuln",
+        r"\b[0-9a-f]*(?=\d)[0-9a-f]{7,}",
+    ):
+        assert not re.search(reference, seen), (reference, re.search(reference, seen))
+
+
+def test_scopes_of_names_in_cpp_are_no_emojis_and_stay_whole() -> None:
+    assert "at::native::copy" in as_markdown(with_name("void at::native::copy(48.5%)"))
+
+
+@pytest.mark.parametrize("command", ["/close", "  /merge", "/assign @you", "/label ~bug"])
+def test_no_line_is_a_command_to_gitlab(command: str) -> None:
+    named = with_name(command)
+    reason = FailureReason(title=command, detail=f"{command}\n{command}", advice=f"{command}\n{command}", time_ns=1)
+    text = as_markdown(result(*named.verdicts, verdict(reasons=(reason,)), warnings=(command,), summary=command))
+    assert not re.search(r"^\s*/", text, re.MULTILINE)
 
 
 def test_the_page_says_what_the_check_says() -> None:

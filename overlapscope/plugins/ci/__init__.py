@@ -1,10 +1,21 @@
-"""Continuous integration: the commit that lost overlap."""
+"""Continuous integration: the check of every change and its comment, and the commit that lost overlap.
+
+`command` is `overlapscope ci`. `repository` looks at the files of a repository, `limits` derives limits from a
+recording, and `setup` fills in `templates`. `comment` writes the comment of a pull request with the image of `picture`,
+and `forge` keeps it there. `bisect` finds the commit.
+"""
 
 from overlapscope.plugin import Command, Plugin
 
 PLUGIN = Plugin(
     name="ci",
     commands=(
+        Command(
+            "ci",
+            "set up the check in CI, and keep its comment on a pull request",
+            f"{__name__}.command:CiCommand",
+            group="Keep it fixed",
+        ),
         Command(
             "bisect",
             "find the commit, or the stored trace, that lost overlap",

@@ -1,0 +1,287 @@
+"""Files that hold a program's overlap in CI: limits, a contract, and a job or a test that checks a recording by them.
+
+The files of `templates` have names such as `<TRACE>` in the place of values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from overlapscope.base.config_file import CONTRACT, FILE, find, find_contract
+from overlapscope.base.words import clean, listed
+from overlapscope.errors import UsageError
+from overlapscope.plugins.ci.limits import ARGUMENTS, Limit, limits_of
+from overlapscope.plugins.ci.repository import System, TeamRepository
+
+if TYPE_CHECKING:
+    from overlapscope.report.model import Report
+    from overlapscope.trace.model import Trace
+
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_PLACE: Final = re.compile(r"<([A-Z_]+)>")
+_PIPELINE: Final = ".gitlab-ci.yml"
+_MOST_LINES: Final = 70
+"""Maximum number of lines of a new file to show."""
+
+
+class SetupChoice(NamedTuple):
+    """Choices about the check: the recording, its origin, and the system that runs the job."""
+
+    trace: Path
+    system: System | None
+    runner: str | None
+    """Labels of the runner with a GPU that records, as YAML; None if the recording lies in the repository."""
+    program: str | None
+    """Script and arguments to record on that runner."""
+    stacks: bool
+    """True if the recording has Python stacks."""
+    install: str
+    """Requirement that pip installs in the job, quoted for a shell."""
+
+
+class NewFile(NamedTuple):
+    """A file to write."""
+
+    path: Path
+    content: str
+    before: str | None = None
+    """Content of the existing file; None if there is none."""
+
+    def diff(self, root: Path) -> Iterator[str]:
+        """Yield the lines of a diff. Long files are cut."""
+        name = self.path.relative_to(root).as_posix()
+        old = "/dev/null" if self.before is None else name
+        sides = (self.before or "").splitlines(), self.content.splitlines()
+        lines = list(difflib.unified_diff(*sides, old, name, lineterm=""))
+        yield from lines[:_MOST_LINES]
+        if len(lines) > _MOST_LINES:
+            yield f"... and {len(lines) - _MOST_LINES:,} more lines"
+
+
+class SetupPlan(NamedTuple):
+    """Files to write and to keep, and notes for the user."""
+
+    files: tuple[NewFile, ...]
+    kept: tuple[Path, ...]
+    """Existing files that stay as they are."""
+    notes: tuple[str, ...]
+    limits: tuple[Limit, ...]
+    """Limits that stand in no configuration but in a test."""
+
+
+def plan(repository: TeamRepository, choice: SetupChoice, traces: list[Trace], report: Report) -> SetupPlan:
+    """Return what to write. Existing files are kept, so that a second call finds nothing to write.
+
+    Raises:
+        UsageError: A value can't stand in a workflow.
+        ConfigError: The existing configuration can't be read.
+    """
+    files: list[NewFile] = []
+    kept: list[Path] = []
+    notes: list[str] = []
+    limits = tuple(limits_of(report))
+    config, contract = find(repository.project), find_contract(repository.project)
+    content = None if config is not None else _configuration(choice, limits, report)
+    promised = None
+    if contract is None:
+        promised, reason = _contract(traces, report, content)
+        notes += [reason] if reason else []
+    for existing, name, text in ((config, FILE, content), (contract, CONTRACT, promised)):
+        if existing is not None:
+            kept.append(existing)
+        elif text is not None and not (name == FILE and choice.system == "pytest"):
+            files.append(NewFile(repository.project / name, text))
+    has_contract = promised is not None or contract == repository.project / CONTRACT
+    for file in _jobs(repository, choice, limits, has_contract=has_contract):
+        if file.before is None and file.path.exists():
+            kept.append(file.path)
+        elif file.content != file.before:
+            files.append(file)
+    return SetupPlan(
+        tuple(files), tuple(kept), tuple(notes), limits if choice.system == "pytest" and not config else ()
+    )
+
+
+def _configuration(choice: SetupChoice, limits: tuple[Limit, ...], report: Report) -> str:
+    """Return the content of an `overlapscope.toml`."""
+    gpus = listed(sorted({clean(gpu, 60) for trace in report.traces for gpu in trace.environment.gpus}))
+    lines = [
+        f"# Limits of `overlapscope check`. {clean(choice.trace.name)}{f' of {gpus}' if gpus else ''} keeps them, with",
+        "# room for the noise between two recordings of one program. Edit them as you like.",
+        "[budgets]",
+        *(limit.line for limit in limits),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _contract(traces: list[Trace], report: Report, configuration: str | None) -> tuple[str | None, str]:
+    """Return the contract that the recording keeps; None, with the reason, if a check by it would not pass."""
+    from msgspec.structs import replace
+
+    from overlapscope.budgets import config
+    from overlapscope.budgets.settings import Settings
+    from overlapscope.contracts.judge import check_job, promise
+    from overlapscope.contracts.model import to_toml
+
+    first = min(traces, key=lambda trace: trace.rank or 0)
+    try:
+        text = to_toml(promise(first))
+    except UsageError as error:
+        return None, f"No contract is written: {error}"
+    with tempfile.TemporaryDirectory(prefix="overlapscope-") as folder:
+        settings = Settings()
+        if configuration is not None:
+            Path(folder, FILE).write_text(configuration, encoding="utf-8")
+            settings = config.read(Path(folder, FILE))
+        Path(folder, CONTRACT).write_text(text, encoding="utf-8")
+        result = check_job(replace(settings, contract=Path(folder, CONTRACT)), lambda: traces, lambda: report)
+    broken = [v for v in result.verdicts if v.metric.startswith("contract") and v.status not in ("pass", "skipped")]
+    return (None, f"No contract is written: {clean(broken[0].message, 500)}") if broken else (text, "")
+
+
+# -- Jobs and tests ---------------------------------------------------------------------------------
+
+
+def _jobs(
+    repository: TeamRepository, choice: SetupChoice, limits: tuple[Limit, ...], *, has_contract: bool
+) -> Iterator[NewFile]:
+    """Yield the workflows, the pipeline or the test."""
+    values = _values(repository, choice)
+    kind = "stored" if choice.runner is None else "gpu"
+    match choice.system:
+        case "github":
+            workflows = repository.root / ".github" / "workflows"
+            base = _filled("github-base.yml", values) if choice.runner else ""
+            yield NewFile(workflows / values["FILE"], _filled(f"github-{kind}.yml", values))
+            comment = _filled("github-comment.yml", values | {"BASE": base.rstrip("\n")})
+            yield NewFile(workflows / f"{values['NAME']}-comment.yml", comment)
+        case "gitlab":
+            yield NewFile(repository.root / ".gitlab" / values["FILE"], _filled(f"gitlab-{kind}.yml", values))
+            pipeline = repository.root / _PIPELINE
+            try:
+                before = pipeline.read_bytes().decode() if pipeline.is_file() else None
+            except UnicodeDecodeError:
+                raise UsageError(f"{pipeline}: is not UTF-8 text; repair it, then run this again.") from None
+            yield NewFile(pipeline, _including(before or "", f".gitlab/{values['FILE']}"), before)
+        case "pytest":
+            arguments = [f'contract=PROJECT / "{CONTRACT}"'] if has_contract else []
+            kept = [limit for limit in limits if ARGUMENTS[limit.metric]]
+            arguments += [f'{ARGUMENTS[limit.metric]}="{limit.bound}"' for limit in kept]
+            arguments += ['scope="window"'] if any(limit.window for limit in kept) else []
+            filled = values | {"LIMITS": "".join(f"\n        {argument}," for argument in arguments)}
+            yield NewFile(_tests_of(repository) / "test_overlap.py", _filled("test_overlap.py.txt", filled))
+
+
+def _tests_of(repository: TeamRepository) -> Path:
+    """Return the directory of the project's tests."""
+    first = min(repository.tests(), key=lambda path: (len(path.parts), path), default=None)
+    return repository.project / "tests" if first is None else first.parent
+
+
+def _including(pipeline: str, file: str) -> str:
+    """Return a pipeline of GitLab that includes a file.
+
+    Raises:
+        UsageError: Its list of included files isn't one with an entry per line.
+    """
+    entry = f"  - local: {file}\n"
+    if file in pipeline:
+        return pipeline
+    if not re.search(r"^include\b", pipeline, re.MULTILINE):
+        return f"{pipeline}{'' if pipeline.endswith(chr(10)) or not pipeline else chr(10)}include:\n{entry}"
+    started = re.search(r"^include: *(?:#.*)?\n(?=( *)- )", pipeline, re.MULTILINE)
+    if started is None:
+        raise UsageError(f"{_PIPELINE}: add `- local: {file}` to its `include`, then run this again.")
+    return f"{pipeline[: started.end()]}{started[1]}{entry.lstrip()}{pipeline[started.end() :]}"
+
+
+def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
+    """Return the values of the templates.
+
+    Raises:
+        UsageError: One of them can't stand in a workflow.
+    """
+    prefix = repository.prefix
+    trace = choice.trace.relative_to(repository.project).as_posix()
+    for value in (f"{prefix}{trace}", choice.program or "", choice.install, choice.runner or ""):
+        if not value.isprintable() or "${{" in value:
+            raise UsageError(f"{clean(value)}: can't stand in a workflow, because of its characters; use another name.")
+    if set(f"{prefix}{trace}") & {*"$<>*?[]\"'`\\:#"}:
+        raise UsageError(f"{prefix}{trace}: rename it, so that it has only letters, digits and one of ./_-+=@,")
+    name = "overlapscope" + "".join(f"-{re.sub(r'[^a-zA-Z0-9]+', '-', part)}" for part in prefix.split("/") if part)
+    gitlab = choice.system == "gitlab"
+    folder = _folder(prefix, gitlab=gitlab)
+    # An artifact has no directories above its files.
+    fetched = "pull-request" if choice.trace.is_dir() else f"pull-request/{choice.trace.name}"
+    step = "\n          " if not gitlab else "\n      "
+    requirements = repository.requirements()
+    tests = " ".join(
+        shlex.quote(path.relative_to(repository.project).as_posix()) for path in repository.recording_tests()
+    )
+    return {
+        "NAME": name,
+        "FILE": f"{name}.yml",
+        "TRACE": trace,
+        "TRACE_QUOTED": _quoted(trace),
+        "TRACE_PYTHON": repr(trace),
+        "TRACE_FROM_ROOT": f"{prefix}{trace}",
+        "PREFIX": prefix,
+        "DIRECTORY": folder,
+        "PATHS": _paths(prefix, gitlab=gitlab),
+        "RECORDED": _quoted(fetched),
+        "FETCHED": f"{prefix}pull-request",
+        "PICTURE": f"{prefix}overlap.png",
+        "BEFORE": _base_of(choice),
+        "BRANCH": _quoted(repository.default_branch()),
+        "RUNNER": choice.runner or "",
+        "PROGRAM": choice.program or "",
+        "STACKS": " --stacks" if choice.stacks else "",
+        "INSTALL": choice.install,
+        "REQUIREMENTS": f"{step}python -m pip install {requirements}" if requirements else "",
+        "TESTS": _test_step(tests, gitlab=gitlab) if tests else "",
+        "UP": str(len(_tests_of(repository).relative_to(repository.project).parts)),
+    }
+
+
+def _base_of(choice: SetupChoice) -> str:
+    """Return the path of the recording of the base branch in the job that comments on GitHub."""
+    if choice.runner is None:
+        return "$TRACE"
+    return "base" if choice.trace.is_dir() else f"base/{choice.trace.name}"
+
+
+def _folder(prefix: str, *, gitlab: bool) -> str:
+    """Return the lines that make a job run in the project's directory."""
+    if not prefix:
+        return ""
+    if gitlab:
+        return f"\n    - cd {prefix.rstrip('/')}"
+    return f"\n    defaults:\n      run:\n        working-directory: {_quoted(prefix.rstrip('/'))}"
+
+
+def _paths(prefix: str, *, gitlab: bool) -> str:
+    """Return the lines that run a job for changes of the project alone."""
+    if not prefix:
+        return ""
+    pattern = _quoted(f"{prefix}**{'/*' if gitlab else ''}")
+    return f"\n      changes: [{pattern}]" if gitlab else f"\n    paths: [{pattern}]"
+
+
+def _test_step(tests: str, *, gitlab: bool) -> str:
+    command = f"python -m pytest --overlap-require {tests}"
+    return f"\n    - {command}" if gitlab else f"\n      - name: Test\n        run: |\n          {command}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a scalar of YAML."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda match: values[match[1]], (_TEMPLATES / template).read_text(encoding="utf-8"))
