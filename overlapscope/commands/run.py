@@ -35,7 +35,7 @@ from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.imports import require_torch
-from overlapscope.recorder.program import ProgramRecording, State
+from overlapscope.recorder.program import ProgramRecording, ProgramState
 from overlapscope.recorder.recorder import SETTLES_S
 from overlapscope.recorder.wrapping import around
 
@@ -46,11 +46,11 @@ _SAMPLES_S = 15
 _REPEATS_S = 60
 """Time from the decision to record again until the report of the first recording is printed, in seconds."""
 _WAIT_S = {
-    State.COMPLETE: 0,
-    State.SAMPLING: _SAMPLES_S,
-    State.SETTLING: SETTLES_S,
-    State.REPEATING: _REPEATS_S,
-    State.PROGRAMS: _PAUSE_S,
+    ProgramState.COMPLETE: 0,
+    ProgramState.SAMPLING: _SAMPLES_S,
+    ProgramState.SETTLING: SETTLES_S,
+    ProgramState.REPEATING: _REPEATS_S,
+    ProgramState.PROGRAMS: _PAUSE_S,
 }
 """Time until the report is printed while the state stays the same, in seconds. Other states await the program's end."""
 _PATIENCE_S = 10
@@ -212,7 +212,7 @@ class _RecordedProgram:
             self._stderr = Descriptor(os.dup(_STDERR))
         self._ending = False
         """True if the program has ended, so that the report follows."""
-        self._asked_for: tuple[State, tuple[Path, ...]] | None = None
+        self._asked_for: tuple[ProgramState, tuple[Path, ...]] | None = None
         """State and traces that the reporter was last asked to report on."""
         self._told_of: tuple[int, ...] | None = None
         """Recorded steps whose lengths were printed."""
@@ -239,7 +239,7 @@ class _RecordedProgram:
             around(os, name, self._exec)
         if not self._recording.rank:
             self._reporter.start(self._errors)
-            self._ask(State.NONE)
+            self._ask(ProgramState.NONE)
         self._recording.begin_with_torch()
 
     def _paths(self) -> list[Path]:
@@ -338,11 +338,11 @@ class _RecordedProgram:
         self._asked_for = asked_for
         self._ask(recording.state)
 
-    def _ask(self, state: State) -> None:
-        if state is State.COMPLETE:
+    def _ask(self, state: ProgramState) -> None:
+        if state is ProgramState.COMPLETE:
             self._tell_outcome(written=True)
-        if state in (State.NONE, State.UNDER_WAY):
-            sentences = [*([_ENDED_EARLY] if state is State.UNDER_WAY else []), *self._about_former()]
+        if state in (ProgramState.NONE, ProgramState.UNDER_WAY):
+            sentences = [*([_ENDED_EARLY] if state is ProgramState.UNDER_WAY else []), *self._about_former()]
             self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
         else:
             self._tell_former()

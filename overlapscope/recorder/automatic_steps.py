@@ -155,7 +155,7 @@ class AutomaticSteps:
 
     def _happened(self, source: StepSource) -> None:
         thread = threading.get_ident()
-        if not self._closed and not _capturing():
+        if not self._closed and not devices.capturing():
             self._note(source, thread, time.perf_counter_ns())
         choice = self._choice
         if choice is None or thread != self._thread or not choice.counts(source):
@@ -246,14 +246,6 @@ def _optimizer_exists() -> bool:
     return any(issubclass(type(candidate), Optimizer) for candidate in gc.get_objects())
 
 
-def _capturing() -> bool:
-    """Return true while a CUDA graph is captured; false if the device has failed, as the program will notice itself."""
-    try:
-        return devices.capturing()
-    except RuntimeError:
-        return False
-
-
 # -- Steps of a program that is watched rather than recorded -----------------------------------------
 
 step_listeners: list[Callable[[], None]] = []
@@ -326,7 +318,7 @@ class ProgramSteps:
         thread = threading.get_ident()
         if self._thread is None:
             self._thread = thread
-        if thread != self._thread or "torch" not in sys.modules or _capturing():
+        if thread != self._thread or "torch" not in sys.modules or devices.capturing():
             return
         self.count += 1
         self._stepped()

@@ -90,10 +90,15 @@ def why_unused() -> str:
 
 
 def capturing() -> bool:
-    """Return whether this thread is capturing a CUDA graph, which any wait for the device would break."""
+    """Return whether this thread is capturing a CUDA graph, which any wait for the device would break.
+
+    False if the device has failed, as the program will notice itself.
+    """
     import torch
 
-    return cuda_is_up() and torch.cuda.is_current_stream_capturing()
+    with suppress(RuntimeError):
+        return cuda_is_up() and torch.cuda.is_current_stream_capturing()
+    return False
 
 
 def when_cuda_comes_up(callback: Callable[[], None]) -> None:

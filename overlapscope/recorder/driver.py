@@ -77,7 +77,7 @@ class Driver:
 
         With `put_off`, it waits until CUDA is initialized or a step ends.
         """
-        recorder.start(put_off=put_off)
+        recorder.happen("put_off" if put_off else "start")
         self._trigger.start(recorder)
         self._process, self._thread = os.getpid(), threading.get_ident()
         self.recorder = recorder
@@ -86,7 +86,7 @@ class Driver:
 
     def step(self, recorder: WindowRecorder) -> None:
         """Mark the end of a step."""
-        recorder.step()
+        recorder.happen("step")
         self._trigger.advance(recorder)
 
     def move_here(self, *, again: bool = False) -> bool:
@@ -161,9 +161,10 @@ class Driver:
             return False
         if self.on_this_thread:
             with self.working():
-                recorder.discard()
+                recorder.happen("discard")
         else:
-            recorder.abandon()
+            # A profiler on another thread is about to replace this one.
+            recorder.happen("abandon")
         self.gave_way = because
         return True
 
@@ -178,8 +179,8 @@ class Driver:
         if recorder is not None:
             with self.working():
                 if self._cuda_is_up:
-                    recorder.start_now()
-                recorder.make_room()
+                    recorder.happen("cuda")
+                recorder.happen("memory")
                 self._trigger.advance(recorder)
 
     def _on_cuda(self) -> None:

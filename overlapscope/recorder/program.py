@@ -14,16 +14,16 @@ from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program_profilers import unpack
-from overlapscope.recorder.recorder_state import Stage
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
 from overlapscope.recorder.session import Session
+from overlapscope.recorder.states import State
 from overlapscope.recorder.torch_watch import when_torch_is_imported
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
 
 
-class State(enum.Enum):
+class ProgramState(enum.Enum):
     """Progress of a program's recording."""
 
     NONE = enum.auto()
@@ -42,7 +42,7 @@ class State(enum.Enum):
     """The program's own profiler has recorded, and may do so again."""
 
 
-_STATES = {Stage.SAMPLING: State.SAMPLING, Stage.SETTLING: State.SETTLING}
+_STATES = {State.SAMPLING: ProgramState.SAMPLING, State.SETTLING: ProgramState.SETTLING}
 
 
 class ProgramRecording(Recording):
@@ -92,21 +92,21 @@ class ProgramRecording(Recording):
         when_torch_is_imported(self._on_torch)
 
     @property
-    def state(self) -> State:
+    def state(self) -> ProgramState:
         """Progress of the recording."""
         if self._recorder is None or self._own_recording is not None:
-            return State.NONE
+            return ProgramState.NONE
         if self._profilers.paths:
-            return State.PROGRAMS
+            return ProgramState.PROGRAMS
         if self._driver.gave_way:
-            return State.NONE
+            return ProgramState.NONE
         if self._recorder.bounded_out or (self._recorder.complete and self.paths):
-            return State.COMPLETE
-        if self._recorder.stage in _STATES:
-            return _STATES[self._recorder.stage]
+            return ProgramState.COMPLETE
+        if self._recorder.state in _STATES:
+            return _STATES[self._recorder.state]
         if self._recorder.repeating:
-            return State.REPEATING
-        return State.WRITTEN if self._recorder.written else State.UNDER_WAY
+            return ProgramState.REPEATING
+        return ProgramState.WRITTEN if self._recorder.written else ProgramState.UNDER_WAY
 
     @property
     def traces(self) -> tuple[Path, ...]:

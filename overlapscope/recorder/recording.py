@@ -36,8 +36,8 @@ from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
 from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
 from overlapscope.recorder.recorder import WindowRecorder
-from overlapscope.recorder.recorder_state import Stage
 from overlapscope.recorder.session import profiler_running
+from overlapscope.recorder.states import State
 from overlapscope.recorder.step_times import StepTimings
 
 _ELSEWHERE = (
@@ -233,7 +233,7 @@ class Recording:
                 undo.callback(observer.stop)
             late = self._whole_program and (self._late or devices.cuda_may_come_up())
             self._driver.begin(recorder, put_off=late)
-            undo.callback(recorder.discard)
+            undo.callback(recorder.happen, "discard")
             self._profilers.start(self._destination.path(self._rank))
             undo.callback(self._profilers.stop)
             self._marks.automatic.start()
@@ -259,8 +259,8 @@ class Recording:
 
     def _step(self) -> None:
         recorder = self._driver.ready
-        if recorder is not None and recorder.stage is Stage.CLOCKING:
-            recorder.step()
+        if recorder is not None and recorder.state is State.CLOCKING:
+            recorder.happen("step")
         elif recorder is not None:
             with self._driver.working():
                 if not recorder.marked:
@@ -288,7 +288,7 @@ class Recording:
             raise UsageError("a recording must be ended on the thread that began it; call end() there.")
         with self._driver.working():
             self._profilers.finish(stop=self._whole_program)
-            recorder.finish()
+            recorder.happen("end")
             self._leave()
             counts = {name: observer.count for name, observer in self.observers.items()}
             recorder.add_found({name: count for name, count in counts.items() if count is not None})
@@ -307,7 +307,7 @@ class Recording:
         recorder = self._recorder
         if recorder is None:
             return
-        if recorder.stage is Stage.RECORDING:
+        if recorder.state is State.RECORDING:
             self._marks.automatic.keep()
         elif not recorder.wants_steps and not self._stops:
             # Nothing is recorded or timed any more. A program is stopped at the end of a step.

@@ -7,8 +7,7 @@ import os
 import statistics
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -158,13 +157,14 @@ class StepTimer:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._marks))
         self._marks = deque(maxlen=self._marks.maxlen)
 
-    @contextmanager
-    def pausing(self, finished: int) -> Iterator[None]:
-        """Surround work that makes the program pause, after which it has to settle again."""
-        began = clock.now_ns()
-        yield
-        self._resumed_ns, self._resumed_step = clock.now_ns(), finished
-        self._paused_ns, self._settled = self._resumed_ns - began, False
+    def pause(self) -> None:
+        """Begin work that makes the program pause, until `resume`."""
+        self._resumed_ns = clock.now_ns()
+
+    def resume(self, finished: int) -> None:
+        """End the work, after which the program has to settle again."""
+        paused_ns, self._resumed_ns = self._resumed_ns, clock.now_ns()
+        self._paused_ns, self._resumed_step, self._settled = self._resumed_ns - paused_ns, finished, False
 
     def read(self, *, wait: bool = False) -> TimedSteps:
         """Return the timed steps. Without `wait`, the device's times end with the last step that it has finished."""

@@ -10,9 +10,8 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,7 +35,7 @@ from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import HostActivity
-    from overlapscope.trace.model import ClockedSteps, PlainSteps, TimedSteps, TraceOrigin
+    from overlapscope.trace.model import PlainSteps, TraceOrigin
 
 
 # -- Facts that a trace states -----------------------------------------------------------------------
@@ -237,109 +236,3 @@ def _is_annotation(text: bytes, name: str) -> bool:
     except ValueError:
         return False
     return isinstance(event, dict) and event.get("name") == name and event.get("cat") in _ANNOTATIONS
-
-
-# -- Files of all windows -------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _WindowFile:
-    written: Written
-    metadata: Metadata
-    """Metadata that is in the file."""
-    amended: Metadata
-    """Metadata that `amend` writes instead."""
-
-
-class TraceFiles:
-    """Trace files of up to `windows` windows."""
-
-    def __init__(self, path: Callable[[], Path], windows: int, *, since_ns: int) -> None:
-        """Prepare to write files. `path()` is called for each, and `since_ns` is that of `destination.put`."""
-        self._path = path
-        self._windows = windows
-        self._since_ns = since_ns
-        self.notes: list[str] = []
-        self._files: dict[int, _WindowFile] = {}
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """Files that were written, in the order of their windows."""
-        return tuple(file.written.path for file in self._files.values())
-
-    @property
-    def pending(self) -> bool:
-        """True if `amend` has something to add."""
-        return any(file.amended != file.metadata for file in self._files.values())
-
-    @property
-    def timed(self) -> bool:
-        """True if steps were timed around any window."""
-        times = (file.metadata.plain_steps for file in self._files.values())
-        return self.pending or any(timed.before.host_ns or timed.after.host_ns for timed in times)
-
-    @property
-    def plain_steps(self) -> PlainSteps:
-        """Steps timed around the last window that are in its file."""
-        from overlapscope.trace.model import PlainSteps
-
-        files = list(self._files.values())
-        return files[-1].metadata.plain_steps if files else PlainSteps()
-
-    @property
-    def host_activity(self) -> HostActivity | None:
-        """Activity of the host after the last window that is in its file."""
-        files = list(self._files.values())
-        return files[-1].metadata.host_activity if files else None
-
-    def write(
-        self, number: int, export: Callable[[str], object], metadata: Metadata, no_steps: Collection[str]
-    ) -> None:
-        """Write a window, replacing its earlier file. Numbers begin at 1. Raises RecordingFailed.
-
-        `export` and `no_steps` are those of the function `write`; `metadata` is what `export` writes.
-        """
-        path = self._path()
-        if self._windows > 1:
-            path = destination.window_path(path, number)
-            with suppress(OSError):
-                path.parent.mkdir(exist_ok=True)  # a rank's
-        written = write(export, path, no_steps=no_steps, since_ns=self._since_ns)
-        self._files[number] = _WindowFile(written, metadata, metadata)
-        if written.path != path:
-            self.notes = [f"{path}: belongs to another process, so this trace is {written.path.name}."]
-
-    def add(
-        self,
-        *,
-        after: TimedSteps | None = None,
-        clocked: ClockedSteps | None = None,
-        activity: HostActivity | None = None,
-    ) -> None:
-        """Note what came after the window that was written last: timed and clocked steps, activity of the host."""
-        from overlapscope.trace.model import PlainSteps
-
-        if self._files:
-            file = self._files[max(self._files)]
-            plain = file.amended.plain_steps
-            after = after if after is not None and after.host_ns else plain.after
-            clocked = clocked if clocked is not None and clocked.steps else plain.clocked
-            activity = activity or file.amended.host_activity
-            plain = PlainSteps(plain.before, after, clocked)
-            file.amended = replace(file.amended, plain_steps=plain, host_activity=activity)
-
-    def found(self, counts: dict[str, int]) -> None:
-        """Note how many things each observer found."""
-        for file in self._files.values():
-            file.amended = replace(file.amended, found=counts)
-
-    def amend(self) -> Iterator[str]:
-        """Add what came after the recording to the files, and yield a sentence for each that cannot be amended."""
-        for file in self._files.values():
-            if file.amended != file.metadata:
-                try:
-                    file.written = amend(file.written, file.metadata.json().encode(), file.amended.json().encode())
-                    file.metadata = file.amended
-                except RecordingFailed as failure:
-                    file.amended = file.metadata
-                    yield f"{failure} It lacks what was measured after the recording."

@@ -95,10 +95,11 @@ class ClockTrigger(Trigger):
         begun_ns = clock.now_ns()
         if self._stopped or self._timetable.left_ns(begun_ns) > 0:
             return
-        if recorder.recording:
-            recorder.close()
+        closes = recorder.recording
+        recorder.happen("close" if closes else "open")
+        if closes:
             self._go_on(self._timetable.close, begun_ns)
-        elif recorder.open():
+        elif recorder.recording:
             self._go_on(self._timetable.open, begun_ns)
         else:
             self._timetable.refuse()
@@ -208,10 +209,7 @@ class CaptureRangeTrigger(Trigger):
         self._undo()
 
     def advance(self, recorder: WindowRecorder) -> None:
-        if self._inside is not None:
-            recorder.open()
-        else:
-            recorder.close()
+        recorder.happen("close" if self._inside is None else "open")
 
     def _enters(self, entered: Any) -> None:
         if entered.name == self._name:

@@ -43,7 +43,7 @@ def recorder_of(path: Path, *, is_alone: Callable[[], bool] = lambda: True) -> W
         records_again=True,
         is_alone=is_alone,
     )
-    recorder.start()
+    recorder.happen("start")
     return recorder
 
 
@@ -51,14 +51,14 @@ def run(recorder: WindowRecorder, now: FakeClock, lengths_ms: Iterator[int], cou
     for ms in islice(lengths_ms, count):
         work()
         now.wait(ms=ms)
-        recorder.step()
+        recorder.happen("step")
 
 
 def test_steps_are_recorded_again_until_a_long_one_is_among_them(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     program = cycle([1] * 9 + [50])
     run(recorder, now, program, 400)
-    recorder.finish()
+    recorder.happen("end")
     assert "Steps that take over twice the median have 85% of the program's time, but 0%" in " ".join(recorder.notes)
     judged = recorder.step_times.recorded_ns
     assert 10 <= len(judged) <= 20 and 50 * NS_PER_MS in judged
@@ -72,7 +72,7 @@ def test_steps_are_recorded_again_until_a_long_one_is_among_them(path: Path, now
 def test_steps_in_turn_are_recorded_in_whole_turns(turn: list[int], path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle(turn), 400)
-    recorder.finish()
+    recorder.happen("end")
     judged = [ns // NS_PER_MS for ns in recorder.step_times.recorded_ns]
     assert sum(judged) / len(judged) == pytest.approx(sum(turn) / len(turn), rel=0.15)
 
@@ -81,7 +81,7 @@ def test_steps_of_another_pace_are_not_long_steps(path: Path, now: FakeClock) ->
     recorder = recorder_of(path)
     run(recorder, now, cycle([100]), 70)
     run(recorder, now, cycle([20]), 400)
-    recorder.finish()
+    recorder.happen("end")
     [again] = [note for note in recorder.notes if "are recorded instead" in note]
     assert "spends more of its time in steps of 20.0 ms" in again
     clocked = ov.load(path).plain_steps.clocked
@@ -91,7 +91,7 @@ def test_steps_of_another_pace_are_not_long_steps(path: Path, now: FakeClock) ->
 def test_steps_are_not_recorded_again_if_long_ones_are_rare(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle([1] * 99 + [500]), 900)
-    recorder.finish()
+    recorder.happen("end")
     assert len(recorder.step_times.recorded_ns) == 2 and "recorded instead" not in " ".join(recorder.notes)
     groups = ov.load(path).plain_steps.clocked.lengths
     assert groups[-1] == (9, 9 * 500 * NS_PER_MS)
@@ -106,7 +106,7 @@ def test_a_program_that_ends_while_steps_are_recorded_again_keeps_the_first_reco
     while not recorder.repeating:
         run(recorder, now, program, 1)
     run(recorder, now, program, more)
-    recorder.finish()
+    recorder.happen("end")
     assert recorder.complete and len(steps(path)) == 3
     plain = ov.load(path).plain_steps
     assert len(plain.after.host_ns) == 10 and plain.clocked.steps >= 30
@@ -118,7 +118,7 @@ def test_only_a_program_without_other_ranks_waits_until_its_steps_no_longer_beco
 ) -> None:
     recorder = recorder_of(path, is_alone=lambda: alone)
     run(recorder, now, (round(20_000 * 0.95**number) for number in range(40)), 40)
-    recorder.finish()
+    recorder.happen("end")
     assert ("Steps still became faster" in " ".join(recorder.notes)) == alone
     assert recorder.failure is None and steps(path)
 
@@ -148,6 +148,6 @@ def test_a_recorder_that_has_moved_gives_up_if_it_may_not_start_again(path: Path
             run(recorder, now, cycle([400]), 60)
             written.append(recorder.written)
     assert written == [False, True] and not recorder.running
-    recorder.finish()
+    recorder.happen("end")
     assert "Later steps were not recorded" in " ".join(recorder.notes)
     assert steps(path) == [1, 2]

@@ -47,6 +47,35 @@ class TestWhenSomethingGoesWrong:
             train()
         assert steps(path) == [0, 1, 2]
 
+    def test_a_device_that_has_failed_does_not_make_a_mark_of_a_step_fail(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail() -> bool:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+        with ov.record(path) as rec:
+            rec.step()
+            monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+            monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", fail)
+            rec.step()
+            monkeypatch.undo()
+        assert steps(path) == [0, 1]
+
+    def test_an_error_of_the_recorder_does_not_reach_the_program(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: Session, finished: int) -> bool:
+            raise OSError("no memory map")
+
+        with ov.record(path) as rec:
+            work()
+            monkeypatch.setattr(Session, "takes_too_much", fail)
+            for _ in range(3):
+                rec.step()
+        (note,) = rec.notes
+        assert note == "The recorder failed: OSError: no memory map; its first steps were recorded instead."
+        assert steps(path) == [0] and "work" in names(path)
+
     def test_a_trace_that_cannot_be_written_is_reported_at_the_end_and_nothing_else_stops(self, tmp_path: Path) -> None:
         directory = tmp_path / "gone"
         directory.mkdir()
