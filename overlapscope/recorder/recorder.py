@@ -544,6 +544,7 @@ class WindowRecorder:
     def _finish_sampling(self) -> None:
         if self._sampler is not None:
             self._sampler.finish()
+            self._end_sampling()
 
     def _end_sampling(self) -> None:
         sampler, self._sampler = self._sampler, None
@@ -627,6 +628,7 @@ class WindowRecorder:
 
 
 _MEANINGS: dict[str, Callable[[WindowRecorder], object]] = {
+    **{name.lstrip("_"): method for name, method in vars(WindowRecorder).items() if callable(method)},
     # Questions
     "clocks_all": lambda r: r._clocks_on,
     "events_fit": lambda r: not r._take.takes_too_much(r._steps),
@@ -636,18 +638,15 @@ _MEANINGS: dict[str, Callable[[WindowRecorder], object]] = {
     "is_first_time": lambda r: r._options.plain_steps and not r._repeats,
     "is_hopeless": lambda r: r._is_stuck and r._is_due and not r._may_wait(),
     "is_past_rehearsal": lambda r: r._options.rehearsal and r._options.rehearsal.over(r._steps),
-    "is_sampling": lambda r: r._sampler,
     "is_sampled": lambda r: r._sampler and r._sampler.over,
     "is_timed_after": lambda r: r._options.plain_steps and r._steps and r._takes.last(r._steps) is r._take,
     "is_unmarked": lambda r: r._bounded and not r.marked,
     "is_unmarked_again": lambda r: r._takes.unmarked and not r.marked and r._take.lasted_s > _LEAST_UNMARKED_S,
     "lacks_rehearsal": lambda r: r._options.rehearsal is None,
     "may_record": lambda r: r._is_due and r._may_start() and r._is_steady(),
-    "may_start": WindowRecorder._may_start,
     "one_step_is_left": lambda r: r._take.window.end == r._steps + 1,
     "opens_later": lambda r: not r._options.at_once,
     "others_may_stop": lambda r: r.recording and r._take.all_threads,
-    "pace_differs": WindowRecorder._pace_differs,
     "profiler_runs": lambda r: profiler_running(),
     "ranges_close": lambda r: r._ranges.look_whether_new() and (r._steps > 1 or r._ranges.are_left),
     "starts_at_once": lambda r: r._options.at_once,
@@ -656,41 +655,16 @@ _MEANINGS: dict[str, Callable[[WindowRecorder], object]] = {
     "steps_are_timed": lambda r: r._timer.full,
     "windows_follow": lambda r: not r._take.wanted or len(r._takes.done) + 1 < r._options.repeat,
     # Actions
-    "add_steps": WindowRecorder._add_steps,
     "amend": lambda r: r._takes.amend(),
     "await_steps": lambda r: r._add_steps(wait=True),
     # A larger --max-size would change nothing.
     "blame_no_option": lambda r: r._options.max_size_bytes > _UNMARKED_BYTES and r._take.notes.pop(),
     "blame_program": lambda r: r._takes.failures.append(_UNUSED),
-    "clock": WindowRecorder._clock,
-    "clock_first": WindowRecorder._clock_first,
-    "continue_as_recording": WindowRecorder._continue_as_recording,
-    "count": WindowRecorder._count,
-    "end_sampling": WindowRecorder._end_sampling,
-    "explain": WindowRecorder._explain,
-    "explain_times": WindowRecorder._explain_times,
     "fail": lambda r: r._takes.failures.append(r._failure),
-    "finish_sampling": WindowRecorder._finish_sampling,
-    "forget": WindowRecorder._forget,
-    "judge": WindowRecorder._judge,
-    "keep_rehearsal": WindowRecorder._keep_rehearsal,
     "look": lambda r: r._ranges.look(),
     "pause": lambda r: r._timer.pause(),
-    "plan_window": WindowRecorder._plan_window,
-    "record_again": WindowRecorder._record_again,
     "resume": lambda r: r._timer.resume(r._steps),
-    "sample": WindowRecorder._sample,
-    "start_recording": WindowRecorder._start_recording,
-    "start_rehearsal": WindowRecorder._start_rehearsal,
-    "start_sampling": WindowRecorder._start_sampling,
-    "start_whole": WindowRecorder._start_whole,
-    "stay": WindowRecorder.stay,
-    "stop": WindowRecorder._stop,
-    "time": WindowRecorder._time,
     # The first start is slow, and would make a window late.
     "try_profiler": lambda r: r._session(r._options.recording(r._steps)),
-    "write": WindowRecorder._write,
-    "write_rehearsal": WindowRecorder._write_rehearsal,
-    "write_unmarked": WindowRecorder._write_unmarked,
 }
-"""Questions and actions of `states.TABLE`."""
+"""Answers to the questions of `states.TABLE`, and its actions: methods of the recorder, and what takes a line."""

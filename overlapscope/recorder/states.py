@@ -14,26 +14,16 @@ Event = Literal["start", "put_off", "cuda", "step", "open", "memory", "close", "
 class State(enum.Enum):
     """States of a recorder. They follow in this order, though some may be left out, and some come again."""
 
-    PUT_OFF = enum.auto()
-    """The recording starts when the program uses its GPU or ends a step."""
-    REHEARSAL = enum.auto()
-    """The program's first steps are recorded."""
-    UNMARKED = enum.auto()
-    """A recording without a step is in the file, and the profiler is off. A step starts it again."""
-    BETWEEN = enum.auto()
-    """The profiler is off: the program settles, steps are timed, and a window will open."""
-    RECORDING = enum.auto()
-    """A window is open."""
-    AFTER = enum.auto()
-    """The trace is written, and steps are timed."""
-    SAMPLING = enum.auto()
-    """The steps are timed, and the host is sampled in steps of their own."""
-    SETTLING = enum.auto()
-    """Everything is written, but the program has just begun: its pace may change, and then it is recorded again."""
-    CLOCKING = enum.auto()
-    """The same later: steps are clocked until the program ends."""
-    DONE = enum.auto()
-    """Nothing is recorded any more, or nothing yet."""
+    PUT_OFF = 0  # The recording starts when the program uses its GPU or ends a step.
+    REHEARSAL = 1  # The program's first steps are recorded.
+    UNMARKED = 2  # A recording without a step is in the file, and the profiler is off. A step starts it again.
+    BETWEEN = 3  # The profiler is off: the program settles, steps are timed, and a window will open.
+    RECORDING = 4  # A window is open.
+    AFTER = 5  # The trace is written, and steps are timed.
+    SAMPLING = 6  # The steps are timed, and the host is sampled in steps of their own.
+    SETTLING = 7  # All is written, but the program has just begun: its pace may change. Then it is recorded again.
+    CLOCKING = 8  # The same later: steps are clocked until the program ends.
+    DONE = 9  # Nothing is recorded any more, or nothing yet.
 
     @property
     def records(self) -> bool:
@@ -45,10 +35,8 @@ TABLE = """
 state                event     if                 do                                               then
 DONE                 put_off   -                  -                                                PUT_OFF
 DONE                 start     -                  -                                                begin
-PUT_OFF              cuda      -                  -                                                begin
-PUT_OFF              step      -                  -                                                begin
-UNMARKED             step      may_start          -                                                begin
-UNMARKED             open      may_start          -                                                begin
+PUT_OFF              cuda,step  -                 -                                                begin
+UNMARKED             step,open  may_start         -                                                begin
 PUT_OFF,BETWEEN      open      may_start          start_recording                                  RECORDING
 any                  begin     opens_later        try_profiler,stop                                BETWEEN
 any                  begin     lacks_rehearsal    start_whole                                      RECORDING
@@ -92,9 +80,8 @@ SAMPLING             step      -                  sample                        
 SAMPLING             sampled   is_sampled         end_sampling,amend                               settle
 any                  settle    clocks_all         -                                                SETTLING
 any                  settle    -                  -                                                DONE
-SETTLING             step      pace_differs       record_again                                     BETWEEN
+SETTLING,CLOCKING    step      pace_differs       record_again                                     BETWEEN
 SETTLING             step      has_settled        -                                                CLOCKING
-CLOCKING             step      pace_differs       record_again                                     BETWEEN
 
 REHEARSAL,RECORDING  end       is_unmarked_again  count,pause,stop,look,write_unmarked,resume      UNMARKED,end
 PUT_OFF              end       starts_at_once     blame_program                                    ended
@@ -102,9 +89,7 @@ REHEARSAL,RECORDING  end       -                  stop,write,clock_first,explain
 PUT_OFF,UNMARKED,BETWEEN  end  -                  write,clock_first,explain                        ended
 any                  end       clocks_all         clock                                            ended
 any                  end       -                  -                                                ended
-any                  ended     is_sampling        finish_sampling,end_sampling,amend               finished
-any                  ended     -                  -                                                finished
-any                  finished  -                  add_steps,amend,explain_times                    DONE
+any                  ended     -                  finish_sampling,add_steps,amend,explain_times    DONE
 any                  failed    has_rehearsal      stop,keep_rehearsal                              DONE
 any                  failed    -                  stop,fail                                        DONE
 any                  abandon   others_may_stop    stop,forget                                      DONE
@@ -132,12 +117,13 @@ class StateRow(NamedTuple):
 def _rows() -> dict[tuple[State, str], list[StateRow]]:
     rows = defaultdict[tuple[State, str], list[StateRow]](list)
     for line in filter(None, TABLE.splitlines()[2:]):
-        states, event, *rest = line.split()
+        states, events, *rest = line.split()
         question, actions, then = ((*cell.split(","),) if cell != "-" else () for cell in rest)
         state = next((State[name] for name in then if name.isupper()), None)
         row = StateRow(question[0] if question else None, actions, state, next((e for e in then if e.islower()), None))
         for each in State if states == "any" else (State[name] for name in states.split(",")):
-            rows[each, event].append(row)
+            for event in events.split(","):
+                rows[each, event].append(row)
     return dict(rows)
 
 

@@ -89,7 +89,8 @@ def test_every_state_is_reached_and_left_and_every_word_of_the_table_has_a_meani
     rows = [row for of_event in ROWS.values() for row in of_event]
     assert {row.state for row in rows} - {None} == set(State) == {state for state, _ in ROWS}
     words = {row.question for row in rows} | {action for row in rows for action in row.actions}
-    assert words - {None} == _MEANINGS.keys()
+    short = {word for word, meaning in _MEANINGS.items() if meaning.__name__ == "<lambda>"}
+    assert short <= words - {None} <= _MEANINGS.keys()
     # An event that a row names has a row.
     assert all((row.state or state, row.event) in ROWS for (state, _), of in ROWS.items() for row in of if row.event)
 
