@@ -33,7 +33,7 @@ class Driver:
         self.gave_way: str | None = None
         """Sentence on why this recording is not written, if it gave way to another."""
         self._worked = worked
-        self._trigger = trigger_of(options, self._look, bounded=bounded)
+        self.trigger = trigger_of(options, self._look, bounded=bounded)
         self._interruption = Interruption(self._look)
         self._process = self._thread = -1
         self._moved: threading.Thread | None = None
@@ -60,11 +60,6 @@ class Driver:
         return self.on_this_thread or self._moved is not None
 
     @property
-    def late(self) -> list[str]:
-        """Sentences on windows that opened or closed late."""
-        return self._trigger.notes
-
-    @property
     def ready(self) -> WindowRecorder | None:
         """The recorder, if steps still matter to it and this thread may call it now."""
         recorder = self.recorder
@@ -78,16 +73,11 @@ class Driver:
         With `put_off`, it waits until CUDA is initialized or a step ends.
         """
         recorder.happen("put_off" if put_off else "start")
-        self._trigger.start(recorder)
+        self.trigger.start(recorder)
         self._process, self._thread = os.getpid(), threading.get_ident()
         self.recorder = recorder
         if put_off:
             devices.when_cuda_comes_up(self._on_cuda)
-
-    def step(self, recorder: WindowRecorder) -> None:
-        """Mark the end of a step."""
-        recorder.happen("step")
-        self._trigger.advance(recorder)
 
     def move_here(self, *, again: bool = False) -> bool:
         """Move the recorder to the calling thread.
@@ -142,7 +132,7 @@ class Driver:
             finally:
                 self._unsettled = False
         if self.recorder is not None and not self.recorder.running:
-            self._trigger.stop()
+            self.trigger.stop()
 
     def settles_within(self, limit_s: float) -> bool:
         """Wait for work under way on another thread, such as writing. Returns false if it takes longer than this."""
@@ -181,7 +171,7 @@ class Driver:
                 if self._cuda_is_up:
                     recorder.happen("cuda")
                 recorder.happen("memory")
-                self._trigger.advance(recorder)
+                self.trigger.advance(recorder)
 
     def _on_cuda(self) -> None:
         """Start what waits for CUDA. This may be on any thread, in a forked child, or long after the end."""

@@ -259,11 +259,15 @@ class WindowRecorder:
             if event == "step":
                 self._begin_step()
         except Exception as error:
-            if is_a_handlers(error) or event == "failed":
+            if is_a_handlers(error):
                 raise
             known = isinstance(error, RecordingFailed)
             self._failure = str(error) if known else f"The recorder failed: {type(error).__name__}: {error}"
-            self.happen("failed")
+            if event == "failed":
+                self.state, self.recording = State.DONE, False
+                self._takes.failures.append(self._failure)
+            else:
+                self.happen("failed")
             if event == "start":
                 raise
 
@@ -461,12 +465,12 @@ class WindowRecorder:
 
         if not self.recording:
             return
-        self.recording = False
         before = self._before if self._take is self._takes.recording else None
         try:
             self._take.stop(self._steps, before or TimedSteps(), self._step_source())
         except RecordingFailed as failure:
             self._takes.failures.append(str(failure))
+        self.recording = False
 
     def _forget(self) -> None:
         if self.recording:

@@ -182,7 +182,7 @@ class Recording:
             return ()
         notes = (
             *self._recorder.notes,
-            *self._driver.late,
+            *self._driver.trigger.notes,
             _ELSEWHERE if self._marks.elsewhere and not self._recorder.marked else None,
             *self._remarks,
             self._driver.gave_way,
@@ -266,7 +266,8 @@ class Recording:
                 if not recorder.marked:
                     # By now, a program that starts its ranks itself has assigned them.
                     self._rank = self._rank or rank_of(os.environ)
-                self._driver.step(recorder)
+                recorder.happen("step")
+                self._driver.trigger.advance(recorder)
                 done = self.options.by_steps and recorder.complete and recorder.failure is None
                 if done and not self._driver.gave_way:
                     # They slow every operator. Here, no operator is under way.
