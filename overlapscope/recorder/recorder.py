@@ -65,7 +65,7 @@ _NO_STACKS = (
 
 
 class WindowRecorder:
-    """Records from `start` until the schedule, the memory guard or `finish` ends it.
+    """Records from the start until the schedule, the memory guard or the program's end ends it.
 
     `states.TABLE` lists its actions at each event. The end of this module says what they mean.
 
@@ -83,7 +83,7 @@ class WindowRecorder:
     A program that is `bounded` and marks no step is recorded only between `open` and `close`, the first time from its
     start, until it marks a step.
 
-    Windows that open by `open` and `close`, and not by steps, have no rehearsal. Each of several windows has a file.
+    Windows by the events `open` and `close`, and not by steps, have no rehearsal. Each of several windows has a file.
     With `slow_step`, windows without a slow step are thrown away.
 
     A failure after the start is kept in `failure`, since a program does not stop when its recording fails.
@@ -113,7 +113,7 @@ class WindowRecorder:
             options: Options of the recording.
             since_ns: Time after which other processes may have written a file of this name (`destination.put`).
             bounded: Whether to limit the recording of a program without steps.
-            on_too_much: Function that the memory guard calls on its thread. `make_room` should follow on the right one.
+            on_too_much: Function that the memory guard calls on its thread. The event `memory` should follow.
             step_source: Function that returns what ends steps, in words.
             steps_are_settled: Function that returns false while what ends steps may change; no recording is timed then.
             awaits_first_step: Function that returns whether the program seems to be in its first step.

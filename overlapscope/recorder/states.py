@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 Event = Literal["start", "put_off", "cuda", "step", "open", "memory", "close", "end", "failed", "abandon", "discard"]
-"""Events: the first use of CUDA, the end of a step, a check of memory, the end of the program, an error, and others."""
+"""Events of a recorder.
+
+`start` or `put_off` is the first, `cuda` the first use of CUDA, and `step` the end of a step. Clocks and ranges of the
+program `open` and `close` windows. At `memory`, the memory of what was recorded is checked. `end` is the program's end,
+and `failed` an error. `discard` gives the recording up, and `abandon` does so on another thread than its own, where
+another profiler is about to start. Stopping ours would crash the process then (torch 2.13), unless it records all
+threads, so it is only forgotten.
+"""
 
 
 class State(enum.Enum):
@@ -32,69 +39,69 @@ class State(enum.Enum):
 
 
 TABLE = """
-state                event     if                 do                                               then
-DONE                 put_off   -                  -                                                PUT_OFF
-DONE                 start     -                  -                                                begin
-PUT_OFF              cuda,step  -                 -                                                begin
-UNMARKED             step,open  may_start         -                                                begin
-PUT_OFF,BETWEEN      open      may_start          start_recording                                  RECORDING
-any                  begin     opens_later        try_profiler,stop                                BETWEEN
-any                  begin     lacks_rehearsal    start_whole                                      RECORDING
-any                  begin     is_past_rehearsal  -                                                BETWEEN
-any                  begin     -                  start_rehearsal                                  REHEARSAL
+state                     event      if                 do                                             then
+DONE                      put_off    -                  -                                              PUT_OFF
+DONE                      start      -                  -                                              begin
+PUT_OFF                   cuda,step  -                  -                                              begin
+UNMARKED                  step,open  may_start          -                                              begin
+PUT_OFF,BETWEEN           open       may_start          start_recording                                RECORDING
+any                       begin      opens_later        try_profiler,stop                              BETWEEN
+any                       begin      lacks_rehearsal    start_whole                                    RECORDING
+any                       begin      is_past_rehearsal  -                                              BETWEEN
+any                       begin      -                  start_rehearsal                                REHEARSAL
 
-REHEARSAL            step      one_step_is_left   look                                             memory
-REHEARSAL            step      steps_are_left     -                                                memory
-REHEARSAL            step      ranges_close       pause,stop,look,resume                           BETWEEN
-REHEARSAL            step      -                  continue_as_recording                            RECORDING,step
-REHEARSAL,RECORDING  memory    events_fit         -                                                -
-REHEARSAL,RECORDING  memory    is_unmarked        blame_no_option                                  unmarked
-REHEARSAL            memory    -                  pause,stop,look,write_rehearsal,resume           BETWEEN
-RECORDING            memory    -                  -                                                over
-REHEARSAL,RECORDING  close     is_unmarked        -                                                unmarked
-REHEARSAL,RECORDING  unmarked  -                  count,pause,stop,look,write_unmarked,resume      UNMARKED
+REHEARSAL                 step       one_step_is_left   look                                           memory
+REHEARSAL                 step       steps_are_left     -                                              memory
+REHEARSAL                 step       ranges_close       pause,stop,look,resume                         BETWEEN
+REHEARSAL                 step       -                  continue_as_recording                          RECORDING,step
+REHEARSAL,RECORDING       memory     events_fit         -                                              -
+REHEARSAL,RECORDING       memory     is_unmarked        blame_no_option                                unmarked
+REHEARSAL                 memory     -                  pause,stop,look,write_rehearsal,resume         BETWEEN
+RECORDING                 memory     -                  -                                              over
+REHEARSAL,RECORDING       close      is_unmarked        -                                              unmarked
+REHEARSAL,RECORDING       unmarked   -                  count,pause,stop,look,write_unmarked,resume    UNMARKED
 
-BETWEEN              step      -                  time                                             timed
-BETWEEN              timed     may_record         start_recording                                  RECORDING
-BETWEEN              timed     is_hopeless        pause,stop,write,resume,stay                     given_up
-BETWEEN              given_up  is_first_time      -                                                AFTER
-BETWEEN              given_up  -                  -                                                settle
-RECORDING            step      -                  judge                                            judged
-RECORDING            judged    steps_are_left     -                                                memory
-RECORDING            judged    -                  -                                                over
-RECORDING            close     -                  -                                                over
-RECORDING            over      windows_follow     pause,stop,write,look,resume                     another
-RECORDING            over      clocks_all         pause,stop,write,look,resume                     written
-RECORDING            over      -                  pause,stop,write,resume                          written
-RECORDING            another   has_failed         -                                                DONE
-RECORDING            another   -                  plan_window                                      BETWEEN
-RECORDING            written   has_failed         -                                                DONE
-RECORDING            written   is_timed_after     -                                                AFTER
-RECORDING            written   -                  -                                                DONE
+BETWEEN                   step       -                  time                                           timed
+BETWEEN                   timed      may_record         start_recording                                RECORDING
+BETWEEN                   timed      is_hopeless        pause,stop,write,resume,stay                   given_up
+BETWEEN                   given_up   is_first_time      -                                              AFTER
+BETWEEN                   given_up   -                  -                                              settle
+RECORDING                 step       -                  judge                                          judged
+RECORDING                 judged     steps_are_left     -                                              memory
+RECORDING                 judged     -                  -                                              over
+RECORDING                 close      -                  -                                              over
+RECORDING                 over       windows_follow     pause,stop,write,look,resume                   another
+RECORDING                 over       clocks_all         pause,stop,write,look,resume                   written
+RECORDING                 over       -                  pause,stop,write,resume                        written
+RECORDING                 another    has_failed         -                                              DONE
+RECORDING                 another    -                  plan_window                                    BETWEEN
+RECORDING                 written    has_failed         -                                              DONE
+RECORDING                 written    is_timed_after     -                                              AFTER
+RECORDING                 written    -                  -                                              DONE
 
-AFTER                step      profiler_runs      -                                                DONE
-AFTER                step      -                  time                                             timed
-AFTER                timed     steps_are_long     pause,await_steps,amend,resume                   settle
-AFTER                timed     steps_are_timed    pause,await_steps,amend,resume,start_sampling    SAMPLING
-SAMPLING             step      -                  sample                                           sampled
-SAMPLING             sampled   is_sampled         end_sampling,amend                               settle
-any                  settle    clocks_all         -                                                SETTLING
-any                  settle    -                  -                                                DONE
-SETTLING,CLOCKING    step      pace_differs       record_again                                     BETWEEN
-SETTLING             step      has_settled        -                                                CLOCKING
+AFTER                     step       profiler_runs      -                                              DONE
+AFTER                     step       -                  time                                           timed
+AFTER                     timed      steps_are_long     pause,await_steps,amend,resume                 settle
+AFTER                     timed      steps_are_timed    pause,await_steps,amend,resume,start_sampling  SAMPLING
+SAMPLING                  step       -                  sample                                         sampled
+SAMPLING                  sampled    is_sampled         end_sampling,amend                             settle
+any                       settle     clocks_all         -                                              SETTLING
+any                       settle     -                  -                                              DONE
+SETTLING,CLOCKING         step       pace_differs       record_again                                   BETWEEN
+SETTLING                  step       has_settled        -                                              CLOCKING
 
-REHEARSAL,RECORDING  end       is_unmarked_again  count,pause,stop,look,write_unmarked,resume      UNMARKED,end
-PUT_OFF              end       starts_at_once     blame_program                                    ended
-REHEARSAL,RECORDING  end       -                  stop,write,clock_first,explain                   ended
-PUT_OFF,UNMARKED,BETWEEN  end  -                  write,clock_first,explain                        ended
-any                  end       clocks_all         clock                                            ended
-any                  end       -                  -                                                ended
-any                  ended     -                  finish_sampling,add_steps,amend,explain_times    DONE
-any                  failed    has_rehearsal      stop,keep_rehearsal                              DONE
-any                  failed    -                  stop,fail                                        DONE
-any                  abandon   others_may_stop    stop,forget                                      DONE
-any                  abandon   -                  forget                                           DONE
-any                  discard   -                  stop,forget                                      DONE
+REHEARSAL,RECORDING       end        is_unmarked_again  count,pause,stop,look,write_unmarked,resume    UNMARKED,end
+PUT_OFF                   end        starts_at_once     blame_program                                  ended
+REHEARSAL,RECORDING       end        -                  stop,write,clock_first,explain                 ended
+PUT_OFF,UNMARKED,BETWEEN  end        -                  write,clock_first,explain                      ended
+any                       end        clocks_all         clock                                          ended
+any                       end        -                  -                                              ended
+any                       ended      -                  finish_sampling,add_steps,amend,explain_times  DONE
+any                       failed     has_rehearsal      stop,keep_rehearsal                            DONE
+any                       failed     -                  stop,fail                                      DONE
+any                       abandon    others_may_stop    stop,forget                                    DONE
+any                       abandon    -                  forget                                         DONE
+any                       discard    -                  stop,forget                                    DONE
 """
 """The recorder's actions, in order, at an event in one of some states, and the state after them.
 
