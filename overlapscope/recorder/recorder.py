@@ -165,8 +165,6 @@ class WindowRecorder:
         """True if a recording that may be replaced is in the file."""
         self._first: Session | None = None
         """That recording."""
-        self._why: str | None = None
-        """Sentence on why other steps are to be recorded."""
         self._next_look = _FIRST_LOOK
         """Number of clocked steps at which to compare the recorded ones with all."""
         self._sought = 0
@@ -582,8 +580,10 @@ class WindowRecorder:
 
     def _pace_differs(self) -> bool:
         """Return whether the recorded steps are not the program's usual ones, so that later steps are recorded."""
-        self._why = self._why_again() if self._times_again and self._is_alone() else None
-        return self._why is not None
+        why = self._why_again() if self._times_again and self._is_alone() else None
+        if why is not None:
+            self._why_now.append(f"{why} Steps after step {self._steps:,} are recorded instead.")
+        return why is not None
 
     def _why_again(self) -> str | None:
         """Return a sentence on why other steps have to be recorded; None if none have to."""
@@ -609,7 +609,6 @@ class WindowRecorder:
 
     def _record_again(self) -> None:
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
-        self._why_now.append(f"{self._why} Steps after step {self._steps:,} are recorded instead.")
         self._first = self._takes.rehearsal = self._takes.done.pop()
         self._repeats = True
 
