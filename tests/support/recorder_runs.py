@@ -88,7 +88,9 @@ def run(seed: int) -> Iterator[tuple[str, str, str]]:
         def _start(self) -> None:
             world.sessions += 1
             self._number = world.sessions
-            did.append(f"start {self._number} for {self.window.first}, {self.window.judged}, {self.window.end}")
+            window = self.window
+            starts = "fail" if world.start_fails else "start"
+            did.append(f"{starts} {self._number} for {window.first}-{window.judged}-{window.end}")
             if world.start_fails:
                 raise RuntimeError
             world.running += 1

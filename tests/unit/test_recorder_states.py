@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
+from random import Random
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope.recorder.recorder import _MEANINGS
+from overlapscope.recorder.recorder import _MEANINGS, WindowRecorder
 from overlapscope.recorder.states import ROWS, TABLE, Event, State, follow
 from tests.support import recorder_runs
 
@@ -116,9 +120,28 @@ def test_the_table_has_the_recorder_do_what_it_did_before_there_was_one() -> Non
         assert lines == expected, f"run {seed}"
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_profiler_is_left_running(seed: int) -> None:
-    running = 0
-    for _, did, _ in recorder_runs.run(seed):
-        running += did.count("start") - did.count("stop") - did.count("abandon")
-    assert running == 0
+def test_an_error_anywhere_does_not_reach_the_program_and_leaves_no_profiler_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random, failed = Random(0), set[int]()
+
+    def failing(meaning: Callable[[WindowRecorder], object]) -> Callable[[WindowRecorder], object]:
+        def call(recorder: WindowRecorder) -> object:
+            if seed not in failed and random.random() < 0.02:
+                failed.add(seed)
+                raise OSError
+            return meaning(recorder)
+
+        return call
+
+    for word, meaning in _MEANINGS.items():
+        monkeypatch.setitem(_MEANINGS, word, failing(meaning))
+    for seed in range(100):
+        events: list[tuple[str, str, str]] = []
+        # Only the error of a start is raised.
+        with suppress(OSError):
+            events += recorder_runs.run(seed)
+        counts = Counter(action.split()[0] for _, did, _ in events for action in did.split(", ") if did)
+        assert counts["start"] == counts["stop"] + counts["abandon"], f"run {seed}"
+        assert not events or events[-1][::2] == ("end", "DONE")
+    assert len(failed) > 30
