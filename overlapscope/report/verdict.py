@@ -307,7 +307,8 @@ def _unclear(device: Device) -> str:
     time_ns = _unclear_ns(device)
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
-    names = listed((as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
+    unclear = dict.fromkeys(group.kernel for group in device.kernels if group.unclear)
+    names = listed((as_recorded(clean(name, 60)) for name in unclear), _NAMED)
     return (
         f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
         f"{names}. If they do, name them in `communication` in the configuration."
