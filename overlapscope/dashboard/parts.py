@@ -182,8 +182,13 @@ def _row_href(context: PageContext, row: Row) -> str | None:
 def grid_panel(
     context: PageContext, table: Table, id: str, *, note: str = "", opens: Sequence[str | None] | None = None
 ) -> Component:
-    """Return a table that can be sorted, in a box with its title, to be saved as CSV (`Callbacks.csv`)."""
-    return panel(table.title, grid(context, table, id, opens=opens), beside=_csv_button(id), note=note)
+    """Return a table that can be sorted, in a box with its title, to be searched and saved (`Callbacks.grids`)."""
+    tools = [_csv_button(id)]
+    if len(table.rows) > render.TALLEST_GRID:
+        search = dmc.TextInput(id=f"{id}-search", placeholder="Search", size="xs", w=180, **{"aria-label": "search"})
+        tools.insert(0, search)
+    beside = dmc.Group(tools, gap="xs", wrap="nowrap")
+    return panel(table.title, grid(context, table, id, opens=opens), beside=beside, note=note)
 
 
 def _csv_button(grid_id: str) -> Component:

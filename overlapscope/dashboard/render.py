@@ -21,9 +21,9 @@ from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule
 
-_TALLEST_GRID = 12
+TALLEST_GRID = 12
 """Rows of a grid without a scroll bar."""
-_NAME_WIDTH = 180
+_NAME_WIDTH = 120
 """Minimum width of a column of names, in CSS pixels."""
 _WIDTH = 92
 """Default width of a column in a grid, in CSS pixels."""
@@ -302,7 +302,7 @@ def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | Non
         cells += [dmc.TableTd(ends[number], style=_PINNED)] if any(ends) else []
         rows.append(dmc.TableTr(cells, style=_BOLD if shown.total and number == len(shown.rows) - 1 else {}))
     body = dmc.TableTbody(rows, **named(id))
-    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="md")
+    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="sm")
     # With a tab index, the arrow keys scroll a table that is wider than its panel.
     return html.Div(drawn, className="plain-table", tabIndex=0)
 
@@ -343,7 +343,7 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
                 "pinned": "right",
             }
         )
-    tall = len(shown.rows) > _TALLEST_GRID
+    tall = len(shown.rows) > TALLEST_GRID
     return dag.AgGrid(
         id=id,
         columnDefs=columns,

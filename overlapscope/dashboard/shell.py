@@ -318,6 +318,8 @@ def _is_useful(page: PageKind, context: PageContext) -> bool:
     Without figures, every page that needs them would look like the overview.
     """
     library = context.library
+    if page.needs != "nothing" and page.name != FIRST_PAGE and not library.entries():
+        return False
     if page.needs == "figures" and page.name != FIRST_PAGE:
         return context.trace is None or context.device is not None
     if page.name == TRACES_PAGE:

@@ -207,8 +207,15 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
         *_worst(context, ranks),
         *(parts.table_panel(context, table) for table in over_all if table.rows),
         *(_each(context, ranks) if report.ranks else []),
-        lead=_LEAD,
+        lead=f"{_LEAD} {_of_recordings(report)}",
     )
+
+
+def _of_recordings(report: RanksReport) -> str:
+    """Return which program the figures describe, which may be another than on the pages of a single trace."""
+    if any(row.plain_step_ns is not None for row in report.ranks):
+        return "Figures are of the recordings; the pages of a single trace show its program without the profiler."
+    return "Figures are of the recordings."
 
 
 def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
@@ -326,7 +333,7 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
 
 
 callbacks = Callbacks()
-callbacks.csv(TABLE)
+callbacks.grids(TABLE)
 
 
 def _ranks(context: PageContext, everything: bool) -> Ranks | None:
