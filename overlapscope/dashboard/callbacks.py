@@ -136,7 +136,7 @@ class _Property(msgspec.Struct):
 
 class _Post(msgspec.Struct):
     output: str
-    outputs: _Property | list[_Property]
+    outputs: _Property | list[_Property | list[_Property]]
     inputs: list[_Property]
     state: list[_Property] = []
 

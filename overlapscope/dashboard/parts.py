@@ -148,17 +148,19 @@ def unusable(context: PageContext) -> Component:
         [
             verdict(context, context.section),
             *([why] if context.section.trace.host is None else []),
-            *(table_panel(context, _shortened(table)) for table in shown if table.rows),
+            *(table_panel(context, shortened(table, _HOST_ROWS)) for table in shown if table.rows),
             *host(context),
         ],
         maw=1500,
     )
 
 
-def _shortened(table: Table) -> Table:
+def shortened(table: Table, most: int) -> Table:
+    """Return a table with at most so many rows."""
     count = len(table.rows)
-    note = f"The first {_HOST_ROWS} of {count:,} rows." if count > _HOST_ROWS else ""
-    return replace(table, rows=table.rows[:_HOST_ROWS], note=note)
+    return (
+        table if count <= most else replace(table, rows=table.rows[:most], note=f"The first {most} of {count:,} rows.")
+    )
 
 
 # -- Links to the timeline -------------------------------------------------------------------------

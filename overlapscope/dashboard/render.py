@@ -106,6 +106,8 @@ def _(block: model.Section, dark: bool) -> Component:
     inner = draw(block.blocks, dark)
     if block.kind == "columns":
         return dmc.SimpleGrid(inner, cols={"base": 1, "lg": 2}, spacing="md")
+    if block.folded:
+        return html.Details([html.Summary(block.title), *inner], className="folded")
     title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
     return dmc.Stack([*title, *inner], gap="sm")
 
@@ -203,7 +205,7 @@ def _meaning(rule: Rule) -> Component:
     words = explanation(rule.id)
     return html.Details(
         [
-            html.Summary(f"What {rule.id} means and how it is computed", style={"cursor": "pointer"}),
+            html.Summary(f"What {rule.id} means and how it is computed"),
             dmc.Text(words.meaning, size="sm", mt=6, className="prose"),
             dmc.Text(f"Computed: {words.computation}", size="sm", mt=6, className="prose"),
             dmc.Text(f"What the fix saves: {rule.cost}", size="sm", mt=6, className="prose"),
