@@ -27,6 +27,8 @@ from overlapscope.report.tables import causes_of
 from overlapscope.report.verdict import judge
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
+SAMPLES = "open-samples"
+"""Id of the button that opens the samples, where no trace is open."""
 _HOST_ROWS = 8
 """Rows of each table, for a trace in which nothing ran on a GPU."""
 _MARGIN = 0.02
@@ -349,6 +351,7 @@ def nothing_opened(url: UrlState, *, reports: bool) -> Component:
         "Drop a trace onto this page, or choose one with Open. A trace is a file of torch.profiler (.json, .json.gz or "
         ".json.zst), of JAX (.xplane.pb) or of Nsight Systems (.sqlite).",
         html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
+        dmc.Button("Open the samples", id=SAMPLES, variant="default", size="xs"),
     )
 
 
@@ -387,4 +390,4 @@ def progress(sentence: str, part: float | None) -> Component:
         "animated": not is_known,
         "striped": not is_known,
     }
-    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)
+    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420, maw="100%")

@@ -311,7 +311,11 @@ def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | Non
 
 def _cell(cell: Cell, column: Column, colors: Mapping[str, str]) -> Component:
     style: dict[str, Any] = {"fontVariantNumeric": "tabular-nums", "verticalAlign": "top"}
-    style |= {"overflowWrap": "anywhere", "minWidth": _NAME_WIDTH} if column.flexible else {"whiteSpace": "nowrap"}
+    style |= (
+        {"overflowWrap": "anywhere", "minWidth": column.width or _NAME_WIDTH}
+        if column.flexible
+        else {"whiteSpace": "nowrap"}
+    )
     style |= _tone(cell.tone, colors) | ({"fontWeight": 600} if cell.tone else {})
     return dmc.TableTd(cell.text, ta="right" if column.number else "left", style=style)
 

@@ -227,6 +227,15 @@ def look(context: PageContext, intervals: int, loaded: int) -> Any:
     return parts.loading_bar(waiting, context.library.loading(waiting)), dash.no_update, dash.no_update
 
 
+@callbacks.leads(Input(parts.SAMPLES, "n_clicks"))
+def open_samples(context: PageContext, clicks: int | None) -> Any:
+    """Add the samples, and return the address of the list of traces."""
+    if not clicks:
+        return dash.no_update
+    context.library.add_samples()
+    return context.url.href(TRACES_PAGE)
+
+
 class _Chosen(msgspec.Struct, frozen=True):
     """The address at which the switch was used."""
 

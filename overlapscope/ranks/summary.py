@@ -63,8 +63,8 @@ def unseen_pct(ranks: Sequence[ComparedRank], waits: RankWaits, stragglers: Sequ
     median_ns = _median_ns(ranks, waits) if met else 0
     if not median_ns:
         return None
-    most_ns, others = waits.by_rank.most_ns.tolist(), waits.by_rank.others.tolist()
-    return max(100 * most_ns[place] / others[place] / median_ns for place in met)
+    most_ns, others = waits.by_rank.most_ns, waits.by_rank.others
+    return max(100 * int(most_ns[place]) / int(others[place]) / median_ns for place in met)
 
 
 def _median_ns(ranks: Sequence[ComparedRank], waits: RankWaits) -> int:

@@ -66,12 +66,12 @@ def test_copies_kernels_and_stalls_of_each_step(
                 assert by_step.exposed_ns[number] == sum(copying(t) and not kernel(t) for t in window)
         kernels = [op for op in ops if op.kind in (Kind.COMPUTE, Kind.COMM)]
         assert sum(group.count for group in device.kernels) == len(kernels)
-        for group in device.kernels:
-            alike = _members(group, kernels)
-            assert (group.count, group.time_ns, group.exposed_ns) == _sums(alike, ops)
+        for launched in device.kernels:
+            alike = _members(launched, kernels)
+            assert (launched.count, launched.time_ns, launched.exposed_ns) == _sums(alike, ops)
             longest = max(op.end - op.start for op in alike)
-            assert group.example.end_ns - group.example.start_ns == longest
-            each = group.by_step
+            assert launched.example.end_ns - launched.example.start_ns == longest
+            each = launched.by_step
             for number, window in enumerate(windows):
                 begun = [op for op in alike if op.start in window]
                 assert (each.count[number], each.time_ns[number], each.exposed_ns[number]) == _sums(begun, ops)

@@ -128,7 +128,7 @@ def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library:
     assert "not predicted" in text and reason in text
     assert "whatif-figures" not in text
     assert whatif.details(context, invalid) is None
-    assert whatif.timelines(context, DrawnPrediction(invalid, None), ()) is None
+    assert whatif.timelines(context, DrawnPrediction(invalid, None, frozenset()), ()) is None
 
 
 def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, opened: Opened) -> None:

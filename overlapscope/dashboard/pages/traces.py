@@ -10,7 +10,7 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, percent, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
@@ -21,6 +21,8 @@ from overlapscope.errors import OverlapscopeError
 MOST_LISTED = 200
 """Maximum number of rows; the choice at the top has all traces."""
 _POLL_MS = 1_000
+_AT_ONCE = 8
+"""Number of traces to request at a time."""
 _TONES: Final[Mapping[str, Tone]] = {"good": "good", "fair": "fair", "poor": "poor"}
 
 
@@ -30,7 +32,7 @@ def layout(context: PageContext) -> Component:
     if not count:
         return parts.nothing_opened(context.url, reports=bool(context.library.ranks_files()))
     listed, known_count = _listed(context)
-    more = f" The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
+    more = f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
     return parts.page(
         "Traces",
         parts.panel(
@@ -38,19 +40,26 @@ def layout(context: PageContext) -> Component:
             dcc.Interval(id="traces-clock", interval=_POLL_MS),
             dcc.Store(id="traces-known", data=known_count),
             html.Div(listed, id="traces-listed"),
-            note=f"Each is read while this page is open.{more}",
+            note=more,
         ),
-        lead="What each trace is like, and where to look first.",
+        lead="What each trace loses, the most first.",
     )
 
 
-def _listed(context: PageContext) -> tuple[Component, int]:
+def _listed(context: PageContext) -> tuple[list[Component], int]:
+    """Return the table, with the progress of reading above it, and the number of verdicts that are known."""
     ids = [entry.id for entry in context.library.entries()[:MOST_LISTED]]
     url = replace(context.url, other=None, of=None)
-    return listed_traces(context, {id: url.href("overview", trace=id) for id in ids}, "traces-rows", "open")
+    hrefs = {id: url.href("overview", trace=id) for id in ids}
+    listed, known_count = listed_traces(context, hrefs, "traces-rows", "open", worst_first=True)
+    sentence = f"{known_count} of {len(ids)} read"
+    progress = [parts.progress(sentence, known_count / len(ids))] if known_count < len(ids) else []
+    return [*progress, listed], known_count
 
 
-def listed_traces(context: PageContext, hrefs: Mapping[str, str], id: str, link: str) -> tuple[Component, int]:
+def listed_traces(
+    context: PageContext, hrefs: Mapping[str, str], id: str, link: str, *, worst_first: bool = False
+) -> tuple[Component, int]:
     """Return a row for each trace with its verdict as far as known, and the number of verdicts that are known.
 
     Args:
@@ -58,28 +67,53 @@ def listed_traces(context: PageContext, hrefs: Mapping[str, str], id: str, link:
         hrefs: Where each row leads, by id of the trace.
         id: Id of the table's body.
         link: Text of the link.
+        worst_first: Whether to list the traces that lose the largest part of their time first.
     """
-    lines, known_count = [], 0
-    for number, trace in enumerate(hrefs):
-        # Request them in turn, so that reading stops after the user leaves the page.
-        summary = context.library.summary(trace) if known_count == number else None
-        known_count += summary is not None
-        lines.append((clean(trace, 120), *_cells(summary)))
+    known: dict[str, TraceSummary | OverlapscopeError | None] = {}
+    asked = 0
+    for trace in hrefs:
+        # Request a few at a time, so that reading stops after the user leaves the page.
+        known[trace] = context.library.summary(trace) if asked < _AT_ONCE else None
+        asked += known[trace] is None
+    ids = sorted(hrefs, key=lambda trace: _lost(known[trace]), reverse=True) if worst_first else [*hrefs]
     links: list[Component | None] = [
-        dcc.Link(f"{link} →", href=href, className="timeline-link") for href in hrefs.values()
+        dcc.Link(f"{link} →", href=hrefs[trace], className="timeline-link") for trace in ids
     ]
-    columns = (words("trace", flexible=True), words("verdict"), Column("step"), words("", flexible=True))
+    columns = (
+        Column("trace", number=False, flexible=True, width=220),
+        words("verdict"),
+        Column("step"),
+        Column("lost"),
+        words("", flexible=True),
+    )
+    lines = ((clean(trace, 120), *_cells(known[trace])) for trace in ids)
+    known_count = sum(summary is not None for summary in known.values())
     return render.table(Table("", columns, rows(lines)), context.dark, id, links), known_count
 
 
-def _cells(summary: TraceSummary | OverlapscopeError | None) -> tuple[Cell, str, str]:
-    """Return verdict, step and sentence."""
+def _lost(summary: TraceSummary | OverlapscopeError | None) -> float:
+    """Return the part of its time that a trace loses, as a key to sort by. Traces that are not read come last."""
     if summary is None:
-        return Cell("not read yet", tone="muted"), "", ""
+        return -3
     if isinstance(summary, OverlapscopeError):
-        return Cell("cannot be read", tone="muted"), "", clean(str(summary), 400)
-    level = summary.verdict.level
-    return Cell(level, tone=_TONES.get(level, "muted")), summary.step, clean(summary.verdict.lead, 400)
+        return -2
+    return -1 if summary.verdict.lost is None else summary.verdict.lost
+
+
+def _cells(summary: TraceSummary | OverlapscopeError | None) -> tuple[Cell, str, str, str]:
+    """Return verdict, step, lost part and sentence."""
+    if summary is None:
+        return Cell("not read yet", tone="muted"), "", "", ""
+    if isinstance(summary, OverlapscopeError):
+        return Cell("cannot be read", tone="muted"), "", "", clean(str(summary), 400)
+    level, lost = summary.verdict.level, summary.verdict.lost
+    tone = _TONES.get(level, "muted")
+    return (
+        Cell(level, tone=tone),
+        summary.step,
+        "" if lost is None else percent(100 * lost),
+        clean(summary.verdict.lead, 400),
+    )
 
 
 callbacks = Callbacks()
