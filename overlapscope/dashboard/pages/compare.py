@@ -26,7 +26,7 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.opened import RECORDED
-from overlapscope.dashboard.pages.traces import listed_traces
+from overlapscope.dashboard.pages.traces import count_read, list_traces, summaries
 from overlapscope.documents.model import Section
 from overlapscope.report.model import Report
 
@@ -145,9 +145,9 @@ def _near(context: PageContext) -> tuple[Component, bool]:
     """Return the traces with the most similar names and their verdicts as far as known, and whether all are known."""
     mine = context.loaded.id
     others = [entry.id for entry in context.library.entries() if entry.id != mine]
-    near = {id: context.url.href(other=id) for id in get_close_matches(mine, others, n=_NEAR, cutoff=0)}
-    listed, known_count = listed_traces(context, near, "compare-near-rows", "compare")
-    return listed, known_count == len(near)
+    near = summaries(context, get_close_matches(mine, others, n=_NEAR, cutoff=0))
+    listed = list_traces(context, near, lambda id: context.url.href(other=id), "compare-near-rows", "compare")
+    return listed, count_read(near) == len(near)
 
 
 # -- The answer ------------------------------------------------------------------------------------

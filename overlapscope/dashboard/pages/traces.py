@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import dash
@@ -26,72 +26,82 @@ _AT_ONCE = 8
 _TONES: Final[Mapping[str, Tone]] = {"good": "good", "fair": "fair", "poor": "poor"}
 
 
+Summary = TraceSummary | OverlapscopeError | None
+"""What is known of a trace; None until it is read."""
+
+
 def layout(context: PageContext) -> Component:
     """Return the page, with the verdicts that are known already."""
     count = len(context.library.entries())
     if not count:
         return parts.nothing_opened(context.url, reports=bool(context.library.ranks_files()))
-    listed, known_count = _listed(context)
+    known = _known(context)
     more = f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
     return parts.page(
         "Traces",
         parts.panel(
             plural(count, "trace"),
             dcc.Interval(id="traces-clock", interval=_POLL_MS),
-            dcc.Store(id="traces-known", data=known_count),
-            html.Div(listed, id="traces-listed"),
+            dcc.Store(id="traces-known", data=count_read(known)),
+            html.Div(_listed(context, known), id="traces-listed"),
             note=more,
         ),
         lead="What each trace loses, the most first.",
     )
 
 
-def _listed(context: PageContext) -> tuple[list[Component], int]:
-    """Return the table, with the progress of reading above it, and the number of verdicts that are known."""
-    ids = [entry.id for entry in context.library.entries()[:MOST_LISTED]]
-    url = replace(context.url, other=None, of=None)
-    hrefs = {id: url.href("overview", trace=id) for id in ids}
-    listed, known_count = listed_traces(context, hrefs, "traces-rows", "open", worst_first=True)
-    sentence = f"{known_count} of {len(ids)} read"
-    progress = [parts.progress(sentence, known_count / len(ids))] if known_count < len(ids) else []
-    return [*progress, listed], known_count
+def _known(context: PageContext) -> dict[str, Summary]:
+    return summaries(context, [entry.id for entry in context.library.entries()[:MOST_LISTED]])
 
 
-def listed_traces(
-    context: PageContext, hrefs: Mapping[str, str], id: str, link: str, *, worst_first: bool = False
-) -> tuple[Component, int]:
-    """Return a row for each trace with its verdict as far as known, and the number of verdicts that are known.
+def summaries(context: PageContext, ids: Iterable[str]) -> dict[str, Summary]:
+    """Return what is known of traces, and request a few that are not read yet."""
+    known: dict[str, Summary] = {}
+    for id in ids:
+        # A few at a time, so that reading stops after the user leaves the page.
+        known[id] = context.library.summary(id) if len(known) - count_read(known) < _AT_ONCE else None
+    return known
+
+
+def count_read(known: Mapping[str, Summary]) -> int:
+    """Return the number of traces that are read."""
+    return sum(summary is not None for summary in known.values())
+
+
+def _listed(context: PageContext, known: Mapping[str, Summary]) -> list[Component]:
+    """Return the traces, those that lose most first, with the progress of reading above them."""
+    url, read = replace(context.url, other=None, of=None), count_read(known)
+    worst_first = dict(sorted(known.items(), key=lambda item: _lost(item[1]), reverse=True))
+    listed = list_traces(context, worst_first, lambda id: url.href("overview", trace=id), "traces-rows", "open")
+    progress = parts.progress(f"{read} of {len(known)} read", read / len(known))
+    return [listed] if read == len(known) else [progress, listed]
+
+
+def list_traces(
+    context: PageContext, known: Mapping[str, Summary], href: Callable[[str], str], id: str, link: str
+) -> Component:
+    """Return a row for each trace with its verdict as far as known.
 
     Args:
         context: The page.
-        hrefs: Where each row leads, by id of the trace.
+        known: What is known of each trace.
+        href: Returns where a trace's row leads.
         id: Id of the table's body.
-        link: Text of the link.
-        worst_first: Whether to list the traces that lose the largest part of their time first.
+        link: Text of the links.
     """
-    known: dict[str, TraceSummary | OverlapscopeError | None] = {}
-    asked = 0
-    for trace in hrefs:
-        # Request a few at a time, so that reading stops after the user leaves the page.
-        known[trace] = context.library.summary(trace) if asked < _AT_ONCE else None
-        asked += known[trace] is None
-    ids = sorted(hrefs, key=lambda trace: _lost(known[trace]), reverse=True) if worst_first else [*hrefs]
-    links: list[Component | None] = [
-        dcc.Link(f"{link} →", href=hrefs[trace], className="timeline-link") for trace in ids
-    ]
+    ends = [dcc.Link(f"{link} →", href=href(trace), className="timeline-link") for trace in known]
     columns = (
-        Column("trace", number=False, flexible=True, width=220),
+        Column("trace", number=False, flexible=True, width=150),
         words("verdict"),
         Column("step"),
         Column("lost"),
-        words("", flexible=True),
+        Column("", number=False, flexible=True, width=260),
     )
-    lines = ((clean(trace, 120), *_cells(known[trace])) for trace in ids)
-    known_count = sum(summary is not None for summary in known.values())
-    return render.table(Table("", columns, rows(lines)), context.dark, id, links), known_count
+    lines = ((clean(trace, 120), *_cells(summary)) for trace, summary in known.items())
+    return render.table(Table("", columns, rows(lines)), context.dark, id, ends)
 
 
-def _lost(summary: TraceSummary | OverlapscopeError | None) -> float:
+def _lost(summary: Summary) -> float:
     """Return the part of its time that a trace loses, as a key to sort by. Traces that are not read come last."""
     if summary is None:
         return -3
@@ -100,7 +110,7 @@ def _lost(summary: TraceSummary | OverlapscopeError | None) -> float:
     return -1 if summary.verdict.lost is None else summary.verdict.lost
 
 
-def _cells(summary: TraceSummary | OverlapscopeError | None) -> tuple[Cell, str, str, str]:
+def _cells(summary: Summary) -> tuple[Cell, str, str, str]:
     """Return verdict, step, lost part and sentence."""
     if summary is None:
         return Cell("not read yet", tone="muted"), "", "", ""
@@ -129,7 +139,6 @@ callbacks = Callbacks()
 )
 def look(context: PageContext, ticks: int | None, before: int) -> Any:
     """Return the list again if more verdicts are known."""
-    listed, known_count = _listed(context)
-    is_new = known_count != before
-    done = known_count == min(MOST_LISTED, len(context.library.entries()))
-    return listed if is_new else dash.no_update, known_count, done
+    known = _known(context)
+    read = count_read(known)
+    return dash.no_update if read == before else _listed(context, known), read, read == len(known)
