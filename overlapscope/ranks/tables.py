@@ -280,6 +280,7 @@ def sortable_ranks(report: RanksReport) -> Table:
     return table_of(
         rows,
         (name_column, lambda row: Cell(name(row), rank(row))),
+        time(f"{total}delay of others", id="delay", width=100, say=lambda row: row.lost_ns) if met else None,
         time(f"{total}made others wait", id="made", width=120, say=lambda row: row.made_wait_ns) if met else None,
         time(f"{total}waited", id="waited", width=100, say=lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,

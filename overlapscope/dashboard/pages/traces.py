@@ -27,7 +27,7 @@ _TONES: Final[Mapping[str, Tone]] = {"good": "good", "fair": "fair", "poor": "po
 
 
 Summary = TraceSummary | OverlapscopeError | None
-"""What is known of a trace; None until it is read."""
+"""Summary of a trace, or the reason why there is none; None until the trace is read."""
 
 
 def layout(context: PageContext) -> Component:
@@ -55,7 +55,7 @@ def _known(context: PageContext) -> dict[str, Summary]:
 
 
 def summaries(context: PageContext, ids: Iterable[str]) -> dict[str, Summary]:
-    """Return what is known of traces, and request a few that are not read yet."""
+    """Return the summaries of traces, and request a few traces that are not read yet."""
     known: dict[str, Summary] = {}
     for id in ids:
         # A few at a time, so that reading stops after the user leaves the page.
@@ -84,8 +84,8 @@ def list_traces(
 
     Args:
         context: The page.
-        known: What is known of each trace.
-        href: Returns where a trace's row leads.
+        known: Summary of each trace, by id.
+        href: Returns the address that a trace's row leads to.
         id: Id of the table's body.
         link: Text of the links.
     """
