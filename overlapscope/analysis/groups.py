@@ -14,7 +14,6 @@ from overlapscope.analysis.graphs import modules_of, sites_of_ops
 from overlapscope.analysis.host import (
     Blocking,
     Sites,
-    name_text,
     of_other_devices,
     sites,
     sites_of_calls,

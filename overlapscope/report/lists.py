@@ -179,7 +179,7 @@ def _place(window: Window | None) -> tuple[int, int] | None:
 
 
 def kernels(section: DeviceReport, device: Device, most: int | None = None) -> Table:
-    """Return the kernels by name, stream, op and line, the longest in total first, each placed at its longest run.
+    """Return the kernels by name, stream, op, module and line, the longest first, each placed at its longest run.
 
     With `most`, only the first of them.
     """

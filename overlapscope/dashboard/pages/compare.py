@@ -180,7 +180,8 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
 
 def _details(context: PageContext, device: DeviceDiff) -> Component:
     """Return all other tables, folded."""
-    details = (*tables.causes(device, verbose=True), *tables.details(device, verbose=True))
+    further = (tables.phases(device), *tables.causes(device, verbose=True), *tables.details(device, verbose=True))
+    details = [table for table in further if table.rows]
     shortened = (parts.shortened(replace(table, title=""), _LISTED) for table in details)
     folded = (Section((short,), table.title, folded=True) for short, table in zip(shortened, details, strict=True))
     return parts.drawn(context, "Details", *folded, id="compare-details")
