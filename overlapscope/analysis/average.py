@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from msgspec import UNSET
@@ -35,7 +35,6 @@ from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
 from overlapscope.catalog.measures import BY_CAUSE, MEASURED, PARTS, of_group
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
-_Counted = TypeVar("_Counted", KernelGroup, Evidence)
 _other_lengths: Final = attrgetter(*(f"{group}.{field}" for group, field in MEASURED.values()))
 _SUBJECT_AND_CAUSE: Final = [name.split(":") for name in PARTS[1:]]
 COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *MEASURED))}
@@ -245,8 +244,8 @@ def in_frame(device: Device) -> Device:
         return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
     copies = [_copies_in_steps(group, rows) for group in device.copies if group.by_step.time_ns]
     stalls = [_stall(stall, rows) for stall in device.host_stalls if stall.by_step.host_wait_ns]
-    kernels = [_counted(group, rows) for group in device.kernels if group.by_step.count]
-    cases = [_counted(case, rows) for case in device.evidence if case.by_step.time_ns]
+    kernels = [_kernels_in_steps(group, rows) for group in device.kernels if group.by_step.count]
+    cases = [_case(case, rows) for case in device.evidence if case.by_step.time_ns]
     return _with_lists(framed, copies, stalls, kernels, cases)
 
 
@@ -269,7 +268,15 @@ def after_lead_in(device: Device) -> Device:
         ),
         # No call is blamed for idle time in the lead-in.
         (replace(stall, count=stall.judged_count, host_wait_ns=stall.judged_wait_ns) for stall in device.host_stalls),
-        (replace(group, count=group.judged_count, time_ns=group.judged_time_ns) for group in device.kernels),
+        (
+            replace(
+                group,
+                count=group.judged_count,
+                time_ns=group.judged_time_ns,
+                exposed_ns=group.judged_exposed_ns,
+            )
+            for group in device.kernels
+        ),
         (
             case
             for case in device.evidence
@@ -336,9 +343,15 @@ def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
     )
 
 
-def _counted(group: _Counted, rows: Sequence[int]) -> _Counted:
+def _kernels_in_steps(group: KernelGroup, rows: Sequence[int]) -> KernelGroup:
     each = group.by_step
-    return replace(group, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
+    time_ns, exposed_ns = _mean(each.time_ns, rows), _mean(each.exposed_ns, rows)
+    return replace(group, count=_total(each.count, rows), time_ns=time_ns, exposed_ns=exposed_ns)
+
+
+def _case(case: Evidence, rows: Sequence[int]) -> Evidence:
+    each = case.by_step
+    return replace(case, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
 
 
 def _total(each: Sequence[int], rows: Sequence[int]) -> int:

@@ -260,13 +260,6 @@ def sites_of_ops(trace: Trace, ops: GpuOps, call: I64 | None = None) -> Sites:
     return Sites(op, sites.call, line)
 
 
-def op_ids_of(trace: Trace, ops: GpuOps) -> I64:
-    """Return the CPU ops that launched some ops, or that captured them, as in `sites_of_ops`."""
-    calls, captured = trace.runtime_calls, origins_of(trace, ops).op
-    launching = op_ids_around(trace, pick(calls.thread, ops.launch), pick(calls.start_ns, ops.launch))
-    return np.where(captured >= 0, captured, launching)
-
-
 def modules_of(trace: Trace, ops: GpuOps) -> tuple[I64, tuple[str, ...]]:
     """Return the classes of the modules in which ops were launched or captured.
 

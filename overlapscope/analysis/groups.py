@@ -10,11 +10,10 @@ from msgspec import UNSET
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.graphs import modules_of, op_ids_of, sites_of_ops
+from overlapscope.analysis.graphs import modules_of, sites_of_ops
 from overlapscope.analysis.host import (
     Blocking,
     Sites,
-    name_text,
     of_other_devices,
     sites,
     sites_of_calls,
@@ -145,7 +144,7 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
 
 
 def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[KernelGroup, ...]:
-    """Return kernels that begin inside disjoint windows, by name, launching op and module, the longest group first.
+    """Return kernels that begin inside disjoint windows, by name, stream, op, module and line, the longest first.
 
     Durations are added up in full, even for kernels that ran side by side.
     """
@@ -157,47 +156,61 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     if not len(rows):
         return ()
     begun = ops.take(rows)
-    op, (module, modules) = op_ids_of(trace, begun), modules_of(trace, begun)
-    group = groups_of((ops.name_id[rows], op, module, ops.kind[rows]))
-    # The example is the first kernel of each group.
-    examples = np.full(int(group.max()) + 1, len(rows))
-    np.minimum.at(examples, group, np.arange(len(rows)))
-    duration, step, shape = (
-        ops.end_ns[rows] - ops.start_ns[rows],
-        steps.at(ops.start_ns[rows]),
-        (len(examples), len(steps)),
-    )
-    judged = ops.start_ns[rows] >= timeline.judged_from_ns
-    (count, time), (judged_count, judged_time) = (
-        _count_and_time(group[counted], duration[counted], len(examples)) for counted in (slice(None), judged)
-    )
-    count_by_step, time_by_step = (
-        sums_by_step(group, step, weight, shape).tolist() for weight in (np.ones_like(step), duration)
+    site, (module, modules) = sites_of_ops(trace, begun), modules_of(trace, begun)
+    group = groups_of((ops.name_id[rows], site.op, module, site.line, ops.stream[rows], ops.kind[rows]))
+    duration, step = ops.end_ns[rows] - ops.start_ns[rows], steps.at(ops.start_ns[rows])
+    # The example is the longest kernel of each group, the first of several. Sorting would take ten times as long.
+    longest, examples = np.full((2, int(group.max()) + 1), -1)
+    np.maximum.at(longest, group, duration)
+    is_longest = np.flatnonzero(duration == longest[group])[::-1]
+    examples[group[is_longest]] = is_longest
+    judged = np.where(ops.start_ns[rows] >= timeline.judged_from_ns, 0, -1)
+    weights = np.ones_like(step), duration, _exposed(timeline, rows)
+    whole, after_lead_in, by_step = (
+        [sums_by_step(group, at, weight, (len(examples), columns)) for weight in weights]
+        for at, columns in ((np.zeros_like(step), 1), (judged, 1), (step, len(steps)))
     )
     unclear = (ops.kind[rows] == Kind.COMPUTE) & ops.named(looks_like_communication)[rows]
-    groups = [
-        KernelGroup(
-            kernel=ops.name(int(rows[example])),
-            op=name_text(trace, int(op[example])),
-            module=modules[module[example]] if module[example] >= 0 else UNSET,
-            comm=bool(ops.kind[rows[example]] == Kind.COMM),
-            unclear=bool(unclear[example]),
-            count=int(count[number]),
-            time_ns=int(time[number]),
-            judged_count=int(judged_count[number]),
-            judged_time_ns=int(judged_time[number]),
-            by_step=KernelsByStep(count=tuple(count_by_step[number]), time_ns=tuple(time_by_step[number])),
+    groups = []
+    for number, example in enumerate(examples.tolist()):
+        row, place = int(rows[example]), site.site_at(trace, example)
+        count, time_ns, exposed_ns = (int(sums[number, 0]) for sums in whole)
+        judged_count, judged_time_ns, judged_exposed_ns = (int(sums[number, 0]) for sums in after_lead_in)
+        count_by_step, time_by_step, exposed_by_step = (tuple(sums[number].tolist()) for sums in by_step)
+        groups.append(
+            KernelGroup(
+                kernel=ops.name(row),
+                op=place.op,
+                module=modules[module[example]] if module[example] >= 0 else UNSET,
+                where=place.line,
+                stream=int(ops.stream[row]),
+                comm=bool(ops.kind[row] == Kind.COMM),
+                unclear=bool(unclear[example]),
+                count=count,
+                time_ns=time_ns,
+                exposed_ns=exposed_ns,
+                example=Window(start_ns=int(ops.start_ns[row]), end_ns=int(ops.end_ns[row])),
+                judged_count=judged_count,
+                judged_time_ns=judged_time_ns,
+                judged_exposed_ns=judged_exposed_ns,
+                by_step=KernelsByStep(count=count_by_step, time_ns=time_by_step, exposed_ns=exposed_by_step),
+            )
         )
-        for number, example in enumerate(examples.tolist())
-    ]
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kernel, group.op or "", group.module or "")))
 
 
-def _count_and_time(group: I64, duration: I64, groups: int) -> tuple[I64, I64]:
-    """Return the number of kernels in each group, and the sum of their durations."""
-    time = np.zeros(groups, np.int64)
-    np.add.at(time, group, duration)
-    return np.bincount(group, minlength=groups), time
+def _exposed(timeline: Timeline, rows: I64) -> I64:
+    """Return the time of each kernel, given as rows of `Timeline.ops`, in which no other kernel computed."""
+    ops = timeline.ops
+    computing = np.flatnonzero(ops.kind == Kind.COMPUTE)
+    start, end = ops.start_ns[computing], ops.end_ns[computing]
+    # Several kernels compute from the start of each kernel until it ends, or until all earlier kernels have ended.
+    beside = union(start[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
+    exposed = ops.end_ns[rows] - ops.start_ns[rows]
+    for kind, hiding in ((Kind.COMPUTE, beside), (Kind.COMM, timeline.compute)):
+        which = np.flatnonzero(ops.kind[rows] == kind)
+        exposed[which] -= covered(hiding, ops.start_ns[rows[which]], ops.end_ns[rows[which]])
+    return exposed
 
 
 def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:

@@ -141,26 +141,36 @@ class KernelsByStep(msgspec.Struct, frozen=True, kw_only=True):
 
     count: tuple[int, ...]
     time_ns: tuple[int, ...]
+    exposed_ns: tuple[int, ...]
 
 
 class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """All kernels of the same name launched by the same op."""
+    """All kernels of the same name on the same stream, launched by the same op from the same module and line."""
 
     kernel: str
     op: str | None
     """Innermost CPU op around the launch; for a graph, around the capture, if known."""
     module: str | UnsetType = UNSET
     """Class of the innermost module of PyTorch around it; absent if not recorded."""
+    where: str | None
+    """Python line of the launch or capture, if stacks were recorded."""
+    stream: int
     comm: bool
     unclear: bool = False
     """True if the kernels count as compute, but their name is like that of communication."""
     count: int
     time_ns: int
     """Sum of the kernels' own durations, even if they ran side by side."""
+    exposed_ns: int
+    """Part of that sum in which no other kernel computed."""
+    example: Window
+    """The longest kernel."""
     judged_count: int
     """Number of kernels that begin after the lead-in."""
     judged_time_ns: int
     """Sum of the durations of these kernels."""
+    judged_exposed_ns: int
+    """Exposed part of that sum."""
     by_step: KernelsByStep
 
 

@@ -190,7 +190,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
             each_ns = self._mean_ns(group.time_ns, group.by_step.time_ns)
             if each_ns and not group.comm:
                 title, _ = self._took(f"kernel {clean(group.kernel, 80)}", each_ns, None)
-                yield FailureReason(title=title, detail="", time_ns=each_ns, op=group.op)
+                yield FailureReason(title=title, detail="", time_ns=each_ns, op=group.op, where=group.where)
 
     def _mean_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
         """Return the mean time over the judged steps, or the time in the window."""

@@ -85,8 +85,9 @@ def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, fo
     """
     yield Chart(f"buckets-{number}", "Before and after", partial(before_after, device.figures), wide=True)
     evidence = [tables.buckets(device), tables.phases(device), *tables.causes(device, verbose=verbose)]
+    evidence.append(tables.findings(device, verbose=verbose))
     for table in (*(each for each in evidence if each.rows), *tables.details(device, verbose=verbose)):
-        answers = table in evidence or table.id == tables.FINDINGS
+        answers = table in evidence
         block: Block = table
         if folded and not answers:
             block = Section((replace(table, title=""),), table.title, folded=True)

@@ -54,7 +54,7 @@ FINDINGS: Final = "findings"
 """Id of the table of findings."""
 MOST = 10
 """Maximum number of rows of a long list."""
-FINDING_TONES: Final[dict[str, Tone]] = {
+_FINDING_TONES: Final[dict[str, Tone]] = {
     "gone": "good",
     "shrunk": "good",
     "new (good)": "good",
@@ -290,25 +290,26 @@ def _most(change: FigureChange) -> float:
 
 
 def details(device: DeviceDiff, *, verbose: bool) -> list[Table]:
-    """Return the other tables of a device, without empty ones."""
+    """Return the tables of details of a device, without empty ones."""
     tables = (_overlap, _copies, _stalls, _kernels, _ops, _ranges)
-    return [
-        table
-        for table in (findings(device, verbose=verbose), *(draw(device, verbose) for draw in tables))
-        if table.rows
-    ]
+    return [table for table in (draw(device, verbose) for draw in tables) if table.rows]
 
 
 def findings(device: DeviceDiff, *, verbose: bool) -> Table:
     """Return the findings, with their costs before and after."""
     unit = _unit(device)
-    shown, note = _kept(
-        device.findings, lambda finding: finding.cost, verbose, "finding", lambda finding: finding.standing != "same"
-    )
+    shown, note = shown_findings(device, verbose=verbose)
     per_step = "per step" if device.basis == "step" else "over the window"
     columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
     note = f"Costs are {per_step}. {note}".rstrip()
     return Table("Findings", columns, rows(_finding(finding, unit) for finding in shown), note, id=FINDINGS)
+
+
+def shown_findings(device: DeviceDiff, *, verbose: bool) -> tuple[list[FindingChange], str]:
+    """Return the findings in the rows of their table, and a note about those left out."""
+    return _kept(
+        device.findings, lambda finding: finding.cost, verbose, "finding", lambda finding: finding.standing != "same"
+    )
 
 
 def _finding(change: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
@@ -316,7 +317,7 @@ def _finding(change: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
     costs = ["" if cost is None else unit.number(round(cost)) for cost in (change.cost.before, change.cost.after)]
     # A side without the finding may still have a small cost.
     moved = interval(change.cost, unit) if change.cost.change is None else signed("ns", change.cost.change, unit)
-    standing = Cell(word, tone=FINDING_TONES.get(word, ""))
+    standing = Cell(word, tone=_FINDING_TONES.get(word, ""))
     return standing, clean(change.rule, 60), *costs, moved, clean(finding.title, 400) if finding else ""
 
 

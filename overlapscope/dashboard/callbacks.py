@@ -105,13 +105,18 @@ class Callbacks:
         called = function if isinstance(function, str) else ClientsideFunction(*function)
         self._in_browser.append((called, dependencies, options))
 
-    def csv(self, *grid_ids: str) -> None:
-        """Make the CSV buttons of these grids work."""
-        for id in grid_ids:
+    def grids(self, *ids: str) -> None:
+        """Make the CSV buttons and the searches of these grids work."""
+        for id in ids:
             self.in_browser(
                 "function(clicks) { return Boolean(clicks); }",
                 Output(id, "exportDataAsCsv"),
                 Input(f"{id}-csv", "n_clicks"),
+                prevent_initial_call=True,
+            )
+            self.in_browser(
+                f"function(text) {{ dash_ag_grid.getApi('{id}').setGridOption('quickFilterText', text); }}",
+                Input(f"{id}-search", "value"),
                 prevent_initial_call=True,
             )
 
@@ -131,7 +136,7 @@ class _Property(msgspec.Struct):
 
 class _Post(msgspec.Struct):
     output: str
-    outputs: _Property | list[_Property]
+    outputs: _Property | list[_Property | list[_Property]]
     inputs: list[_Property]
     state: list[_Property] = []
 

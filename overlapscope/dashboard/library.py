@@ -27,6 +27,7 @@ from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.reading import LIMIT_BYTES, expand, is_trace_name, load, natural, parts
 from overlapscope.reading.file_names import file_and_part, shown_source
 from overlapscope.reading.files import kind_of
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.verdict import Verdict, judge
 
@@ -219,6 +220,16 @@ class Library:
             self._entries[entry.id] = entry
             self._ids.setdefault(path.resolve(), entry.id)
             return entry.id
+
+    def add_samples(self) -> None:
+        """Add the sample traces that come with overlapscope."""
+        entries, _ = find([SAMPLES])
+        with self._lock:
+            for entry in entries:
+                if entry.path.resolve() not in self._ids:
+                    id = _unique(f"samples/{entry.id}", self._entries)
+                    self._entries[id] = TraceEntry(id, id.rpartition("/")[0], entry.path)
+                    self._ids[entry.path.resolve()] = id
 
     def _job(self, entry: TraceEntry) -> _TraceTask:
         """Return the task that opens a trace. An open trace stays as it is, even if its file changes."""

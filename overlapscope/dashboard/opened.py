@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
@@ -15,7 +16,7 @@ from overlapscope.dashboard.background import Background, Kept, Tell, attempt, r
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.plain_program import find_program
-from overlapscope.prediction.predict import best, predict
+from overlapscope.prediction.predict import applicable, best, predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
@@ -96,6 +97,8 @@ class DrawnPrediction(Struct, frozen=True, eq=False):
     lanes: Lanes | None
     """None if nothing is predicted or the request was for the best set, whose interventions are predicted separately.
     """
+    applicable: frozenset[str]
+    """Interventions without a required argument that change the steps."""
 
     @property
     def interventions(self) -> tuple[str, ...]:
@@ -139,7 +142,7 @@ class Predictions:
         if asked.interventions is None and isinstance(prediction, DrawnPrediction):
             # Keep the prediction of the best set under its interventions.
             self._background.put((reference, WhatIfRequest(asked.device, prediction.interventions)), prediction)
-            return DrawnPrediction(prediction.result, None)
+            return replace(prediction, lanes=None)
         return prediction
 
 
@@ -160,5 +163,5 @@ def _predict(trace: Trace, asked: WhatIfRequest) -> DrawnPrediction:
     else:
         check_names(trace, asked.interventions)
         prediction = predict(trace, asked.interventions, device=asked.device)
-    after = prediction.after
-    return DrawnPrediction(prediction.result, None if after is None else lanes.build(analyze_trace(after)))
+    after, can_apply = prediction.after, applicable(trace, asked.device)
+    return DrawnPrediction(prediction.result, None if after is None else lanes.build(analyze_trace(after)), can_apply)

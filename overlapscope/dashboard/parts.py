@@ -27,6 +27,8 @@ from overlapscope.report.tables import causes_of
 from overlapscope.report.verdict import judge
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
+SAMPLES = "open-samples"
+"""Id of the button that opens the samples, where no trace is open."""
 _HOST_ROWS = 8
 """Rows of each table, for a trace in which nothing ran on a GPU."""
 _MARGIN = 0.02
@@ -148,17 +150,19 @@ def unusable(context: PageContext) -> Component:
         [
             verdict(context, context.section),
             *([why] if context.section.trace.host is None else []),
-            *(table_panel(context, _shortened(table)) for table in shown if table.rows),
+            *(table_panel(context, shortened(table, _HOST_ROWS)) for table in shown if table.rows),
             *host(context),
         ],
         maw=1500,
     )
 
 
-def _shortened(table: Table) -> Table:
+def shortened(table: Table, most: int) -> Table:
+    """Return a table with at most so many rows."""
     count = len(table.rows)
-    note = f"The first {_HOST_ROWS} of {count:,} rows." if count > _HOST_ROWS else ""
-    return replace(table, rows=table.rows[:_HOST_ROWS], note=note)
+    return (
+        table if count <= most else replace(table, rows=table.rows[:most], note=f"The first {most} of {count:,} rows.")
+    )
 
 
 # -- Links to the timeline -------------------------------------------------------------------------
@@ -182,8 +186,13 @@ def _row_href(context: PageContext, row: Row) -> str | None:
 def grid_panel(
     context: PageContext, table: Table, id: str, *, note: str = "", opens: Sequence[str | None] | None = None
 ) -> Component:
-    """Return a table that can be sorted, in a box with its title, to be saved as CSV (`Callbacks.csv`)."""
-    return panel(table.title, grid(context, table, id, opens=opens), beside=_csv_button(id), note=note)
+    """Return a table that can be sorted, in a box with its title, to be searched and saved (`Callbacks.grids`)."""
+    tools = [_csv_button(id)]
+    if len(table.rows) > render.TALLEST_GRID:
+        search = dmc.TextInput(id=f"{id}-search", placeholder="Search", size="xs", w=180, **{"aria-label": "search"})
+        tools.insert(0, search)
+    beside = dmc.Group(tools, gap="xs", wrap="nowrap")
+    return panel(table.title, grid(context, table, id, opens=opens), beside=beside, note=note)
 
 
 def _csv_button(grid_id: str) -> Component:
@@ -342,6 +351,7 @@ def nothing_opened(url: UrlState, *, reports: bool) -> Component:
         "Drop a trace onto this page, or choose one with Open. A trace is a file of torch.profiler (.json, .json.gz or "
         ".json.zst), of JAX (.xplane.pb) or of Nsight Systems (.sqlite).",
         html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
+        dmc.Button("Open the samples", id=SAMPLES, variant="default", size="xs"),
     )
 
 
@@ -380,4 +390,4 @@ def progress(sentence: str, part: float | None) -> Component:
         "animated": not is_known,
         "striped": not is_known,
     }
-    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)
+    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420, maw="100%")

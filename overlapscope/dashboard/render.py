@@ -21,9 +21,9 @@ from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule
 
-_TALLEST_GRID = 12
+TALLEST_GRID = 12
 """Rows of a grid without a scroll bar."""
-_NAME_WIDTH = 180
+_NAME_WIDTH = 120
 """Minimum width of a column of names, in CSS pixels."""
 _WIDTH = 92
 """Default width of a column in a grid, in CSS pixels."""
@@ -106,6 +106,8 @@ def _(block: model.Section, dark: bool) -> Component:
     inner = draw(block.blocks, dark)
     if block.kind == "columns":
         return dmc.SimpleGrid(inner, cols={"base": 1, "lg": 2}, spacing="md")
+    if block.folded:
+        return html.Details([html.Summary(block.title), *inner], className="folded")
     title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
     return dmc.Stack([*title, *inner], gap="sm")
 
@@ -203,7 +205,7 @@ def _meaning(rule: Rule) -> Component:
     words = explanation(rule.id)
     return html.Details(
         [
-            html.Summary(f"What {rule.id} means and how it is computed", style={"cursor": "pointer"}),
+            html.Summary(f"What {rule.id} means and how it is computed"),
             dmc.Text(words.meaning, size="sm", mt=6, className="prose"),
             dmc.Text(f"Computed: {words.computation}", size="sm", mt=6, className="prose"),
             dmc.Text(f"What the fix saves: {rule.cost}", size="sm", mt=6, className="prose"),
@@ -302,14 +304,18 @@ def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | Non
         cells += [dmc.TableTd(ends[number], style=_PINNED)] if any(ends) else []
         rows.append(dmc.TableTr(cells, style=_BOLD if shown.total and number == len(shown.rows) - 1 else {}))
     body = dmc.TableTbody(rows, **named(id))
-    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="md")
+    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="sm")
     # With a tab index, the arrow keys scroll a table that is wider than its panel.
     return html.Div(drawn, className="plain-table", tabIndex=0)
 
 
 def _cell(cell: Cell, column: Column, colors: Mapping[str, str]) -> Component:
     style: dict[str, Any] = {"fontVariantNumeric": "tabular-nums", "verticalAlign": "top"}
-    style |= {"overflowWrap": "anywhere", "minWidth": _NAME_WIDTH} if column.flexible else {"whiteSpace": "nowrap"}
+    style |= (
+        {"overflowWrap": "anywhere", "minWidth": column.width or _NAME_WIDTH}
+        if column.flexible
+        else {"whiteSpace": "nowrap"}
+    )
     style |= _tone(cell.tone, colors) | ({"fontWeight": 600} if cell.tone else {})
     return dmc.TableTd(cell.text, ta="right" if column.number else "left", style=style)
 
@@ -343,7 +349,7 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
                 "pinned": "right",
             }
         )
-    tall = len(shown.rows) > _TALLEST_GRID
+    tall = len(shown.rows) > TALLEST_GRID
     return dag.AgGrid(
         id=id,
         columnDefs=columns,

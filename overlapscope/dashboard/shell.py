@@ -227,6 +227,15 @@ def look(context: PageContext, intervals: int, loaded: int) -> Any:
     return parts.loading_bar(waiting, context.library.loading(waiting)), dash.no_update, dash.no_update
 
 
+@callbacks.leads(Input(parts.SAMPLES, "n_clicks"))
+def open_samples(context: PageContext, clicks: int | None) -> Any:
+    """Add the samples, and return the address of the list of traces."""
+    if not clicks:
+        return dash.no_update
+    context.library.add_samples()
+    return context.url.href(TRACES_PAGE)
+
+
 class _Chosen(msgspec.Struct, frozen=True):
     """The address at which the switch was used."""
 
@@ -318,6 +327,8 @@ def _is_useful(page: PageKind, context: PageContext) -> bool:
     Without figures, every page that needs them would look like the overview.
     """
     library = context.library
+    if page.needs != "nothing" and page.name != FIRST_PAGE and not library.entries():
+        return False
     if page.needs == "figures" and page.name != FIRST_PAGE:
         return context.trace is None or context.device is not None
     if page.name == TRACES_PAGE:

@@ -94,11 +94,9 @@ def changes(result: WhatIf) -> Iterator[Section]:
         blocks: list[Block] = [Text(clean_lines(f"In the recording: {change.what}" if change.touched else change.what))]
         if change.touched:
             what, _, how = clean_lines(change.advice).partition("\n")
-            blocks.append(Text(with_code(what), "accent"))
+            blocks.append(Text(with_code(what), strong=True))
             places = [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
-            blocks += detail(
-                "how and where to make each change", [*([Text(with_code(how), "accent")] if how else []), *places]
-            )
+            blocks += detail("how and where to make each change", [*([Text(with_code(how))] if how else []), *places])
         yield panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
 
 

@@ -20,6 +20,7 @@ from overlapscope.analysis.measured import Buckets, Overlap, figures_of
 from overlapscope.analysis.timeline import Ran, build, lengths, when_ran
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
+from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
@@ -460,6 +461,24 @@ def best(
         )
     chosen = conclude(recorded, base, taken, reached)
     return replace(chosen, result=msgspec.structs.replace(chosen.result, ladder=tuple(rungs)))
+
+
+@kept()
+def applicable(trace: Trace, device: int) -> frozenset[str]:
+    """Return the interventions without a required argument that change the steps, by themselves or after others.
+
+    Raises:
+        UsageError: The trace has no GPU activity or no such device.
+    """
+    recorded = prepare(trace, None)
+    base = on_device(plain_program(recorded, None) or recorded, device)
+    choices = [Choice(each) for each in INTERVENTIONS.values() if not each.words.argument_required]
+    together = apply(base, choices)
+    return frozenset(
+        choice.intervention.id
+        for choice, after_others in zip(choices, together, strict=True)
+        if after_others.touched or apply(base, [choice])[0].touched
+    )
 
 
 def candidates(base: Base) -> list[Choice]:

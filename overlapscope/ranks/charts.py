@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median_low
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
 from overlapscope.ranks.result import RankRow, RanksReport, by_steps, rows_of
-from overlapscope.ranks.verdict import row_name
+from overlapscope.ranks.verdict import POOR_PCT, row_name
 
 # -- Figures that color ranks ------------------------------------------------------------------------
 
@@ -28,7 +29,7 @@ class RankMetric(Struct, frozen=True):
     of: Callable[[RankRow], float | None]
     worse: Literal["more", "less"] = "more"
     from_zero: bool = True
-    """True if its colors begin at zero. If ranks hardly differ, that makes them all look alike."""
+    """True if its colors begin at zero."""
 
     def text(self, value: float | None, unit: Unit) -> str:
         """Return a value with its unit."""
@@ -41,12 +42,11 @@ METRICS: Final[dict[str, RankMetric]] = {
     metric.key: metric
     for metric in (
         RankMetric(
-            "made-wait",
-            "made others wait",
+            "delay",
+            "delay of others",
             "ns",
-            "How long all other ranks together waited for this rank in an average step, in the collectives in which it "
-            "came last.",
-            lambda row: row.made_wait_ns,
+            "How long the compute of each other rank waited for this rank in an average step, on average.",
+            lambda row: row.lost_ns,
         ),
         RankMetric(
             "waited",
@@ -117,9 +117,6 @@ _SPACED = 128
 """Maximum number of places in a line with gaps between them."""
 _TALLEST_PX, _LEAST_PX, _MOST_PX = 520, 6, 46
 _MARGINS_PX = 60
-_LEAST_RANGE_PCT = 5.0
-"""Minimum range of the colors as a share of the largest value, so that equal ranks look equal."""
-_LEAST_SKEW_PCT = 2.0
 
 _MAP: Final = {"type": "heatmap", "hoverongaps": False, "hovertemplate": "%{hovertext}<extra></extra>"}
 """Options common to all maps."""
@@ -135,7 +132,8 @@ def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
     rows = rows_of(report)
     values = [None if place.row is None else metric.of(rows[place.row]) for place in places]
     present = [value for value in values if value is not None]
-    unit = unit_of(metric, present)
+    least = _least_range(rows, metric)
+    unit = unit_of(metric, [*present, least])
     lines = max(1, -(-len(places) // columns))
     tooltips = [_tooltip(report, place, metric, value, unit) for place, value in zip(places, values, strict=True)]
     scale = unit.ns if metric.measure == "ns" else 1
@@ -144,7 +142,7 @@ def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
     if present:
         data.append(
             {
-                **_heat(metric, [value for value in scaled if value is not None], unit, dark),
+                **_heat(metric, [value / scale for value in present], least / scale, unit, dark),
                 "z": _folded(scaled, columns, None),
                 "hovertext": _folded(tooltips, columns, ""),
                 **_written(places, values, metric, unit, columns),
@@ -171,11 +169,16 @@ def _folded(flat: Sequence[Any], columns: int, empty: Any) -> _Matrix:
     return [padded[start : start + columns] for start in range(0, len(padded), columns)]
 
 
-def _heat(metric: RankMetric, values: Sequence[float], unit: Unit, dark: bool) -> dict[str, Any]:
-    """Return the options common to all maps of a figure. Stronger colors are worse."""
+def _least_range(rows: Sequence[RankRow], metric: RankMetric) -> float:
+    """Return the minimum range of a map's colors: what makes a rank poor, so that what hardly differs looks alike."""
+    step_ns = median_low([row.span_ns for row in rows] or [0])
+    return POOR_PCT if metric.measure == "pct" else max(1.0, POOR_PCT / 100 * step_ns)
+
+
+def _heat(metric: RankMetric, values: Sequence[float], least: float, unit: Unit, dark: bool) -> dict[str, Any]:
+    """Return the options common to all maps of a figure. Stronger colors are worse; `least` is their minimum range."""
     low = 0.0 if metric.from_zero else min(values)
     high = max(values)
-    least = _LEAST_RANGE_PCT / 100 * abs(high) or 1.0
     if high - low < least:
         low, high = (low, low + least) if metric.worse == "more" else (high - least, high)
     colors = HEAT[dark] if metric.worse == "more" else HEAT[dark][::-1]
@@ -289,13 +292,12 @@ def step_map(report: RanksReport, dark: bool) -> Figure:
     places, drawn = slots(report), drawn_steps(report)
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
     cells = [[_skew(report, place, number, unit) for place in places] for number in drawn]
-    present = [value for line in cells for value, _ in line if value is not None]
-    low, high = min(present, default=0.0), max(present, default=0.0)
+    high = max((value for line in cells for value, _ in line if value is not None), default=0.0)
     heat = {
         **_MAP,
         "z": [[value for value, _ in line] for line in cells],
-        "zmin": low,
-        "zmax": max(high, low + _LEAST_SKEW_PCT),
+        "zmin": 0,
+        "zmax": max(high, POOR_PCT),
         "colorscale": _scale(HEAT[dark]),
         "hovertext": [[tooltip for _, tooltip in line] for line in cells],
         "xgap": 1 if len(places) <= _SPACED else 0,

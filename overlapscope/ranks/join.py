@@ -180,6 +180,7 @@ def _rows(
             waited_ns=None if met is None else int(waits.waited_ns[met]),
             waited_exposed_ns=None if met is None else int(waits.exposed_ns[met]),
             made_wait_ns=None if met is None else int(waits.made_wait_ns[met]),
+            lost_ns=None if met is None else int(waits.lost_ns[met]),
             last_in=None if met is None else int(waits.last_in[met]),
             meetings=0 if place is None else int(waits.judged[place]),
             clock_offset_ns=None if timed is None else int(offsets.offset_ns[timed]),

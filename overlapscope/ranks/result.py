@@ -75,6 +75,8 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """Part of `waited_ns` during which its compute waited for communication."""
     made_wait_ns: int | None
     """Time that the others waited for it: the sum of their waits in the meetings where it arrived last."""
+    lost_ns: int | None
+    """Time that each of the others lost to it (`Straggler.lost_ns`)."""
     last_in: int | None
     """Number of meetings charged to it, in which it arrived last, alone or indistinguishably from a few others."""
     meetings: int
@@ -415,4 +417,5 @@ def _framed(row: RankRow, judged: PerStep, steps: int) -> RankRow:
         waited_ns=each(row.waited_ns),
         waited_exposed_ns=each(row.waited_exposed_ns),
         made_wait_ns=each(row.made_wait_ns),
+        lost_ns=each(row.lost_ns),
     )

@@ -10,7 +10,6 @@ import numpy as np
 
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.figures import Window
-from overlapscope.base.columns import mask_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.median import median_ns
@@ -53,10 +52,7 @@ def find_stragglers(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[St
     if not late:
         return ()
     steps, median_ns = steps_met(waits), _median_ns(ranks, waits)
-    others = _others(waits, late)
-    return tuple(
-        _straggler(ranks, waits, place, others=others[place], steps=steps, median_ns=median_ns) for place in late
-    )
+    return tuple(_straggler(ranks, waits, place, steps=steps, median_ns=median_ns) for place in late)
 
 
 def unseen_pct(ranks: Sequence[ComparedRank], waits: RankWaits, stragglers: Sequence[Straggler]) -> float | None:
@@ -64,10 +60,11 @@ def unseen_pct(ranks: Sequence[ComparedRank], waits: RankWaits, stragglers: Sequ
     named = {(late.rank, late.device) for late in stragglers if late.clear}
     places = [place for place, rank in enumerate(ranks) if (rank.rank, rank.device) not in named]
     met = [place for place in places if waits.by_rank.judged[place]]
-    median_ns, others = _median_ns(ranks, waits) if met else 0, _others(waits, met)
+    median_ns = _median_ns(ranks, waits) if met else 0
     if not median_ns:
         return None
-    return max(100 * int(waits.by_rank.most_ns[place]) / others[place] / median_ns for place in met)
+    most_ns, others = waits.by_rank.most_ns, waits.by_rank.others
+    return max(100 * int(most_ns[place]) / int(others[place]) / median_ns for place in met)
 
 
 def _median_ns(ranks: Sequence[ComparedRank], waits: RankWaits) -> int:
@@ -86,20 +83,17 @@ def worst_meetings(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Mee
     return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
 
 
-def _straggler(
-    ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, others: int, steps: int, median_ns: int
-) -> Straggler:
+def _straggler(ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, steps: int, median_ns: int) -> Straggler:
     rank, pairs = ranks[place], waits.pairs.take(waits.pairs.late == place)
-    exposed, passed = int(pairs.exposed_ns.sum()), int(pairs.passed_on_ns.sum())
-    lost = (exposed - passed) // others
+    others, lost = int(waits.by_rank.others[place]), int(waits.by_rank.lost_ns[place])
     late_in = _costliest(waits, place)
     return Straggler(
         rank=_number(rank),
         source=rank.source,
         device=rank.device,
         made_wait_ns=int(pairs.waited_ns.sum()),
-        made_wait_exposed_ns=exposed,
-        passed_on_ns=passed,
+        made_wait_exposed_ns=int(pairs.exposed_ns.sum()),
+        passed_on_ns=int(pairs.passed_on_ns.sum()),
         last_in=int(waits.by_rank.last_in[place]),
         meetings=int(waits.by_rank.judged[place]),
         others=others,
@@ -126,16 +120,6 @@ def steps_met(waits: RankWaits) -> int:
     meetings = waits.meetings
     steps = distinct(meetings.kernels.step[meetings.row])
     return int((steps >= 0).sum())
-
-
-def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
-    """Return the number of ranks that each place met."""
-    meeting, rank = waits.arrivals.meeting, waits.arrivals.rank
-    result = {}
-    for place in places:
-        met = mask_of(meeting[rank == place], len(waits.meetings))
-        result[place] = len(distinct(rank[met[meeting]])) - 1
-    return result
 
 
 def _costliest(waits: RankWaits, place: int | None) -> list[int]:

@@ -35,8 +35,8 @@ FEW, NAMED = 5, 3
 """Default maximum number of rows of a list, and of ranks named in a cell."""
 MOST_RANK_ROWS = 16
 """Maximum number of ranks with a row each, even where other tables are cut."""
-EACH_RANK: Final = "each"
-"""Id of the table of each rank."""
+EACH_RANK, MEETINGS = "each", "meetings"
+"""Ids of the tables of each rank, and of single collectives."""
 _QUARTILES_FROM = 8
 """Minimum number of ranks for which quartiles are shown besides the extremes."""
 _WAITS_LONGEST: Final = Column("longest waits", number=False, flexible=True, spare=1)
@@ -59,11 +59,11 @@ def other_tables(
     few, all_listed = len(report.ranks) <= MOST_RANK_ROWS, len(report.ranks) <= each
     of_parts = parts.tables(report, rows=rows)
     others = [
-        *((each.what, each.table) for each in of_parts if each.leads),
-        ("communication by dimension", dimensions_table(report, rows=rows)),
-        ("communication by process group", groups_table(report, rows=rows)),
-        *((each.what, each.table) for each in of_parts if not each.leads),
-        ("collectives", meetings(report, rows=rows, named=named)),
+        *((each.what, replace(each.table, id=each.id)) for each in of_parts if each.leads),
+        ("communication by dimension", replace(dimensions_table(report, rows=rows), id="dimensions")),
+        ("communication by process group", replace(groups_table(report, rows=rows), id="communication")),
+        *((each.what, replace(each.table, id=each.id)) for each in of_parts if not each.leads),
+        ("collectives", replace(meetings(report, rows=rows, named=named), id=MEETINGS)),
         ("steps", steps(report, rows=rows)),
         *([("how the ranks differ", spreads(report))] if few else []),
         *([("each rank", each_rank(report))] if all_listed and not few else []),
@@ -109,7 +109,7 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
         note += " Passed on: time that the rank itself had waited for others; it is not part of the delay."
     if len(stragglers) > rows:
         note += f" {plural(len(stragglers) - rows, 'more rank')} also delayed others."
-    return replace(table, note=note)
+    return replace(table, note=note, id="stragglers")
 
 
 def _mostly(report: RanksReport, late: Straggler) -> str:
@@ -280,6 +280,7 @@ def sortable_ranks(report: RanksReport) -> Table:
     return table_of(
         rows,
         (name_column, lambda row: Cell(name(row), rank(row))),
+        time(f"{total}delay of others", id="delay", width=100, say=lambda row: row.lost_ns) if met else None,
         time(f"{total}made others wait", id="made", width=120, say=lambda row: row.made_wait_ns) if met else None,
         time(f"{total}waited", id="waited", width=100, say=lambda row: row.waited_ns) if met else None,
         (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,

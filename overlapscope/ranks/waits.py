@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import Columns, mask_of
-from overlapscope.base.grouping import among, distinct, group_starts
+from overlapscope.base.grouping import among, distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, contains, covered, intersect, join, subtract, union
 from overlapscope.base.marks import step_number
 from overlapscope.ranks.clocks import Offsets
@@ -133,6 +133,10 @@ class WaitsByRank(Columns, frozen=True):
     """Union of its waits."""
     exposed_ns: I64
     """Part of `waited_ns` during which its compute waited for communication."""
+    others: I64
+    """Number of ranks that it has meetings with."""
+    lost_ns: I64
+    """Time that each of them lost to it (`Straggler.lost_ns`)."""
     made_wait_ns: I64
     """Time that all other ranks waited for it."""
     last_in: I64
@@ -206,7 +210,10 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     charges = _inside(_charges(meetings, arrivals, latest), windows, arrivals)
     unsure = most_before + np.where(latest.opening, _ALL, within)[arrivals.meeting]
     pairs = _pairs(arrivals, charges, axis, before, unsure)
+    others = _others(arrivals, len(ranks), len(meetings))
     by_rank = WaitsByRank(
+        others=others,
+        lost_ns=sum_by(pairs.late, pairs.exposed_ns - pairs.passed_on_ns, len(ranks)) // np.maximum(others, 1),
         judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
         waited_ns=axis.by_rank(counted_waits),
         exposed_ns=axis.by_rank(intersect(counted_waits, axis.held)),
@@ -218,6 +225,15 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     return RankWaits(
         meetings, steps, bool(offsets.torn), counted, arrivals, latest, pairs, by_rank, messages, in_messages
     )
+
+
+def _others(arrivals: Arrivals, ranks: int, meetings: int) -> I64:
+    """Return the number of ranks that each rank met."""
+    others = np.zeros(ranks, np.int64)
+    for rank, rows in rows_by(arrivals.rank):
+        met = mask_of(arrivals.meeting[rows], meetings)
+        others[rank] = len(distinct(arrivals.rank[met[arrivals.meeting]])) - 1
+    return others
 
 
 def _jumped_back(ranks: Sequence[ComparedRank], steps: CommonSteps, meetings: Meetings, inside: Bool) -> bool:

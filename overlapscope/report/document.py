@@ -46,6 +46,8 @@ _LEAST_STEPS = 2
 """Minimum number of steps for a chart; a single step's bar would repeat the window's."""
 _FEW = 3
 """Number of recommendations in the short form, and of devices named with each besides the worst."""
+_MOST_KERNELS = 20
+"""Rows of the table of kernels; the dashboard has all."""
 _MOST_ROWS = 8
 """Rows of each table in the short form, for a trace without GPU activity."""
 
@@ -145,10 +147,11 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
-    further = [lists.net_overlap(part), lists.slowed_kernels(part), lists.kernels(part, device), tables.window(part)]
-    yield from detail("engines", chain(*engines, _filled(further)))
+    tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
+    yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
     yield from detail("stalls", _filled([lists.stalls(part, device)]))
+    yield from detail("kernels", _filled([lists.kernels(part, device, _MOST_KERNELS)]))
     if part.page.scope == "window":
         builders = (tables.steps, lists.each_step, lists.ranges)
         yield from detail("steps", _filled(table(part, device) for table in builders))
@@ -161,8 +164,7 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
     yield from _filled([lists.net_overlap(part), lists.slowed_kernels(part)])
-    yield from _filled([lists.stalls(part, device)])
-    yield from _filled([tables.window(part)])
+    yield from _filled([lists.stalls(part, device), lists.kernels(part, device, _MOST_KERNELS), tables.window(part)])
     if part.page.scope == "window":
         yield from _filled([tables.steps(part, device)])
         if part.page.verbose:

@@ -1,4 +1,4 @@
-"""Tables with a row for each copy, cause, stall, slowed kernel, step or range. Rows may have a place in the timeline.
+"""Tables with a row for each copy, cause, stall, kernel, op, step or range. Rows may have a place in the timeline.
 
 Each table is declared once. Columns that are `extra` show only where a table can be sorted, which has more room.
 """
@@ -16,23 +16,24 @@ from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.figures import Period, Window, efficiency_shown, shown
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import CopyGroup, Device, HostStall, missing_ns
+from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import Unit, plural
+from overlapscope.base.words import Unit, clean, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.measures import Measure, of_group
 from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import ColumnOf
-from overlapscope.documents.table import Table, table_of
+from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import short_kernel
+from overlapscope.trace.op_names import kernel_names
 
 FEW = 5
 """Rows of a list that can be long; `verbose` shows all of them."""
+EXPOSED_KERNEL = "A kernel is exposed while no other kernel computes."
 _LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 230, "flexible": True}
 
 # -- Copies ----------------------------------------------------------------------------------------
@@ -94,26 +95,6 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
         title="Copies with the most exposed time",
         place=lambda row: (int(copies.start_ns[row]), int(copies.end_ns[row])),
     )
-
-
-# -- Kernels ---------------------------------------------------------------------------------------
-
-
-def kernels(section: DeviceReport, device: Device) -> Table:
-    """Return the longest kernels, with the ops and modules that launched or captured them."""
-    shown, unit = device.kernels[: 2 * FEW], section.unit
-    has_module = any(group.module for group in shown)
-    table = table_of(
-        shown,
-        column.text("kernel", lambda group: short_kernel(group.kernel), limit=60, flexible=True, heads=True),
-        column.text("op", lambda group: op_words(group.op), flexible=True),
-        column.text("module", lambda group: group.module or "", when=has_module, flexible=True),
-        column.count("count", lambda group: group.count, among=section.steps),
-        column.time("time", unit, lambda group: group.time_ns),
-        title="Longest kernels",
-    )
-    hidden = len(device.kernels) - len(shown)
-    return replace(table, note=f"{plural(hidden, 'more group')} of kernels took less time." if hidden else "")
 
 
 # -- Causes and stalls -----------------------------------------------------------------------------
@@ -192,6 +173,81 @@ def stalls(section: DeviceReport, device: Device) -> Table:
 
 def _place(window: Window | None) -> tuple[int, int] | None:
     return None if window is None else (window.start_ns, window.end_ns)
+
+
+# -- Kernels and ops -------------------------------------------------------------------------------
+
+
+def kernels(section: DeviceReport, device: Device, most: int | None = None) -> Table:
+    """Return the kernels by name, stream, op, module and line, the longest first, each placed at its longest run.
+
+    With `most`, only the first of them.
+    """
+    shown = device.kernels[:most]
+    names = kernel_names(group.kernel for group in shown)
+
+    def name(group: KernelGroup) -> Cell:
+        return Cell(clean(names[group.kernel]), clean(group.kernel))
+
+    table = table_of(
+        shown,
+        (Column("kernel", number=False, flexible=True, heads=True, id="kernel", width=200), name),
+        *_kernel_times(section, device, shown),
+        column.number("stream", lambda group: group.stream, extra=len({group.stream for group in shown}) == 1),
+        column.text("launched by", lambda group: op_words(group.op), id="op", width=150, flexible=True),
+        column.text("module", lambda group: group.module or "", when=any(group.module for group in shown), width=130),
+        column.text("where", lambda group: group.where, when=any(group.where for group in shown), **_LINE),
+        title="Kernels",
+        place=lambda group: _place(group.example),
+    )
+    left_out = len(device.kernels) - len(shown)
+    notes = (EXPOSED_KERNEL, f"{plural(left_out, 'more row')} with less time." if left_out else "")
+    return replace(table, note=" ".join(filter(None, notes[not _are_hidden(shown) :])))
+
+
+def ops(section: DeviceReport, device: Device) -> Table:
+    """Return the ops that launch kernels, those of most kernel time first, each placed at its longest kernel."""
+    by_op: dict[str, list[KernelGroup]] = {}
+    for group in device.kernels:
+        by_op.setdefault(op_words(group.op) or "no op", []).append(group)
+    items = sorted(((op, _together(groups)) for op, groups in by_op.items()), key=lambda item: -item[1].time_ns)
+    of_group = _kernel_times(section, device, [group for _, group in items])
+    return table_of(
+        items,
+        column.text("op", lambda item: item[0], width=200, flexible=True, heads=True),
+        *[(each, lambda item, cell=cell: cell(item[1])) for each, cell in of_group],
+        column.number("kernels", lambda item: len({group.kernel for group in by_op[item[0]]})),
+        title="Ops",
+        place=lambda item: _place(item[1].example),
+    )
+
+
+def _together(groups: Sequence[KernelGroup]) -> KernelGroup:
+    """Return the sum of several groups, with the longest kernel of all."""
+    count, time_ns, exposed_ns = (
+        sum(getattr(group, name) for group in groups) for name in ("count", "time_ns", "exposed_ns")
+    )
+    example = max((group.example for group in groups), key=lambda window: window.end_ns - window.start_ns)
+    return replace(groups[0], count=count, time_ns=time_ns, exposed_ns=exposed_ns, example=example)
+
+
+def _kernel_times(section: DeviceReport, device: Device, groups: Sequence[KernelGroup]) -> list[ColumnOf[KernelGroup]]:
+    """Return the columns with the number of kernels in each group and their time."""
+    unit = section.unit_of(max((group.time_ns for group in groups), default=0))
+    means = {id(group): round(group.time_ns * max(1, section.steps) / max(1, group.count)) for group in groups}
+    each = unit_for(max(means.values(), default=0))
+    return [
+        column.count("calls", lambda group: group.count, among=section.steps),
+        column.time("time", unit, lambda group: group.time_ns),
+        column.share("%", lambda group: group.time_ns, lambda _: device.span_ns, id="share", width=70),
+        column.time("exposed", unit, lambda group: group.exposed_ns, width=95, extra=not _are_hidden(groups)),
+        column.time("mean", each, lambda group: means[id(group)], width=85, extra=True),
+    ]
+
+
+def _are_hidden(groups: Iterable[KernelGroup]) -> bool:
+    """Return whether another kernel computes during a part of any kernel."""
+    return any(group.exposed_ns < group.time_ns for group in groups)
 
 
 # -- Net overlap -----------------------------------------------------------------------------------

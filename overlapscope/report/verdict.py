@@ -56,6 +56,8 @@ class Verdict(Struct, frozen=True):
     """Differences between steps, the cause of long steps, and how steps were found if nothing marks them."""
     overlap_cost: str = ""
     """Time by which overlap certainly lengthens kernels, if it is worth saying."""
+    lost: float | None = None
+    """Part of the time that is lost; None if that is unknown."""
 
     @property
     def answer(self) -> str:
@@ -121,7 +123,8 @@ def _judge(section: DeviceReport) -> Verdict:
     steps = steps_sentence(device_spread(device), section.trace, device) if section.page.scope == "window" else ""
     cost = overlap_sentence(section)
     why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
-    return Verdict(level, section.title, lead, why, remedy, of_finding, plain_sentence(section), doubt, steps, cost)
+    plain = plain_sentence(section)
+    return Verdict(level, section.title, lead, why, remedy, of_finding, plain, doubt, steps, cost, part)
 
 
 def _known_level(section: DeviceReport, device: Device, level: Level, least_level: Level, known_ns: int) -> Level:
@@ -307,7 +310,8 @@ def _unclear(device: Device) -> str:
     time_ns = _unclear_ns(device)
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
-    names = listed((as_recorded(clean(group.kernel, 60)) for group in device.kernels if group.unclear), _NAMED)
+    unclear = dict.fromkeys(group.kernel for group in device.kernels if group.unclear)
+    names = listed((as_recorded(clean(name, 60)) for name in unclear), _NAMED)
     return (
         f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
         f"{names}. If they do, name them in `communication` in the configuration."

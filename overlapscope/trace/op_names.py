@@ -10,6 +10,8 @@ The facts come from kineto's sources: `memcpyKindString` and `memoryKindString` 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -237,6 +239,14 @@ def short_kernel(name: str) -> str:
     if loop is None or does is None:
         return base or name
     return does[1] if loop[1] else f"{base}<{does[1]}>"
+
+
+def kernel_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the short name of each kernel; where several have the same, the name without its return type."""
+    full = set(names)
+    count = Counter(map(short_kernel, full))
+    # Every kernel returns void, so the prefix only takes room.
+    return {name: short if count[short := short_kernel(name)] == 1 else name.removeprefix("void ") for name in full}
 
 
 # -- Communication -----------------------------------------------------------------------------------

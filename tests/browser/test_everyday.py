@@ -47,6 +47,9 @@ def test_every_page_is_for_everybody_and_fits_its_window(page: Page, dashboard: 
             expect(page.locator(part)).to_be_in_viewport(ratio=1)
         for chart in page.locator(".js-plotly-plot").all():
             expect(chart.locator(".main-svg").first).to_be_visible()
+        if width < 900:
+            # What fits wide windows scrolls here.
+            check_accessible(page)
 
 
 def test_every_page_shows_a_trace_of_gpu_ops_alone(page: Page, dashboard: Served) -> None:
@@ -151,9 +154,12 @@ def test_a_directory_without_traces_is_an_error_with_a_sentence(tmp_path: Path) 
     assert done.stderr.count("\n") == 1 and "no trace in this directory" in done.stderr
 
 
-def test_without_a_trace_the_page_says_how_to_open_the_ranks_of_a_job(page: Page, serve_traces: Serve) -> None:
+def test_without_a_trace_the_samples_or_the_ranks_of_a_job_can_be_opened(page: Page, serve_traces: Serve) -> None:
     visit(page, serve_traces())
     expect(page.locator("#content")).to_contain_text("No trace is open")
+    page.get_by_role("button", name="Open the samples").click()
+    arrive(page, "traces")
+    expect(page.locator("#traces-rows tr").first).to_contain_text("samples/data_loading")
     drop(page, TRACES / "ddp" / "rank0.json.gz", TRACES / "ddp" / "rank1.json.gz")
     arrive(page, "overview", "dropped/rank0")
     expect(page.locator("#verdict-text")).to_be_visible(timeout=30_000)

@@ -194,6 +194,19 @@ def test_causes_of_exposed_communication_lead_to_the_timeline(page: Page, dashbo
     check_timeline_shows(page, trace, next(case for case in cases if case.subject == "exposed-comm").example)
 
 
+def test_kernels_are_found_by_name_and_lead_to_the_longest(page: Page, dashboard: Served) -> None:
+    trace = "ddp/rank1"
+    kernels = [group for group in in_frame(analysed(trace).devices[0].result).kernels if group.comm]
+    visit(page, dashboard, "kernels", trace=trace, of="recorded")
+    page.locator("#kernels-table-search").fill("nccl")
+    rows = page.locator("#kernels-table .ag-center-cols-container .ag-row")
+    expect(rows).to_have_count(len(kernels))
+    exposed = column(page, "kernels-table", "exposed")
+    assert [float(text) for text in exposed] == pytest.approx([group.exposed_ns / 1e6 for group in kernels], abs=0.005)
+    follow(page, page.locator("#kernels-table .timeline-link").first)
+    check_timeline_shows(page, trace, kernels[0].example)
+
+
 def test_tables_sort_by_number_not_by_letter(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "idle", trace="gpt2_train")
     header = page.locator('#idle-evidence .ag-header-cell[col-id="count"]')
@@ -249,6 +262,8 @@ def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, se
     settle(page)
     rows = page.locator("#traces-rows tr")
     expect(rows).to_have_count(2)
+    expect(page.locator("#traces-listed")).not_to_contain_text("of 2 read")
+    expect(rows.first).to_contain_text("kernel")
     expect(rows.filter(has_text="kernel")).to_contain_text("nothing is copied")
     expect(rows.filter(has_text="cpu")).to_contain_text("in ops")
     check_accessible(page)

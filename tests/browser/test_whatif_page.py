@@ -35,6 +35,8 @@ def pictures(page: Page) -> list[str]:
 def test_a_switch_shows_what_it_gains_and_the_timeline_it_leads_to(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "whatif", trace=TRACE, change="")
     expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    for change, is_offered in (("side-stream", True), ("faster-loader", False), ("pin", False)):
+        expect(page.locator(f"label[for=whatif-{change}]").first).to_be_visible(visible=is_offered)
     before = pictures(page)
     page.locator("#whatif-timeline-after").get_by_role("button", name="zoom in").click()
     zoomed = pictures(page)

@@ -12,11 +12,26 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.average import in_frame
+from overlapscope.analysis.results import KernelGroup
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.trace.model import Kind
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace
 from tests.unit.test_sums import gpu_ops, host_events, running, steps, waits
+
+
+def _members(group: KernelGroup, kernels: list[Op]) -> list[Op]:
+    kind = Kind.COMM if group.comm else Kind.COMPUTE
+    return [op for op in kernels if (op.kind, op.name, op.stream) == (kind, group.kernel, group.stream)]
+
+
+def _sums(kernels: list[Op], ops: list[Op]) -> tuple[int, int, int]:
+    """Return the number of some kernels, their time, and the time in which no other kernel computes."""
+    exposed_ns = 0
+    for kernel in kernels:
+        others = [op for op in ops if op is not kernel and op.kind == Kind.COMPUTE]
+        exposed_ns += sum(not any(op.start <= t < op.end for op in others) for t in range(kernel.start, kernel.end))
+    return len(kernels), sum(op.end - op.start for op in kernels), exposed_ns
 
 
 @given(gpu_ops(), host_events("cudaDeviceSynchronize", "cudaMalloc", "cudaHostAlloc"), steps, waits)
@@ -51,13 +66,15 @@ def test_copies_kernels_and_stalls_of_each_step(
                 assert by_step.exposed_ns[number] == sum(copying(t) and not kernel(t) for t in window)
         kernels = [op for op in ops if op.kind in (Kind.COMPUTE, Kind.COMM)]
         assert sum(group.count for group in device.kernels) == len(kernels)
-        assert sum(group.time_ns for group in device.kernels) == sum(op.end - op.start for op in kernels)
-        for number, window in enumerate(windows):
-            begun = [op for op in kernels if op.start in window]
-            assert sum(group.by_step.count[number] for group in device.kernels) == len(begun)
-            assert sum(group.by_step.time_ns[number] for group in device.kernels) == sum(
-                op.end - op.start for op in begun
-            )
+        for launched in device.kernels:
+            alike = _members(launched, kernels)
+            assert (launched.count, launched.time_ns, launched.exposed_ns) == _sums(alike, ops)
+            longest = max(op.end - op.start for op in alike)
+            assert launched.example.end_ns - launched.example.start_ns == longest
+            each = launched.by_step
+            for number, window in enumerate(windows):
+                begun = [op for op in alike if op.start in window]
+                assert (each.count[number], each.time_ns[number], each.exposed_ns[number]) == _sums(begun, ops)
         for number, step in enumerate(device.steps):
             caused = sum(stall.by_step.idle_caused_ns[number] for stall in device.host_stalls)
             blamed = sum(step.idle_by_cause[cause] for cause in ("host-sync", "allocation", "host-staging"))
@@ -105,7 +122,8 @@ def test_without_steps_every_list_covers_the_time_after_the_lead_in(
         assert group.exposed_ns == sum(copying(t) and not kernel(t) for t in range(begin, end))
     judged = [op for op in ops if op.kind in (Kind.COMPUTE, Kind.COMM) and op.start >= begin]
     assert sum(group.count for group in shown.kernels) == len(judged)
-    assert sum(group.time_ns for group in shown.kernels) == sum(op.end - op.start for op in judged)
+    for kernels in shown.kernels:
+        assert (kernels.count, kernels.time_ns, kernels.exposed_ns) == _sums(_members(kernels, judged), ops)
     for subject, ns in (("exposed-copy", shown.buckets.exposed_copy_ns), ("idle", shown.buckets.idle_ns)):
         assert sum(case.time_ns for case in shown.evidence if case.subject == subject) == ns
     blamed = sum(shown.idle_by_cause[cause] for cause in ("host-sync", "allocation", "host-staging"))

@@ -20,7 +20,10 @@ from overlapscope.dashboard.context import PageContext, UrlState
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import DrawnPrediction, Opened, Predictions, WhatIfRequest
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.prediction.predict import Prediction, predict
+from overlapscope.prediction.interventions import INTERVENTIONS
+from overlapscope.prediction.predict import Prediction, applicable, predict
+from overlapscope.reading import load
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.trace.model import Trace
 
 TRACE = Path(__file__).parents[2] / "traces" / "laboratory" / "offload_pipeline" / "one_stream.trace.json.gz"
@@ -128,7 +131,18 @@ def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library:
     assert "not predicted" in text and reason in text
     assert "whatif-figures" not in text
     assert whatif.details(context, invalid) is None
-    assert whatif.timelines(context, DrawnPrediction(invalid, None), ()) is None
+    assert whatif.timelines(context, DrawnPrediction(invalid, None, frozenset()), ()) is None
+
+
+@pytest.mark.parametrize(("sample", "offered"), [("data_loading", "faster-loader"), ("training_naive", "non-blocking")])
+def test_changes_that_cannot_apply_are_not_offered(sample: str, offered: str) -> None:
+    trace = load(SAMPLES / f"{sample}.json.gz")
+    possible = applicable(trace, 0)
+    assert offered in possible
+    for kind in INTERVENTIONS.values():
+        if not kind.words.argument_required and kind.id not in possible:
+            (change,) = predict(trace, [kind.id]).result.interventions
+            assert not change.touched
 
 
 def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, opened: Opened) -> None:

@@ -453,12 +453,14 @@ def test_a_click_on_a_map_finds_the_rank() -> None:
     assert [place and place.label for place in slots_hit] == ["0", "31", "32", "1023", None, "1023"]
 
 
-def test_a_map_colours_by_the_value() -> None:
-    report, metric = large(), charts.METRICS["made-wait"]
+def test_a_map_is_darkest_for_the_rank_that_delays_most_and_dark_for_what_is_much_of_a_step() -> None:
+    report, metric = large(), charts.METRICS["delay"]
     heat, absent = rank_map(report, metric, False)["data"]
     values = [value for line in heat["z"] for value in line]
     assert max(range(1024), key=lambda rank: values[rank] or 0) == 5
-    assert (heat["zmin"], heat["zmax"]) == (0, max(filter(None, values)))
+    assert (heat["zmin"], heat["zmax"]) == (0, pytest.approx(0.05 * 37.6, rel=0.02))
+    late = report.stragglers[0]
+    assert late.rank == 5 and late.lost_per_step_ns == pytest.approx(values[5] * 1e6, abs=1)
     crosses = [n for n, cross in enumerate(cross for line in absent["text"] for cross in line) if cross]
     assert crosses == sorted((*MISSING, *BROKEN))
 

@@ -18,14 +18,16 @@ from overlapscope.base import words
 from overlapscope.base.median import median_ns
 from overlapscope.commands import main
 from overlapscope.documents.model import ASCII, brief
+from overlapscope.documents.table import Table
 from overlapscope.render import markdown, terminal
+from overlapscope.report import lists
 from overlapscope.report.document import document, draw_strip
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind
 from tests.support import kineto_files
-from tests.support.helpers import Host, Op, make_trace
+from tests.support.helpers import TRACES, Host, Op, make_trace
 
 HOSTILE = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]|p|`t`<script>x</script>\n# h\r\u202e@you http://x.y"
 
@@ -294,3 +296,17 @@ def test_a_cause_has_one_share_in_the_table_and_in_the_finding_on_it(capsys: pyt
     output = " ".join(capsys.readouterr().out.split())
     [in_finding] = re.findall(r"run alone for 6.09 ms a step \(([\d.]+)%\)", output)
     assert re.findall(r"copy: same-stream 6.09 ([\d.]+)", output) == [in_finding]
+
+
+def test_ops_have_the_time_of_their_kernels() -> None:
+    section = next(page_of(str(TRACES / "ddp" / "rank1.json.gz"), verbose=True).sections())
+    assert section.device is not None
+    tables = lists.kernels(section, section.device), lists.ops(section, section.device)
+    for name in ("calls", "time", "exposed"):
+        sums = [sum(table_numbers(table, name)) for table in tables]
+        assert sums[0] == pytest.approx(sums[1]) and sums[0] > 0
+
+
+def table_numbers(table: Table, id: str) -> list[float]:
+    (place,) = (number for number, column in enumerate(table.columns) if column.id == id)
+    return [float(row.cells[place].value or 0) for row in table.rows]

@@ -77,6 +77,7 @@ PAGES = {
         PageKind("timeline", "Timeline", needs="trace", switched=True),
         PageKind("copies", "Copies", switched=True),
         PageKind("idle", "Idle & stalls", switched=True),
+        PageKind("kernels", "Kernels and ops", switched=True),
         PageKind("steps", "Steps", switched=True),
         PageKind("whatif", "What if"),
         PageKind("compare", "Compare", needs="trace"),

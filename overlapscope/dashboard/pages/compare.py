@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,18 +21,19 @@ from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff
 from overlapscope.compare.document import before_after
-from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
+from overlapscope.compare.words import doubt_words, standing
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.opened import RECORDED
-from overlapscope.dashboard.pages.traces import listed_traces
-from overlapscope.documents.table import Cell, Table, rows, words
+from overlapscope.dashboard.pages.traces import count_read, list_traces, summaries
+from overlapscope.documents.model import Section
 from overlapscope.report.model import Report
-from overlapscope.rules.finding import Finding
 
 _NEAR = 6
 """Number of traces offered with their verdicts."""
+_LISTED = 200
+"""Rows of each folded table."""
 _POLL_MS = 600
 _SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
@@ -61,12 +60,11 @@ def layout(context: PageContext) -> Component:
         choice,
         _verdict(context, difference),
         *warnings,
-        verdicts,
-        _buckets(context, device),
-        *_panels(context, tables.causes(device, verbose=False)),
-        _findings(before, after, device),
         _timelines(before, after, device),
-        *_panels(context, tables.details(device, verbose=False)),
+        _buckets(context, device),
+        _findings(before, after, device),
+        _details(context, device),
+        verdicts,
         lead=lead,
     )
 
@@ -147,9 +145,9 @@ def _near(context: PageContext) -> tuple[Component, bool]:
     """Return the traces with the most similar names and their verdicts as far as known, and whether all are known."""
     mine = context.loaded.id
     others = [entry.id for entry in context.library.entries() if entry.id != mine]
-    near = {id: context.url.href(other=id) for id in get_close_matches(mine, others, n=_NEAR, cutoff=0)}
-    listed, known_count = listed_traces(context, near, "compare-near-rows", "compare")
-    return listed, known_count == len(near)
+    near = summaries(context, get_close_matches(mine, others, n=_NEAR, cutoff=0))
+    listed = list_traces(context, near, lambda id: context.url.href(other=id), "compare-near-rows", "compare")
+    return listed, count_read(near) == len(near)
 
 
 # -- The answer ------------------------------------------------------------------------------------
@@ -167,42 +165,26 @@ def _buckets(context: PageContext, device: DeviceDiff) -> Component:
     return parts.panel(table.title, chart, render.table(table, context.dark, "compare-table"), note=table.note)
 
 
-def _panels(context: PageContext, tables: Iterable[Table]) -> list[Component]:
-    """Return all tables except the findings, which have their own links."""
-    return [parts.table_panel(context, table) for table in tables if table.id != "findings"]
-
-
-# -- Findings --------------------------------------------------------------------------------------
-
-
 def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
-    """Return the changes of findings, with their cost on either side and links to both timelines."""
-    if not device.findings:
-        return parts.panel("Findings", parts.empty("Neither trace has findings."))
-    lines: list[tuple[str | Cell, ...]] = []
+    """Return the changes of findings with links to both timelines."""
+    table = tables.findings(device, verbose=True)
+    if not table.rows:
+        return parts.panel(table.title, parts.empty("Neither trace has findings."))
     links = []
-    for change in device.findings:
-        word = finding_standing(change)
-        standing = Cell(word, tone=tables.FINDING_TONES.get(word) or "muted")
-        sides = (
-            ("before", before, change.before, change.cost.before),
-            ("after", after, change.after, change.cost.after),
-        )
-        costs = (_costs(device, finding, cost_ns) for _, _, finding, cost_ns in sides)
-        lines.append((standing, clean(change.rule, 60), *itertools.chain(*costs)))
-        ways = [parts.timeline_link(context, finding.example, name) for name, context, finding, _ in sides if finding]
+    for change in tables.shown_findings(device, verbose=True)[0]:
+        sides = (("before", before, change.before), ("after", after, change.after))
+        ways = [parts.timeline_link(context, finding.example, name) for name, context, finding in sides if finding]
         links.append(html.Div([html.Div(way) for way in ways]))
-    titles = ("before", "cost", "after", "cost")
-    columns = (words(""), words("rule"), *(words(title, flexible=title != "cost") for title in titles))
-    of = "per step" if device.basis == "step" else "in all that was recorded"
-    table = Table("Findings", columns, rows(lines), note=f"Costs are {of}.")
     return parts.table_panel(before, table, "compare-findings", links)
 
 
-def _costs(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -> tuple[str, str]:
-    if finding is None:
-        return "–", ""
-    return clean(finding.title, 400), unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
+def _details(context: PageContext, device: DeviceDiff) -> Component:
+    """Return all other tables, folded."""
+    further = (tables.phases(device), *tables.causes(device, verbose=True), *tables.details(device, verbose=True))
+    details = [table for table in further if table.rows]
+    shortened = (parts.shortened(replace(table, title=""), _LISTED) for table in details)
+    folded = (Section((short,), table.title, folded=True) for short, table in zip(shortened, details, strict=True))
+    return parts.drawn(context, "Details", *folded, id="compare-details")
 
 
 # -- Timelines -------------------------------------------------------------------------------------

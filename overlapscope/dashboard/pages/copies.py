@@ -96,7 +96,7 @@ def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> 
 
 
 callbacks = Callbacks()
-callbacks.csv("copies-evidence", "copies-worst", "copies-groups")
+callbacks.grids("copies-evidence", "copies-worst", "copies-groups")
 
 
 @callbacks.leads(Input("copies-bandwidth", "clickData"))

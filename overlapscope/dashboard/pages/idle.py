@@ -68,4 +68,4 @@ def _stalls(context: PageContext, device: Device) -> Component:
 
 
 callbacks = Callbacks()
-callbacks.csv("idle-evidence", "comm-evidence", "idle-stalls", "host-lines")
+callbacks.grids("idle-evidence", "comm-evidence", "idle-stalls", "host-lines")

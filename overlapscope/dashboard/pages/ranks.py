@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext, UrlState, instant_href
 from overlapscope.dashboard.library import Library, RanksFile, Reduced
 from overlapscope.ranks import charts, tables
-from overlapscope.ranks import parts as rank_parts
 from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
-from overlapscope.ranks.comm_words import dimensions_table, groups_table
 from overlapscope.ranks.document import Look, headlines, looks
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
@@ -196,19 +194,24 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
     verdict, doubted = judge(report), doubts(report)
     rest = [dmc.Text(" ".join(verdict.rest), fz=16, mt=4)] if verdict.rest else []
     ids = ("ranks-level", "ranks-waits")
-    over_all = (tables.steps(report, rows=_LISTED), tables.spreads(report))
     return parts.page(
         "Ranks",
         parts.answer(context, TONES[verdict.level], verdict.level, verdict.lead, *rest, ids=ids),
         *([parts.warning(context, "Warnings", doubted, "ranks-doubts")] if doubted else []),
         *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
         *_maps(context, ranks),
-        *_waiting(context, ranks),
+        *_tables(context, ranks),
         *_worst(context, ranks),
-        *(parts.table_panel(context, table) for table in over_all if table.rows),
         *(_each(context, ranks) if report.ranks else []),
-        lead=_LEAD,
+        lead=f"{_LEAD} {_of_recordings(report)}",
     )
+
+
+def _of_recordings(report: RanksReport) -> str:
+    """Return which program the figures describe, which may be another than on the pages of a single trace."""
+    if any(row.plain_step_ns is not None for row in report.ranks):
+        return "Figures are of the recordings; the pages of a single trace show its program without the profiler."
+    return "Figures are of the recordings."
 
 
 def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
@@ -251,24 +254,15 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
     return panels
 
 
-def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
+def _tables(context: PageContext, ranks: Ranks) -> Iterator[Component]:
+    """Yield all tables except that of each rank; collectives link to the timeline of the rank that came last."""
     report = ranks.report
-    groups, dimensions = groups_table(report, rows=_LISTED), dimensions_table(report, rows=_LISTED)
-    late, met = tables.stragglers(report, rows=_LISTED), tables.meetings(report, rows=_LISTED)
-    of_parts = [each for each in rank_parts.tables(report, rows=_LISTED) if each.table.rows]
-    panels = {
-        leads: [parts.table_panel(context, each.table, f"ranks-{each.id}") for each in of_parts if each.leads == leads]
-        for leads in (True, False)
-    }
-    links = [_at(context.url, ranks, meeting) for meeting in report.meetings[: len(met.rows)]]
-    return [
-        *([parts.table_panel(context, late, "ranks-stragglers")] if late.rows else []),
-        *panels[True],
-        *([parts.table_panel(context, dimensions, "ranks-dimensions")] if dimensions.rows else []),
-        *([parts.table_panel(context, groups, "ranks-communication")] if groups.rows else []),
-        *panels[False],
-        *([parts.table_panel(context, met, "ranks-meetings", links)] if met.rows else []),
-    ]
+    others = tables.other_tables(report, rows=_LISTED, each=0)
+    for table in (*tables.main_tables(report, rows=_LISTED), *(table for _, table in others)):
+        met = report.meetings[: len(table.rows)] if table.id == tables.MEETINGS else ()
+        if table.id != tables.EACH_RANK:
+            links = [_at(context.url, ranks, meeting) for meeting in met]
+            yield parts.table_panel(context, table, table.id and f"ranks-{table.id}", links)
 
 
 def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
@@ -281,12 +275,8 @@ def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
 
 
 def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
-    worth_a_look = looks(ranks.report)
-    return (
-        [parts.panel("Ranks worth a look", *(_look(context, ranks, look) for look in worth_a_look))]
-        if worth_a_look
-        else []
-    )
+    shown = [_look(context, ranks, look) for look in looks(ranks.report)]
+    return [parts.panel("Ranks worth a look", *shown)] if shown else []
 
 
 def _look(context: PageContext, ranks: Ranks, look: Look) -> Component:
@@ -326,7 +316,7 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
 
 
 callbacks = Callbacks()
-callbacks.csv(TABLE)
+callbacks.grids(TABLE)
 
 
 def _ranks(context: PageContext, everything: bool) -> Ranks | None:

@@ -99,7 +99,7 @@ def _ranges(context: PageContext, device: Device) -> Component:
 
 
 callbacks = Callbacks()
-callbacks.csv("steps-table", "steps-ranges")
+callbacks.grids("steps-table", "steps-ranges")
 
 
 @callbacks.leads(Input("steps-chart", "clickData"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import dash
@@ -10,7 +10,7 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, percent, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
@@ -21,7 +21,13 @@ from overlapscope.errors import OverlapscopeError
 MOST_LISTED = 200
 """Maximum number of rows; the choice at the top has all traces."""
 _POLL_MS = 1_000
+_AT_ONCE = 8
+"""Number of traces to request at a time."""
 _TONES: Final[Mapping[str, Tone]] = {"good": "good", "fair": "fair", "poor": "poor"}
+
+
+Summary = TraceSummary | OverlapscopeError | None
+"""Summary of a trace, or the reason why there is none; None until the trace is read."""
 
 
 def layout(context: PageContext) -> Component:
@@ -29,57 +35,95 @@ def layout(context: PageContext) -> Component:
     count = len(context.library.entries())
     if not count:
         return parts.nothing_opened(context.url, reports=bool(context.library.ranks_files()))
-    listed, known_count = _listed(context)
-    more = f" The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
+    known = _known(context)
+    more = f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
     return parts.page(
         "Traces",
         parts.panel(
             plural(count, "trace"),
             dcc.Interval(id="traces-clock", interval=_POLL_MS),
-            dcc.Store(id="traces-known", data=known_count),
-            html.Div(listed, id="traces-listed"),
-            note=f"Each is read while this page is open.{more}",
+            dcc.Store(id="traces-known", data=count_read(known)),
+            html.Div(_listed(context, known), id="traces-listed"),
+            note=more,
         ),
-        lead="What each trace is like, and where to look first.",
+        lead="What each trace loses, the most first.",
     )
 
 
-def _listed(context: PageContext) -> tuple[Component, int]:
-    ids = [entry.id for entry in context.library.entries()[:MOST_LISTED]]
-    url = replace(context.url, other=None, of=None)
-    return listed_traces(context, {id: url.href("overview", trace=id) for id in ids}, "traces-rows", "open")
+def _known(context: PageContext) -> dict[str, Summary]:
+    return summaries(context, [entry.id for entry in context.library.entries()[:MOST_LISTED]])
 
 
-def listed_traces(context: PageContext, hrefs: Mapping[str, str], id: str, link: str) -> tuple[Component, int]:
-    """Return a row for each trace with its verdict as far as known, and the number of verdicts that are known.
+def summaries(context: PageContext, ids: Iterable[str]) -> dict[str, Summary]:
+    """Return the summaries of traces, and request a few traces that are not read yet."""
+    known: dict[str, Summary] = {}
+    for id in ids:
+        # A few at a time, so that reading stops after the user leaves the page.
+        known[id] = context.library.summary(id) if len(known) - count_read(known) < _AT_ONCE else None
+    return known
+
+
+def count_read(known: Mapping[str, Summary]) -> int:
+    """Return the number of traces that are read."""
+    return sum(summary is not None for summary in known.values())
+
+
+def _listed(context: PageContext, known: Mapping[str, Summary]) -> list[Component]:
+    """Return the traces, those that lose most first, with the progress of reading above them."""
+    url, read = replace(context.url, other=None, of=None), count_read(known)
+    worst_first = dict(sorted(known.items(), key=lambda item: _lost(item[1]), reverse=True))
+    listed = list_traces(context, worst_first, lambda id: url.href("overview", trace=id), "traces-rows", "open")
+    progress = parts.progress(f"{read} of {len(known)} read", read / len(known))
+    return [listed] if read == len(known) else [progress, listed]
+
+
+def list_traces(
+    context: PageContext, known: Mapping[str, Summary], href: Callable[[str], str], id: str, link: str
+) -> Component:
+    """Return a row for each trace with its verdict as far as known.
 
     Args:
         context: The page.
-        hrefs: Where each row leads, by id of the trace.
+        known: Summary of each trace, by id.
+        href: Returns the address that a trace's row leads to.
         id: Id of the table's body.
-        link: Text of the link.
+        link: Text of the links.
     """
-    lines, known_count = [], 0
-    for number, trace in enumerate(hrefs):
-        # Request them in turn, so that reading stops after the user leaves the page.
-        summary = context.library.summary(trace) if known_count == number else None
-        known_count += summary is not None
-        lines.append((clean(trace, 120), *_cells(summary)))
-    links: list[Component | None] = [
-        dcc.Link(f"{link} →", href=href, className="timeline-link") for href in hrefs.values()
-    ]
-    columns = (words("trace", flexible=True), words("verdict"), Column("step"), words("", flexible=True))
-    return render.table(Table("", columns, rows(lines)), context.dark, id, links), known_count
+    ends = [dcc.Link(f"{link} →", href=href(trace), className="timeline-link") for trace in known]
+    columns = (
+        Column("trace", number=False, flexible=True, width=150),
+        words("verdict"),
+        Column("step"),
+        Column("lost"),
+        Column("", number=False, flexible=True, width=260),
+    )
+    lines = ((clean(trace, 120), *_cells(summary)) for trace, summary in known.items())
+    return render.table(Table("", columns, rows(lines)), context.dark, id, ends)
 
 
-def _cells(summary: TraceSummary | OverlapscopeError | None) -> tuple[Cell, str, str]:
-    """Return verdict, step and sentence."""
+def _lost(summary: Summary) -> float:
+    """Return the part of its time that a trace loses, as a key to sort by. Traces that are not read come last."""
     if summary is None:
-        return Cell("not read yet", tone="muted"), "", ""
+        return -3
     if isinstance(summary, OverlapscopeError):
-        return Cell("cannot be read", tone="muted"), "", clean(str(summary), 400)
-    level = summary.verdict.level
-    return Cell(level, tone=_TONES.get(level, "muted")), summary.step, clean(summary.verdict.lead, 400)
+        return -2
+    return -1 if summary.verdict.lost is None else summary.verdict.lost
+
+
+def _cells(summary: Summary) -> tuple[Cell, str, str, str]:
+    """Return verdict, step, lost part and sentence."""
+    if summary is None:
+        return Cell("not read yet", tone="muted"), "", "", ""
+    if isinstance(summary, OverlapscopeError):
+        return Cell("cannot be read", tone="muted"), "", "", clean(str(summary), 400)
+    level, lost = summary.verdict.level, summary.verdict.lost
+    tone = _TONES.get(level, "muted")
+    return (
+        Cell(level, tone=tone),
+        summary.step,
+        "" if lost is None else percent(100 * lost),
+        clean(summary.verdict.lead, 400),
+    )
 
 
 callbacks = Callbacks()
@@ -95,7 +139,6 @@ callbacks = Callbacks()
 )
 def look(context: PageContext, ticks: int | None, before: int) -> Any:
     """Return the list again if more verdicts are known."""
-    listed, known_count = _listed(context)
-    is_new = known_count != before
-    done = known_count == min(MOST_LISTED, len(context.library.entries()))
-    return listed if is_new else dash.no_update, known_count, done
+    known = _known(context)
+    read = count_read(known)
+    return dash.no_update if read == before else _listed(context, known), read, read == len(known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import dash
@@ -10,6 +11,7 @@ import dash_mantine_components as dmc
 import msgspec
 from dash import ALL, Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from dash.exceptions import PreventUpdate
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
@@ -26,11 +28,13 @@ from overlapscope.dashboard.opened import DrawnPrediction, WhatIfRequest
 from overlapscope.documents.model import Items, Part, with_code
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import document
-from overlapscope.prediction.interventions import INTERVENTIONS, Intervention
+from overlapscope.prediction.interventions import INTERVENTIONS, Intervention, name_and_argument
 from overlapscope.prediction.result import Estimate, WhatIf
 
 RUNG = "whatif-rung"
 """Type of the buttons that switch on the changes of a rung."""
+CHOICE = "whatif-choice"
+"""Type of the elements that each have the switch of a change."""
 _WORDS = {"good": "faster", "poor": "slower"}
 _SIGNS = {"faster": "✓", "slower": "✕", "no gain": "=", "nothing changed": "=", "not predicted": "?"}
 _ASSUMED = "What the recording does not show. At the upper end of the interval, all of these are wrong."
@@ -195,11 +199,12 @@ def layout(context: PageContext, device: Device) -> Component:
     """Return the switches; callbacks show the prediction."""
     kinds = tuple(INTERVENTIONS.values())
     options = {kind.id: _options(kind, device) for kind in kinds if kind.words.argument}
+    # If the address names no changes, begin with the fix of the first finding that has one.
+    first = next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ())
     config = {
         "trace": context.opened.id,
         "device": device.device,
-        # If the address names no changes, begin with the fix of the first finding that has one.
-        "first": next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ()),
+        "first": first,
         "kinds": [
             {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
         ],
@@ -209,9 +214,16 @@ def layout(context: PageContext, device: Device) -> Component:
     # Beside the button, so that nothing else moves when it appears.
     working = html.Div(id="whatif-working", role="status")
     button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
+    prediction = None
+    with suppress(OverlapscopeError):
+        prediction = _prediction(context.library, _Question(context.opened.id, device.device, first))
+    hidden = _hidden(device, prediction, first)
     switches = html.Fieldset(
         dmc.SimpleGrid(
-            [_choice(kind, options.get(kind.id, [])) for kind in kinds],
+            [
+                html.Div(_choice(kind, options.get(kind.id, [])), id={"type": CHOICE, "id": kind.id}, hidden=is_hidden)
+                for kind, is_hidden in zip(kinds, hidden, strict=True)
+            ],
             cols={"base": 1, "sm": 2, "lg": 3},
             spacing="sm",
         ),
@@ -268,27 +280,33 @@ def _options(kind: Intervention, device: Device) -> list[str]:
     return [name for name in sorted(total, key=lambda name: -total[name]) if name.strip()][:_MOST_OPTIONS]
 
 
-def _choice(kind: Intervention, options: list[str]) -> Component:
-    """Return a switch, with the choice of its argument beside it."""
+def _hidden(device: Device, prediction: DrawnPrediction | None, changes: Sequence[str]) -> list[bool]:
+    """Return whether to hide each switch: unless it is on, that of a change that cannot apply to the recording."""
+    on = {name_and_argument(change)[0] for change in changes}
+    return [
+        kind.id not in on
+        and (
+            not _options(kind, device)
+            if kind.words.argument_required
+            else prediction is not None and kind.id not in prediction.applicable
+        )
+        for kind in INTERVENTIONS.values()
+    ]
+
+
+def _choice(kind: Intervention, options: list[str]) -> list[Component]:
+    """Return a switch, with the choice of its argument below it."""
     name = html.Span([kind.words.title, html.Span(kind.id, className="whatif-id")])
-    impossible = kind.words.argument_required and not options
-    switch = dmc.Switch(
-        id=_switch(kind), label=name, checked=False, disabled=impossible, size="sm", className="whatif-switch"
-    )
+    switch = dmc.Switch(id=_switch(kind), label=name, checked=False, size="sm", className="whatif-switch")
     explained = render.explained(html.Div(switch), kind.meaning, w=340, position="bottom-start", openDelay=200)
     if not kind.words.argument:
-        return html.Div(explained)
+        return [explained]
     choose = dmc.MultiSelect(
         id=_argument(kind),
         data=[{"value": option, "label": clean(option, 80)} for option in options],
         value=[],
-        placeholder="no blocking call here"
-        if not options
-        else "choose"
-        if kind.words.argument_required
-        else "each step",
-        disabled=not options,
-        display="none" if not options and not kind.words.argument_required else None,
+        placeholder="choose" if kind.words.argument_required else "each step",
+        display=None if options else "none",
         searchable=True,
         clearable=True,
         hidePickedOptions=True,
@@ -297,7 +315,7 @@ def _choice(kind: Intervention, options: list[str]) -> Component:
         mt=4,
         **{"aria-label": f"{kind.words.title}: {kind.words.argument.lower()}"},
     )
-    return html.Div([explained, choose])
+    return [explained, choose]
 
 
 def _switch(kind: Intervention) -> str:
@@ -389,21 +407,22 @@ def look(context: PageContext, data: Any, ticks: int | None) -> Any:
     Output("whatif-drawn", "hidden"),
     Output("whatif-choices", "disabled"),
     Output("whatif-best", "disabled"),
+    Output({"type": CHOICE, "id": ALL}, "hidden"),
     Input("whatif-known", "data"),
     prevent_initial_call=True,
 )
 def show(context: PageContext, data: Any) -> Any:
     """Return the prediction."""
-    question = _question(data)
+    question, unknown = _question(data), [dash.no_update] * len(INTERVENTIONS)
     if question is None:
-        return (dash.no_update,) * 6
+        raise PreventUpdate
     try:
         prediction = _prediction(context.library, question)
     except OverlapscopeError as error:
-        return _failed(error), None, None, True, False, False
+        return _failed(error), None, None, True, False, False, unknown
     asked = _asked_about(context, question)
-    if prediction is None or asked.trace is None:
-        return (dash.no_update,) * 6
+    if prediction is None or asked.trace is None or asked.device is None:
+        raise PreventUpdate
     drawn = timelines(asked, prediction, question.changes or ())
     invalid = not prediction.result.replay.valid
     return (
@@ -413,6 +432,7 @@ def show(context: PageContext, data: Any) -> Any:
         drawn is None,
         invalid,
         invalid,
+        _hidden(asked.device, prediction, question.changes or ()),
     )
 
 

@@ -54,8 +54,8 @@ def _held(comparison: ExperimentComparison) -> str:
 
 
 def _tone(comparison: ExperimentComparison) -> Tone:
-    _, failed, unknown = tally(comparison.claims)
-    return "poor" if failed else "fair" if unknown else "good"
+    _, *others = tally(comparison.claims)
+    return "" if any(others) else "good"
 
 
 def _result(comparison: ExperimentComparison) -> str:
