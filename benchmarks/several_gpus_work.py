@@ -79,7 +79,7 @@ def variants(out: Path, name: str, program: str, *, stacks: bool) -> Iterator[Pr
         return out / name / f"{program}-{variant}{kind}.trace.json.gz"
 
     for variant, step in steps.items():
-        plain: list[list[int]] = _of_ranks([times[variant] for times in rounds])
+        plain: list[list[int]] = _changes_on_ranks([times[variant] for times in rounds])
         result = ProgramResult(name, world, program, variant, (*sizes, *chosen[variant]), plain)
         result = msgspec.structs.replace(result, trace=record(trace(variant), step))
         if variant == first:
@@ -95,12 +95,12 @@ def _late(step: Callable[[], object], device: torch.device) -> tuple[list[int], 
 
     While the GPU works, a host may sleep for what launching leaves of the step.
     """
-    launches: list[int] = _of_ranks(launch_ns(step, device))
-    length_ns = min(max(_of_ranks(mean_ns(step, device))) for _ in range(2))
+    launches: list[int] = _changes_on_ranks(launch_ns(step, device))
+    length_ns = min(max(_changes_on_ranks(mean_ns(step, device))) for _ in range(2))
     return launches, (max(0, length_ns - launches[1]) + LATE_SHARE * length_ns) / 1e6
 
 
-def _of_ranks(mine: T) -> list[T]:
+def _changes_on_ranks(mine: T) -> list[T]:
     found: list[T] = [mine] * dist.get_world_size()
     dist.all_gather_object(found, mine)
     return found

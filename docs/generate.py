@@ -19,7 +19,7 @@ from overlapscope.commands import commands, subcommand
 from overlapscope.commands.schema import schema_of, writers
 from overlapscope.documents.model import Text
 from overlapscope.plugins.sql.formats import with_units
-from overlapscope.plugins.sql.tables import OF, TABLES
+from overlapscope.plugins.sql.tables import PROGRAM_WORDS, TABLES
 from overlapscope.render import markdown
 
 HERE = Path(__file__).parent
@@ -211,7 +211,7 @@ def _cell(text: str) -> str:
 def _tables() -> Iterator[str]:
     for table in TABLES.values():
         rows = (f"| `{column.name}` | {column.type} | {_cell(with_units(column))} |" for column in table.columns)
-        summary = f"A row is {table.rows}. Figures are {OF[table.figures]}."
+        summary = f"A row is {table.rows}. Figures are {PROGRAM_WORDS[table.figures]}."
         yield "\n".join(
             [f"## {table.name}", "", summary, "", "| column | type | meaning |", "|---|---|---|", *rows, ""]
         )

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import analyze_trace
 from overlapscope.errors import UsageError
 from overlapscope.inputs import TOLD_OF_A_REPORT, Source, each, read_report, read_trace, read_traces
-from overlapscope.reading import load, look
+from overlapscope.reading import find_traces, load
 from overlapscope.reading.patterns import using
 from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
@@ -173,7 +173,7 @@ def files_of(job: Job) -> list[str]:
         return [trace.source for trace in job.traces]
     files: list[str] = []
     for source in each(job):
-        files += [source.source] if isinstance(source, Trace) else map(str, look(os.fspath(source)).files)
+        files += [source.source] if isinstance(source, Trace) else map(str, find_traces(os.fspath(source)).files)
     return files
 
 

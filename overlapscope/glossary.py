@@ -60,13 +60,13 @@ class GlossaryEntry(Struct, frozen=True):
     """Details."""
 
 
-def explain(asked: str) -> Document:
+def explain(word: str) -> Document:
     """Return all meanings of a word. Raise UsageError if no report uses it."""
-    word = _OTHER_SPELLINGS.get(_plain(asked), _plain(asked))
-    matches = [entry for entry in entries() if _plain(entry.word) == word]
+    entry_word = _OTHER_SPELLINGS.get(_plain(word), _plain(word))
+    matches = [entry for entry in entries() if _plain(entry.word) == entry_word]
     if not matches:
-        hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
-        unknown = f"no report uses the word {asked!r}{hint};"
+        hint = did_you_mean(_plain(word), {_plain(entry.word) for entry in entries()})
+        unknown = f"no report uses the word {word!r}{hint};"
         raise UsageError(
             f"{unknown} `overlapscope explain` lists all words.",
             for_assistants=f"{unknown} explain lists all words for the word `words`.",
@@ -74,7 +74,7 @@ def explain(asked: str) -> Document:
     blocks: list[Block] = []
     for entry in matches:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
-    return Document(asked, tuple(blocks))
+    return Document(word, tuple(blocks))
 
 
 def listing() -> Document:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugin import plugins
-from overlapscope.reading import LIMIT_BYTES, load, load_all, look
-from overlapscope.reading.files import WRITTEN, kind_of, named, place
+from overlapscope.reading import LIMIT_BYTES, find_traces, load, load_all
+from overlapscope.reading.files import WRITTEN, input_path, kind_of, place
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def read_recordings(
         UnreadableTrace: A file can't be read.
     """
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    files = look(paths).files
+    files = find_traces(paths).files
     for path in files:
         if kind_of(path, limit) is not None:
             raise UsageError(f"{path}: is no recording, so it can't be judged by a contract; pass the trace.")
@@ -125,8 +125,8 @@ def read_report(
     from overlapscope.rules.finding import costliest_first
 
     limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    looked = look(paths)
-    files = looked.files
+    found = find_traces(paths)
+    files = found.files
     kinds = {path: kind_of(path, limit) for path in files}
     reports = [_read_written(path, kind) for path, kind in kinds.items() if kind is not None]
     if reports and plain_step_ns is not None:
@@ -144,7 +144,7 @@ def read_report(
         traces=traces,
         findings=tuple(sorted(findings, key=costliest_first)),
         notes=tuple(
-            dict.fromkeys((*looked.notes, *(note for report in reports for note in report.notes), *mixture(traces)))
+            dict.fromkeys((*found.notes, *(note for report in reports for note in report.notes), *mixture(traces)))
         ),
     )
 
@@ -172,8 +172,8 @@ def read_baseline(
     """
     from overlapscope.budgets import baseline
 
-    if kind_of(named(path)) == "baseline":
-        return baseline.from_json(_bytes(named(path)), str(path))
+    if kind_of(input_path(path)) == "baseline":
+        return baseline.from_json(_bytes(input_path(path)), str(path))
     report = read_report([path], limit_bytes=limit_bytes, cache=cache)
     return baseline.of(report, ranges=ranges, allow_predicted=allow_predicted)
 
@@ -207,7 +207,7 @@ def read_ranks_report(path: Path) -> RanksReport:
     from overlapscope.ranks.parts import from_json
 
     again = "write it again with `overlapscope ranks --format json`"
-    return _of_this_version(path, from_json, "ranks", again)
+    return _read_json(path, from_json, "ranks", again)
 
 
 def read_check(path: Path) -> CheckResult:
@@ -216,7 +216,7 @@ def read_check(path: Path) -> CheckResult:
     from overlapscope.budgets.verdicts import CheckResult
 
     again = "write it again with `overlapscope check --format json`"
-    return _of_this_version(path, lambda data: decode(data, CheckResult), "check", again)
+    return _read_json(path, lambda data: decode(data, CheckResult), "check", again)
 
 
 def _read_written(path: Path, kind: str) -> Report:
@@ -229,10 +229,10 @@ def _read_written(path: Path, kind: str) -> Report:
             f"{path}: is {written}, which cannot be compared or judged; name the traces{alternative}."
         )
     again = "analyze its traces again with `overlapscope analyze --format json`"
-    return _of_this_version(path, from_json, "report", again)
+    return _read_json(path, from_json, "report", again)
 
 
-def _of_this_version(path: Path, from_json: Callable[[bytes], _Report], kind: str, again: str) -> _Report:
+def _read_json(path: Path, from_json: Callable[[bytes], _Report], kind: str, again: str) -> _Report:
     """Read a file. Raises UnreadableTrace, with advice, if it can't be read or another version wrote it."""
     import msgspec
 

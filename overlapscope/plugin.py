@@ -216,7 +216,7 @@ def plugins() -> Iterator[Plugin]:
         UsageError: Another package's plugin can't be imported, or is not a `Plugin`.
     """
     yield from built_in()
-    yield from of_other_packages()
+    yield from installed_plugins()
 
 
 @cache
@@ -238,7 +238,7 @@ def observers() -> dict[str, ObserverOption]:
 
 
 @cache
-def of_other_packages() -> tuple[Plugin, ...]:
+def installed_plugins() -> tuple[Plugin, ...]:
     """Return the plugins that other packages register as entry points.
 
     Raises:

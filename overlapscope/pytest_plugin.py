@@ -97,8 +97,8 @@ def overlap(
 
     keys: dict[str, str | None] = {"range": range, "scope": None if scope == "steps" else scope}
     narrowed = {key: value for key, value in keys.items() if value is not None}
-    asked = {_metric(name, limit): (name, limit) for name, limit in limits.items() if limit is not None}
-    budgets = {metric: {argument[:3]: limit, **narrowed} for metric, (argument, limit) in asked.items()}
+    given = {_metric(name, limit): (name, limit) for name, limit in limits.items() if limit is not None}
+    budgets = {metric: {argument[:3]: limit, **narrowed} for metric, (argument, limit) in given.items()}
     if narrowed and not budgets:
         raise ConfigError(f"{_MARKER}: {listed(narrowed)} says where a limit applies, but there is no limit.")
     content = {"budgets": budgets, "skip_steps": skip_steps, "aggregate": aggregate}
@@ -107,7 +107,7 @@ def overlap(
     # Errors name the marker's argument for each metric.
     names: dict[tuple[str, ...], str] = {
         ("budgets", metric, key): argument if key == argument[:3] else key
-        for metric, (argument, _) in asked.items()
+        for metric, (argument, _) in given.items()
         for key in budgets[metric]
     }
     return from_mapping(content, _MARKER, names=names)

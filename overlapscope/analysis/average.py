@@ -375,7 +375,7 @@ def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | No
     whole = [number for number, step in enumerate(steps) if not step.partial]
     judged = judged_by_phase(whole, [step.name for step in steps])
     phases = [
-        _of_phase(phase, steps, batches, judged.get(phase, ()))
+        _phase(phase, steps, batches, judged.get(phase, ()))
         for phase in dict.fromkeys(batch.phase for batch in batches.values())
     ]
     every = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
@@ -388,9 +388,7 @@ def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | No
     )
 
 
-def _of_phase(
-    phase: Phase, steps: Sequence[Period], batches: dict[int, StepBatch], judged: Sequence[int]
-) -> PhaseFigures:
+def _phase(phase: Phase, steps: Sequence[Period], batches: dict[int, StepBatch], judged: Sequence[int]) -> PhaseFigures:
     requests = [batches[number].requests for number in judged]
     known = [count for count in requests if count is not None]
     stated = bool(known) and len(known) == len(requests)

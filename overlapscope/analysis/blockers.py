@@ -109,7 +109,7 @@ def last_blocking(recording: DeviceRecording, launch: I64, until: I64) -> I64:
     calls, rows = recording.trace.runtime_calls, recording.blocking.row
     last = pick(rows, np.searchsorted(calls.start_ns[rows], until, side="left") - 1)
     for thread, which in rows_by(pick(calls.thread, launch)):
-        own = rows[calls.thread[rows] == thread]
-        on_thread = pick(own, np.searchsorted(calls.start_ns[own], until[which], side="left") - 1)
+        thread_rows = rows[calls.thread[rows] == thread]
+        on_thread = pick(thread_rows, np.searchsorted(calls.start_ns[thread_rows], until[which], side="left") - 1)
         last[which] = np.where(on_thread >= 0, on_thread, last[which])
     return last

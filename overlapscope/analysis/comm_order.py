@@ -39,7 +39,7 @@ def by_communicator(recording: DeviceRecording) -> Bool:
     """Select edges between collectives of one group whose wait was made by the launch of the later one.
 
     NCCL runs the collectives of a communicator one after the other. If they are on different streams, it makes the
-    later one's stream wait while the program launches it; such a wait is no wish of the program.
+    later one's stream wait while the program launches it. The program itself did not request such a wait.
 
     Returns:
         Mask of `recording.edges`.
@@ -108,8 +108,8 @@ def awaited(recording: DeviceRecording, stream: int) -> I64:
     """Return how many of a stream's ops must have ended before each op begins, by streams and event waits."""
     ops, edges = recording.timeline.ops, recording.edges
     place = np.full(len(ops), -1, np.int64)
-    own = np.flatnonzero(ops.stream == stream)
-    place[own] = np.arange(len(own))
+    on_stream = np.flatnonzero(ops.stream == stream)
+    place[on_stream] = np.arange(len(on_stream))
     count = np.maximum(place, 0)
     known = edges.take(edges.source >= 0)
     by_stream, level = _levels(recording)
@@ -118,7 +118,7 @@ def awaited(recording: DeviceRecording, stream: int) -> I64:
         following = count.copy()
         np.maximum.at(following, known.held, passed_on)
         following[by_stream] = np.maximum.accumulate(following[by_stream] + level) - level
-        following[own] = place[own]
+        following[on_stream] = place[on_stream]
         if (following == count).all():
             break
         count = following
@@ -246,16 +246,16 @@ def find_comm(recording: DeviceRecording, work: ComputeStreams) -> CommOps:
     within = np.array([PROMPT_NS, QUEUE_NS, SURE_HANDOVER_NS])[last]
     unexplained = start - np.maximum(latest, least) > within
     others = np.where(np.arange(3)[:, None] == last, _ALWAYS, each).max(axis=0)
-    possible = np.maximum(least, np.where(unexplained, latest, others))
+    earliest = np.maximum(least, np.where(unexplained, latest, others))
     # Latency between an op and the next one is no gain.
-    earlier = np.where(unexplained | (possible < latest), np.maximum(start - possible, 0), 0)
+    earlier = np.where(unexplained | (earliest < latest), np.maximum(start - earliest, 0), 0)
     begin, end = ops.start_ns[collectives], ops.end_ns[collectives]
     gain = covered(timeline.compute, begin - earlier, end - earlier) - covered(timeline.compute, begin, end)
 
     launch = ops.launch[op]
     by_host = (last == 0) & ~unexplained
-    blocked = by_host & (possible < issued)
-    blocked &= host_was_blocked(recording, recording.blocking.row, launch, possible, issued)
+    blocked = by_host & (earliest < issued)
+    blocked &= host_was_blocked(recording, recording.blocking.row, launch, earliest, issued)
     causes = (CommCause.LATE_ISSUE, CommCause.BLOCKED_BEHIND, CommCause.WAITING_FOR_INPUT)
     cause = np.array([RANK[each] for each in causes])[last]
     cause[blocked] = RANK[CommCause.HOST_SYNC]

@@ -34,7 +34,7 @@ from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
 from overlapscope.analysis.pieces import CommOps, ExposedComm, ExposedCopies, ExposedOther, IdleTime
-from overlapscope.analysis.plain_step import possible_step
+from overlapscope.analysis.plain_step import step_interval
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, stream_use, together
 from overlapscope.base.grouping import distinct
@@ -141,7 +141,7 @@ def _alone(trace: Trace, causes: Causes, result: Device, windows: Intervals) -> 
         following = np.append(begins[1:], notes.end_ns[causes.steps.row[-1]])[numbers]
         following[-1] = notes.end_ns[causes.steps.row[numbers[-1]]]
         host = union(begins[numbers], np.maximum(following, begins[numbers]))
-    return possible_step(trace, result, launches, host)
+    return step_interval(trace, result, launches, host)
 
 
 def judged_windows(analysis: DeviceAnalysis) -> Intervals:

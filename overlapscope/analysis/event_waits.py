@@ -81,15 +81,15 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     sure = (stream[before] == launching) & (stream[after] < 0) & (event[before] > 0)
     five, before, after, launching = five[sure], before[sure], after[sure], launching[sure]
     events, communicator = np.unique(event[before], return_inverse=True)
-    own = stream_keys(launching >> 32, _FIRST_STREAM + communicator)
+    communicator_streams = stream_keys(launching >> 32, _FIRST_STREAM + communicator)
     groups, number_of_group = np.unique(group[five[:, 2]], return_inverse=True)
     pairs = distinct(number_of_group * len(events) + communicator)
     one_event = np.bincount(pairs // max(len(events), 1), minlength=len(groups)) == 1
     known = np.flatnonzero(one_event[number_of_group] & (group[five[:, 2]] >= 0))
     return NcclWaits(
         row=np.concatenate([before[known], after]),
-        stream=np.concatenate([launching[known], own]),
-        source=np.concatenate([own[known], launching]),
+        stream=np.concatenate([launching[known], communicator_streams]),
+        source=np.concatenate([communicator_streams[known], launching]),
         record=np.concatenate([five[known, 0], five[:, 3]]),
     )
 

@@ -14,9 +14,9 @@ from overlapscope.analysis.graphs import modules_of, sites_of_ops
 from overlapscope.analysis.host import (
     Blocking,
     Sites,
-    of_other_devices,
     sites,
     sites_of_calls,
+    wait_for_other_devices,
 )
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime, Pieces
@@ -237,7 +237,7 @@ def find_stalls(
     calls = trace.runtime_calls
     caused = caused_by_calls(trace, idle.inside(windows))
     elsewhere, start, end = (
-        of_other_devices(trace, timeline)[blocking.row],
+        wait_for_other_devices(trace, timeline)[blocking.row],
         calls.start_ns[blocking.row],
         calls.end_ns[blocking.row],
     )

@@ -78,7 +78,7 @@ def guessed_sources(trace: Trace) -> GuessedSources:
         held[waiting] = np.where(following < part.stop, following, -1)
     held_begins = pick(begins, held, 0)
     item, end, record = np.full((3, len(waits)), -1, np.int64)
-    possible = np.zeros(len(waits), np.int64)
+    candidates = np.zeros(len(waits), np.int64)
     for key, part in parts.items():
         recorded = np.searchsorted(items.call[part], recorded_at) - 1
         # An event that is created once and recorded in every step has older records than the nearest one.
@@ -88,13 +88,13 @@ def guessed_sources(trace: Trace) -> GuessedSources:
         ended = pick(ends, candidate)
         valid = (before >= 0) & pick(launches, candidate, False) & (held >= 0) & (waits.stream != key)
         valid &= (ended <= held_begins) & ((source < 0) | (source == key))
-        possible += valid
+        candidates += valid
         better = valid & (ended > end)
         item[better], end[better] = candidate[better], ended[better]
         # An op before an older record was not recorded by the nearest record call.
         record[better] = np.where(before == recorded, waits.record, -1)[better]
     directly = held_begins - end <= HANDOVER_NS
-    sure = (waits.adjacent | (source >= 0)) & (directly | (possible == 1))
+    sure = (waits.adjacent | (source >= 0)) & (directly | (candidates == 1))
     guessed = np.flatnonzero(item >= 0)
     confidence = np.where(sure, HIGH, LOW).astype(np.int8)
     return GuessedSources(rows[guessed], item[guessed], record[guessed], confidence[guessed])
@@ -226,8 +226,8 @@ class _Walk:
         records = {(source.record, source.lane) for source in sources if source.record >= 0}
         of_blocks = {call: [self._lane_of[key] for key in block.streams] for call, block in blocks.items()}
         records |= {(block.record, of_blocks[call][0]) for call, block in blocks.items() if block.record >= 0}
-        own = {call for call, block in blocks.items() if block.own_ops}
-        launched = self._launched_by(own)
+        for_own_ops = {call for call, block in blocks.items() if block.own_ops}
+        launched = self._launched_by(for_own_ops)
         events = [(record, 0, lane) for record, lane in records]
         events += [(call, 1, row) for row, call in enumerate(self._waits.call.tolist())]
         events += [(call, 2, 0) for call in blocks]
@@ -236,7 +236,7 @@ class _Walk:
                 self._recorded[call, which] = self._reached(which, call)
             elif what == 1:
                 self._wait(call, which, stated.get(which), guessed.get(which))
-            elif call in own:
+            elif call in for_own_ops:
                 self._on_host += [(call, item) for item in launched.get(call, ())]
             else:
                 self._block(call, blocks[call], of_blocks[call])
@@ -387,9 +387,9 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
             before = lanes.last(lane, record)
             if before < 0 or lanes.items.call[before] < 0:
                 continue
-            possible = others[int(sort[before])]
-            behind = int(np.searchsorted(lanes.items.call[possible], wait))
-            if behind < len(possible):
+            candidates = others[int(sort[before])]
+            behind = int(np.searchsorted(lanes.items.call[candidates], wait))
+            if behind < len(candidates):
                 source.append(int(op[before]))
-                held.append(int(op[possible[behind]]))
+                held.append(int(op[candidates[behind]]))
     return np.array(source, np.int64), np.array(held, np.int64)

@@ -98,7 +98,7 @@ def _profilers_own_sync(trace: Trace, sync: Bool) -> int:
     return -1 if frame >= 0 and "synchronize" in trace.python_frames.name(int(frame)) else row
 
 
-def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
+def wait_for_other_devices(trace: Trace, timeline: Timeline) -> Bool:
     """Select calls whose sync record or copy is on other devices only."""
     calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
     elsewhere = np.zeros(len(calls), np.bool_)

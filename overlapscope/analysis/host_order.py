@@ -97,11 +97,11 @@ def _relation(work: _Work, peer: _Work) -> Relation:
     overlaps = _overlaps(work, peer, shifts, first, window) + _overlaps(peer, work, -shifts, first, window)
     if seen > _OVERLAP * np.median(overlaps):
         return Relation.BESIDE
-    apart = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
-    if len(apart) > _CHANCE * len(shifts):
-        changes, took = _handovers(work.begins_ns, peer.begins_ns)
-        moved = [_handovers(first + (work.begins_ns - first + by) % window, peer.begins_ns) for by in apart]
-        alike = [many <= _ALIKE * changes and each <= _ALIKE * took for many, each in moved]
+    disjoint_shifts = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
+    if len(disjoint_shifts) > _CHANCE * len(shifts):
+        changes, delay = _handovers(work.begins_ns, peer.begins_ns)
+        shifted = [_handovers(first + (work.begins_ns - first + by) % window, peer.begins_ns) for by in disjoint_shifts]
+        alike = [many <= _ALIKE * changes and each <= _ALIKE * delay for many, each in shifted]
         if sum(alike) > _CHANCE * len(shifts):
             return Relation.UNKNOWN
     return Relation.TURNS
@@ -119,8 +119,8 @@ def _handovers(begins_ns: I64, peer_begins_ns: I64) -> tuple[int, float]:
     """Return how often two threads alternate, and the mean delay of the more prompt thread."""
     at = np.concatenate([begins_ns, peer_begins_ns])
     order = np.argsort(at, kind="stable")
-    changes, took = np.diff((order < len(begins_ns)).astype(np.int8)), np.diff(at[order])
-    each = min(float(took[changes == to].mean()) for to in (-1, 1) if (changes == to).any())
+    changes, delay = np.diff((order < len(begins_ns)).astype(np.int8)), np.diff(at[order])
+    each = min(float(delay[changes == to].mean()) for to in (-1, 1) if (changes == to).any())
     return int(np.count_nonzero(changes)), each
 
 
@@ -228,13 +228,13 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
     before = np.where(previous < 0, 0, calls.start_ns - free_ns)
     release = np.where(previous < 0, calls.start_ns, EARLIEST_NS)
     handed, maybe = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
-    tied, engine, main = _ties(trace, calls, threads)
+    tied, beside_main, main = _ties(trace, calls, threads)
     ops_ns = [trace.cpu_ops.start_ns[trace.cpu_ops.thread == thread] for thread in threads.tolist()]
     for taker, of_thread in enumerate(calls_of):
         giving = _last_ended(calls, of_thread, free_ns, [calls_of[giver] for giver in tied[taker]])
         for call, other in zip(of_thread[giving >= 0].tolist(), giving[giving >= 0].tolist(), strict=True):
             calls_ns, ended_ns = calls.start_ns[calls_of[int(calls.thread[other])]], int(calls.end_ns[other])
-            if engine[taker] or _silent(ops_ns[taker], calls_ns, int(free_ns[call]), ended_ns):
+            if beside_main[taker] or _silent(ops_ns[taker], calls_ns, int(free_ns[call]), ended_ns):
                 handed[call] = other
                 before[call] = calls.start_ns[call] - ended_ns
                 release[call] = EARLIEST_NS
@@ -275,29 +275,29 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     Returns:
         For each thread, the threads it is tied to, ascending; a mask of autograd's threads; the main thread.
     """
-    engine = among(threads, trace.cpu_ops.thread[trace.cpu_ops.named(is_autograd_node)])
-    xlas = trace.framework == "jax"
-    if xlas:
-        engine = ~among(threads, trace.python_frames.thread)
-    main = _main_thread(trace, calls, threads, engine)
-    engine[main] = False
-    autograds = engine.copy()
+    beside_main = among(threads, trace.cpu_ops.thread[trace.cpu_ops.named(is_autograd_node)])
+    is_jax = trace.framework == "jax"
+    if is_jax:
+        beside_main = ~among(threads, trace.python_frames.thread)
+    main = _main_thread(trace, calls, threads, beside_main)
+    beside_main[main] = False
+    autograds = beside_main.copy()
     autograds[main] = True
     tied: list[list[int]] = [[] for _ in range(len(threads))]
     has_ops = bool((trace.cpu_ops.thread == threads[main]).any())
     for (first, second), relation in relations(trace, threads.tolist()).items():
-        may_depend = relation == Relation.UNKNOWN or (xlas and bool(engine[first] or engine[second]))
+        may_depend = relation == Relation.UNKNOWN or (is_jax and bool(beside_main[first] or beside_main[second]))
         both = may_depend and bool(autograds[first] and autograds[second])
         for taker, giver in ((first, second), (second, first)):
             if relation == Relation.TURNS or both or (may_depend and taker == main and has_ops):
                 tied[taker].append(giver)
-    return tied, engine, main
+    return tied, beside_main, main
 
 
-def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
+def _main_thread(trace: Trace, calls: Calls, threads: I64, beside_main: Bool) -> int:
     """Return the thread of the steps; without steps, the thread with the most calls, preferably not autograd's."""
     steps = trace.annotations.thread[is_step(trace.annotations)]
     stepping = np.flatnonzero(among(threads, steps))
     if len(stepping):
         return int(stepping[0])
-    return int(np.lexsort((-np.bincount(calls.thread), engine))[0])
+    return int(np.lexsort((-np.bincount(calls.thread), beside_main))[0])

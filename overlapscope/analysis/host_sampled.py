@@ -139,8 +139,8 @@ def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:
     If torch has more threads than CPUs, its threads take the CPU from one another in ops, so that the ops are to blame.
     """
     facts = activity.facts
-    own = cpus_to_match(activity) is not None and not _exceeds_own_threads(facts, facts.run_queue_ns)
-    return (IdleCause.PYTHON, IdleCause.DISPATCH) if own else WORK
+    torch_competes = cpus_to_match(activity) is not None and not _exceeds_other_threads(facts, facts.run_queue_ns)
+    return (IdleCause.PYTHON, IdleCause.DISPATCH) if torch_competes else WORK
 
 
 def beside_others(activity: HostActivity) -> bool:
@@ -151,13 +151,13 @@ def beside_others(activity: HostActivity) -> bool:
     waited_ns = activity.facts.run_queue_ns
     if waited_ns is None:
         return False
-    return _exceeds_own_threads(activity.facts, waited_ns - (activity.facts.throttled_ns or 0))
+    return _exceeds_other_threads(activity.facts, waited_ns - (activity.facts.throttled_ns or 0))
 
 
-def _exceeds_own_threads(facts: SystemFacts, waited_ns: int | None) -> bool:
+def _exceeds_other_threads(facts: SystemFacts, waited_ns: int | None) -> bool:
     """Return whether the process's other threads ran for less than half of some time; False if that is unknown."""
-    own_ns = facts.other_threads_cpu_ns
-    return waited_ns is not None and own_ns is not None and 2 * own_ns < waited_ns
+    other_threads_ns = facts.other_threads_cpu_ns
+    return waited_ns is not None and other_threads_ns is not None and 2 * other_threads_ns < waited_ns
 
 
 @kept()

@@ -13,7 +13,7 @@ from overlapscope.analysis.host_order import find_calls
 from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.grouping import among, group_starts
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, of_stream_key, stream_keys
+from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, split_stream_key, stream_keys
 
 _STAGED_BYTES = 64 << 10
 """Size up to which an upload from pageable memory returns once it is staged (CUDA Runtime API)."""
@@ -79,7 +79,7 @@ def find_blocks(trace: Trace, streams: tuple[int, ...], *, strictest: bool) -> d
     synchronises, frees = call_kinds.synchronises(runtime)[blocking], frees_memory(runtime)[blocking]
     whole = waits_for_device(runtime)[blocking] | frees
     stream, device, events = stated_streams(trace, blocking), _stated_devices(trace, blocking), _stated_events(trace)
-    devices = {key: of_stream_key(key)[0] for key in streams}
+    devices = {key: split_stream_key(key)[0] for key in streams}
     one_device = len(set(devices.values())) == 1 and not _sync_elsewhere(trace, blocking[device < 0])
     unambiguous = len(streams) == 1 and not len(trace.syncs) and one_device
     blocks: dict[int, Block] = {}

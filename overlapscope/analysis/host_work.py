@@ -55,7 +55,7 @@ class HostWork(Struct, frozen=True, eq=False):
     dispatch: Intervals
 
 
-class _OfThread(Struct, frozen=True, eq=False):
+class _ThreadWork(Struct, frozen=True, eq=False):
     """Activity of one thread by itself."""
 
     busy: Intervals
@@ -66,17 +66,17 @@ class _OfThread(Struct, frozen=True, eq=False):
 
 def work_of(trace: Trace, thread: int, companion: int) -> HostWork:
     """Return the activity of a launching thread; that of its companion where the thread itself shows none."""
-    own = _of_thread(trace, thread)
+    main = _work_of_thread(trace, thread)
     pauses = gc_pauses(trace)
     pause = on_thread(pauses, thread)
     if companion == thread:
-        rest, cpu_ops, dispatch = own.busy, own.cpu_ops, own.dispatch
+        rest, cpu_ops, dispatch = main.busy, main.cpu_ops, main.dispatch
     else:
-        other = _of_thread(trace, companion)
-        rest = join(own.busy, other.busy)
-        cpu_ops = join(own.cpu_ops, subtract(other.cpu_ops, own.busy))
-        dispatch = join(own.dispatch, subtract(other.dispatch, own.busy))
-        pause = join(pause, subtract(on_thread(pauses, companion), own.busy))
+        other = _work_of_thread(trace, companion)
+        rest = join(main.busy, other.busy)
+        cpu_ops = join(main.cpu_ops, subtract(other.cpu_ops, main.busy))
+        dispatch = join(main.dispatch, subtract(other.dispatch, main.busy))
+        pause = join(pause, subtract(on_thread(pauses, companion), main.busy))
     elsewhere = subtract(union(pauses.start_ns, pauses.end_ns), rest)
     return HostWork(pause, elsewhere, cpu_ops, dispatch)
 
@@ -194,13 +194,13 @@ def _cpu_work(trace: Trace) -> HostEvents:
 
 
 @kept()
-def _of_thread(trace: Trace, thread: int) -> _OfThread:
+def _work_of_thread(trace: Trace, thread: int) -> _ThreadWork:
     ops, calls = trace.cpu_ops, trace.runtime_calls
     inside_ops, inside_calls = on_thread(ops, thread), on_thread(calls, thread)
     work = _cpu_work(trace)
     cpu_ops = on_thread(work, thread)
     dispatch = join(subtract(inside_ops, _in_python(trace, thread)), inside_calls, _between_nodes(trace, thread))
-    return _OfThread(join(inside_ops, inside_calls), cpu_ops, dispatch)
+    return _ThreadWork(join(inside_ops, inside_calls), cpu_ops, dispatch)
 
 
 def _in_python(trace: Trace, thread: int) -> Intervals:

@@ -18,7 +18,7 @@ from overlapscope.analysis.host_waits import awaited_streams
 from overlapscope.base.columns import I64, Columns, pick
 from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import GpuOps, Kind, Trace, of_stream_key, stream_keys
+from overlapscope.trace.model import GpuOps, Kind, Trace, split_stream_key, stream_keys
 
 
 class LaneItems(Columns, frozen=True):
@@ -54,7 +54,7 @@ class ItemLanes(Struct, frozen=True, eq=False):
     @property
     def streams(self) -> tuple[tuple[int, int], ...]:
         """Device and stream of each lane."""
-        return tuple(map(of_stream_key, self.keys))
+        return tuple(map(split_stream_key, self.keys))
 
     def count(self, lane: int, call: int) -> int:
         """Return the number of items launched on a lane before a runtime call."""

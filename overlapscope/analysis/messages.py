@@ -59,7 +59,7 @@ def bytes_of_type(dtype: str) -> int:
 
 def element_bytes(recorded: Collectives, names: Sequence[str]) -> I64:
     """Return the size of an element of each message; -1 where unknown."""
-    return _of_texts(recorded.dtype, names, bytes_of_type)
+    return _from_texts(recorded.dtype, names, bytes_of_type)
 
 
 def message_bytes(recorded: Collectives, names: Sequence[str]) -> I64:
@@ -78,9 +78,9 @@ def reaches_all(recorded: Collectives, names: Sequence[str]) -> I64:
     size = recorded.group_size.astype(np.int64)
     reaches = np.ones(len(size), np.int64)
     for parts, elements in ((recorded.parts_in, recorded.elements_in), (recorded.parts_out, recorded.elements_out)):
-        least = _of_texts(parts, names, lambda text: min(_split(text), default=-1))
-        count = _of_texts(parts, names, lambda text: len(_split(text)))
-        even = _of_texts(parts, names, lambda text: int(text == "[]")) == 1
+        least = _from_texts(parts, names, lambda text: min(_split(text), default=-1))
+        count = _from_texts(parts, names, lambda text: len(_split(text)))
+        even = _from_texts(parts, names, lambda text: int(text == "[]")) == 1
         unknown = np.where(even, elements < 0, count != size) | (size < 1)
         all_sides = np.where(unknown, -1, np.where(even, elements >= size, least > 0))
         reaches = np.where((reaches == 0) | (all_sides == 0), 0, np.minimum(reaches, all_sides))
@@ -90,14 +90,14 @@ def reaches_all(recorded: Collectives, names: Sequence[str]) -> I64:
 def has_splits(recorded: Collectives, names: Sequence[str]) -> Bool:
     """Return a mask of the collectives that were called with split sizes."""
     sides = (recorded.parts_in, recorded.parts_out)
-    one, other = (_of_texts(parts, names, lambda text: int(text not in {"", "[]"})) == 1 for parts in sides)
+    one, other = (_from_texts(parts, names, lambda text: int(text not in {"", "[]"})) == 1 for parts in sides)
     given: Bool = one | other
     return given
 
 
 def split_rows(parts: I32, names: Sequence[str]) -> I64:
     """Return the sum of split sizes, which are rows of a tensor; -1 without any, or if PyTorch shortened the list."""
-    return _of_texts(parts, names, lambda text: sum(_split(text)) if _split(text) else -1)
+    return _from_texts(parts, names, lambda text: sum(_split(text)) if _split(text) else -1)
 
 
 def _split(text: str) -> list[int]:
@@ -105,7 +105,7 @@ def _split(text: str) -> list[int]:
     return [int(part) for part in parts[1].split(", ")] if parts else []
 
 
-def _of_texts(ids: I32, names: Sequence[str], figure: Callable[[str], int]) -> I64:
+def _from_texts(ids: I32, names: Sequence[str], figure: Callable[[str], int]) -> I64:
     """Return a figure of the text of each row; -1 where there is no text."""
     distinct, which = np.unique(ids, return_inverse=True)
     figures = np.array([figure(names[text]) if text >= 0 else -1 for text in distinct.tolist()], np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import Blocking, find_blocking, of_other_devices
+from overlapscope.analysis.host import Blocking, find_blocking, wait_for_other_devices
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
 from overlapscope.base.grouping import among, rows_by
@@ -144,7 +144,7 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
     host and device times can't be compared then.
     """
     calls = trace.runtime_calls
-    waits = blocking.waits[~of_other_devices(trace, timeline)[blocking.waits]]
+    waits = blocking.waits[~wait_for_other_devices(trace, timeline)[blocking.waits]]
     dropped = find_unanswered(trace).dropped
     if not (timeline.ops.launch >= 0).any():
         waits, dropped = waits[:0], dropped[:0]

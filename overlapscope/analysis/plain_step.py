@@ -167,7 +167,7 @@ _FEWEST_LAUNCHES = 20
 """Minimum number of launch calls for a quantile; of fewer, the longest is used."""
 
 
-def possible_step(trace: Trace, device: Device, launches: I64, host: Intervals) -> StepRange | None:
+def step_interval(trace: Trace, device: Device, launches: I64, host: Intervals) -> StepRange | None:
     """Return the interval of a step without the profiler.
 
     Recording costs no event more than the whole of a quick launch call as recorded, on the same machine. So the step is

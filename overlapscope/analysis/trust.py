@@ -234,7 +234,7 @@ def _activity(trace: Trace) -> Check:
             {*GPU_OPS, "calls", "syncs", "clocks"},
         )
     recorder = recorder_by_id(trace.recorder)
-    said = " ".join(f'"{as_recorded(clean(text))}"' for text in trace.warnings)
+    warnings = " ".join(f'"{as_recorded(clean(text))}"' for text in trace.warnings)
     gpus = as_recorded(clean(listed(sorted(set(trace.device_names.values())), 3)))
     why = (
         f"The file names {gpus}, but has no GPU events. If the program uses it, record with {recorder.gpu_activity}. "
@@ -244,7 +244,7 @@ def _activity(trace: Trace) -> Check:
     )
     return Check.fail(
         "gpu-activity",
-        f"{why}{f'{recorder.name} itself says: {said} ' if said else ''}Overlap cannot be measured.",
+        f"{why}{f'{recorder.name} itself says: {warnings} ' if warnings else ''}Overlap cannot be measured.",
         # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )

@@ -18,7 +18,7 @@ _ENDS = (signal.SIGTERM, signal.SIGHUP)
 WAITS: Final = "reading it waits for data that may never come"
 
 
-def of_user(on_mac: str, variable: str, elsewhere: str) -> Path | None:
+def user_folder(on_mac: str, variable: str, elsewhere: str) -> Path | None:
     """Return our folder in this user's home; None if this user has no home.
 
     On macOS it is below `Library/on_mac`. Elsewhere it is below the folder that a variable of the XDG base directory

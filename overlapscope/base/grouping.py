@@ -84,10 +84,10 @@ def among(values: Column, wanted: Column | Sequence[int]) -> Bool:
         return np.zeros(len(values), np.bool_)
     low, high = int(known[0]), int(known[-1])
     if _is_dense(low, high, len(values) + len(known)):
-        possible = (values >= low) & (values <= high)
+        in_range = (values >= low) & (values <= high)
         found = mask_of(known - low, high - low + 1)
-        possible[possible] = found[values[possible].astype(np.int64) - low]
-        return possible
+        in_range[in_range] = found[values[in_range].astype(np.int64) - low]
+        return in_range
     found_at: Bool = pick(known, np.searchsorted(known, values), low) == values
     return found_at
 

@@ -22,7 +22,7 @@ _blocks: list[tuple[int, int]] = []
 """The system's limits on this process without any block of `at_most`, once for each block that has not ended."""
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Return freed memory to the system. glibc keeps free memory that lies between pieces in use.
 
     After reading and analyzing a trace of 1 GB, this frees 200 MB in some milliseconds.

@@ -33,8 +33,8 @@ class Registry(Mapping[str, T]):
         others: Mapping[str, str] | None = None,
     ) -> None:
         places = {id: f"{id.replace('-', '_')}:{name}" for id in ids} | dict(elsewhere or {})
-        own = {id: f"{package}.{place}" for id, place in places.items()}
-        self._places = own | {id: place for id, place in (others or {}).items() if id not in own}
+        in_package = {id: f"{package}.{place}" for id, place in places.items()}
+        self._places = in_package | {id: place for id, place in (others or {}).items() if id not in in_package}
         self._loaded: dict[str, T] = {}
 
     def __getitem__(self, id: str) -> T:

@@ -279,28 +279,28 @@ def listed(things: Iterable[object], most: int | None = None) -> str:
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
-def did_you_mean(asked: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for use in a sentence, or an empty text."""
     import difflib
 
-    close = difflib.get_close_matches(asked, list(names), n=1)
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 # -- Names that a user asks for ---
 
 
-def check_known(source: str, what: str, asked: str, existing: Collection[str], *, none: str = "none") -> None:
+def check_known(source: str, what: str, name: str, existing: Collection[str], *, none: str = "none") -> None:
     """Check that a name exists; `what` is the kind of thing, and `none` describes a trace without any.
 
     Raises:
         NotInTrace: The name does not exist; the message lists the names that do.
     """
-    if asked in existing:
+    if name in existing:
         return
-    names = [clean(name, 80) for name in existing]
-    hint = did_you_mean(asked, existing)
-    raise NotInTrace(f"{source}: there is no {what} {asked!r}{hint}; {what}s: {listed(names, 20) or none}.")
+    names = [clean(each, 80) for each in existing]
+    hint = did_you_mean(name, existing)
+    raise NotInTrace(f"{source}: there is no {what} {name!r}{hint}; {what}s: {listed(names, 20) or none}.")
 
 
 def check_device(source: str, device: int | None, devices: Collection[int]) -> None:

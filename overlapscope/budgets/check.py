@@ -192,15 +192,15 @@ class Job:
             message = differ or "The traces were made where the baseline was made."
             status: Status = "fail" if differ else "pass"
             yield Judgement(
-                _of_all("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
+                _overall_verdict("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
             )
         for obstacle in (*mixed(self.report), *self._obstacles):
-            yield Judgement(of_obstacle(obstacle, allowed=self._settings.allow_missing))
+            yield Judgement(obstacle_verdict(obstacle, allowed=self._settings.allow_missing))
         for budget, rulings in self._judged():
             verdict = combine(self.report, budget, rulings, fail_level=self._settings.fail_level)
             yield Judgement(verdict, budget, tuple(rulings))
         if self._settings.verdict:
-            yield Judgement(_of_verdict(self.report))
+            yield Judgement(_verdict_on_report(self.report))
         for rule in self._settings.forbid:
             yield Judgement(judge_rule(self.report, rule, self._settings, self._absent, self._exemptions))
 
@@ -266,13 +266,13 @@ class Job:
         return f"the baseline was made elsewhere ({self._elsewhere})" if self._elsewhere else ""
 
 
-def of_obstacle(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
+def obstacle_verdict(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
     """Return the verdict that something can't be judged. `allowed`: whether that passes."""
     counts = obstacle.metric == "program" or not allowed
-    return _of_all(obstacle.name, obstacle.metric, "unknown", None, obstacle.sentence, counts=counts)
+    return _overall_verdict(obstacle.name, obstacle.metric, "unknown", None, obstacle.sentence, counts=counts)
 
 
-def _of_all(
+def _overall_verdict(
     budget: str,
     metric: str,
     status: Status,
@@ -298,14 +298,14 @@ def _of_all(
     )
 
 
-def _of_verdict(report: Report) -> BudgetVerdict:
+def _verdict_on_report(report: Report) -> BudgetVerdict:
     """Return the verdict on the report's verdicts, of which the worst decides."""
     verdicts = sorted(map(_verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
     worst = verdicts[0]
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
     message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
-    verdict = _of_all("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
+    verdict = _overall_verdict("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
     return replace(verdict, note=worst.level)
 
 
@@ -442,7 +442,7 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
     rule = RULES.get(verdict.metric)
     if rule is not None:
         return Explanation(
-            verdict, explanation(rule.id).summary.rstrip("."), *_of_rule(report, verdict, by_default=by_default)
+            verdict, explanation(rule.id).summary.rstrip("."), *_rule_limit(report, verdict, by_default=by_default)
         )
     meaning = {
         "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
@@ -456,7 +456,7 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
     return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
 
 
-def _of_rule(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tuple[str, str]:
+def _rule_limit(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tuple[str, str]:
     """Return the limit of a forbidden rule and how it is judged."""
     allowed = "no finding is allowed"
     if by_default:

@@ -25,15 +25,19 @@ from overlapscope.trace.lost import FIGURES, Part, part_words
 COMMON_PCT: Final = 50.0
 """Minimum percentage of common kernel launches for two recordings to be of the same program, if their scripts' names
 are unknown."""
-COMMON_PCT_OF_ONE: Final = 20.0
-COMMON_PCT_OF_TWO: Final = 80.0
+COMMON_PCT_SAME_SCRIPT: Final = 20.0
+"""The same for recordings of scripts with the same name."""
+COMMON_PCT_OTHER_SCRIPT: Final = 80.0
+"""The same for recordings of scripts with different names."""
 _FAMILIES_PCT: Final = 80.0
 """Minimum percentage of launches of common families of kernels that is enough, too."""
 _MATMUL = re.compile(r"gemm|gemv|cutlass|xmma|splitk|cublas|nvjet|wgmma|Cijk|conv|wgrad|dgrad|winograd", re.IGNORECASE)
-"""Kernels of libraries that choose another one for another GPU or size."""
+"""Kernels of matrix products and convolutions, whose libraries choose another one for another GPU or size."""
 _NUMBER = re.compile(r"\d+")
 _KERNELS = 24
+"""Maximum number of kernels that identify a program."""
 _NAME = 200
+"""Maximum length of a kernel's name."""
 _DIGITS = 4
 """Number of decimals of percentages."""
 _LISTED = 80
@@ -170,7 +174,7 @@ def other_program(program: ProgramIdentity, here: ProgramIdentity, what: str) ->
     scripts = f"job {clean(program.job or '', 80)}, here {clean(here.job or '', 80)}"
     evidence = [scripts] if named and here.job != program.job else []
     if here.kernels and program.kernels:
-        least_pct = COMMON_PCT_OF_TWO if evidence else COMMON_PCT_OF_ONE if named else COMMON_PCT
+        least_pct = COMMON_PCT_OTHER_SCRIPT if evidence else COMMON_PCT_SAME_SCRIPT if named else COMMON_PCT
         common_pct = _common_pct(program.kernels, here.kernels)
         of_families = _common_pct(_families(program.kernels), _families(here.kernels))
         if common_pct >= least_pct or of_families >= _FAMILIES_PCT:

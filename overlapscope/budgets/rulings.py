@@ -60,7 +60,7 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     return tuple(reason for reason in reasons[:MOST] if reason.time_ns >= least)
 
 
-def of_finding(finding: Finding, place: str) -> FailureReason:
+def finding_reason(finding: Finding, place: str) -> FailureReason:
     """Return a finding as a reason. Its time is of an average step; `place` is empty if there is only one."""
     where = finding.where
     return FailureReason(
@@ -332,7 +332,7 @@ def judge_rule(
         more_is_better=False,
         message=_message(report, rule, worst, findings, settings.forbid_floor_pct),
         parts=tuple(ruling.part for ruling in rulings),
-        reasons=tuple(of_finding(finding, _where(report, finding)) for finding in findings),
+        reasons=tuple(finding_reason(finding, _where(report, finding)) for finding in findings),
         exception=(worst.exception or None) if worst.status in ("accepted", "fail") else None,
         unknown_because=worst.sentence if worst.status == "unknown" else UNSET,
         counts=counts(worst.status, "error", settings.fail_level, allow_missing=settings.allow_missing),

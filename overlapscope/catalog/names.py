@@ -62,12 +62,8 @@ def _translated(words: _DeviceWords, text: str) -> str:
 
 
 def _words_for(devices: Iterable[str | None]) -> _DeviceWords | None:
-    matched = [_of(name) for name in devices]
-    return matched[0] if matched and all(other is matched[0] for other in matched) else None
-
-
-def _of(name: str | None) -> _DeviceWords | None:
-    return next((words for words in _WORDS if name is not None and words.named.fullmatch(name)), None)
+    matched = {next((words for words in _WORDS if words.named.fullmatch(name or "")), None) for name in devices}
+    return matched.pop() if len(matched) == 1 else None
 
 
 # -- Ops ---------------------------------------------------------------------------------------------

@@ -179,17 +179,17 @@ def add_output(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup) -
 def recording_options(args: argparse.Namespace) -> Options:
     """Return the options of the recording. Raises UsageError for a contradiction between two of them."""
     args.observers = tuple(name for name in observers() if getattr(args, f"observer {name}"))
-    asked = {field.name: getattr(args, field.name) for field in fields(Options)}
-    by_steps = all(asked[name] is None for name in ("delay_s", "duration_s", "capture_range"))
+    given = {field.name: getattr(args, field.name) for field in fields(Options)}
+    by_steps = all(given[name] is None for name in ("delay_s", "duration_s", "capture_range"))
     if args.whole:
         for flag, metavar, *_ in _WINDOWS[:-1]:
             if getattr(args, _dest(flag, metavar)) is not None:
                 raise UsageError(f"--whole and {flag} both choose what is recorded; use only one of them.")
-        return Options(**asked | {"wait": 0, "warmup": 0, "plain_steps": 0})
+        return Options(**given | {"wait": 0, "warmup": 0, "plain_steps": 0})
     defaults = {
         "wait": DEFAULTS.wait if by_steps else 0,
         "warmup": DEFAULTS.warmup,
         "active": DEFAULTS.active if by_steps and args.slow_step is None else None,
         "plain_steps": DEFAULTS.plain_steps,
     }
-    return Options(**asked | {name: default for name, default in defaults.items() if asked[name] is None})
+    return Options(**given | {name: default for name, default in defaults.items() if given[name] is None})

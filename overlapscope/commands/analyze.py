@@ -68,17 +68,17 @@ class AnalyzeCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.traces)
-        from overlapscope.reading import look
+        from overlapscope.reading import find_traces
 
-        looked = look(args.traces)
-        count = len(looked.files)
+        found = find_traces(args.traces)
+        count = len(found.files)
         if count > _MOST_TRACES:
             raise UsageError(
                 f"{count:,} traces are too many for one report, which has a section for each of {_MOST_TRACES:,} at "
                 "most; compare them with `overlapscope ranks`, or name fewer, as in 'DIRECTORY/rank1*'."
             )
         with _activity(count) as now:
-            traces, unread = _read(args, looked.files, now)
+            traces, unread = _read(args, found.files, now)
             analyses, scope = _analyze(args, traces, now)
             from msgspec.structs import replace
 
@@ -87,7 +87,7 @@ class AnalyzeCommand:
 
             now(f"looking for savings in {count:,} traces")
             report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
-        report = replace(report, notes=(*looked.notes, *unread, *report.notes))
+        report = replace(report, notes=(*found.notes, *unread, *report.notes))
         page = Page(report, scope=scope, verbose=args.verbose, sampled=sampled_hosts(analyses))
         present(report, lambda: _document(page, analyses, args), args, verbose=args.verbose)
         return DONE
@@ -115,9 +115,9 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
         UnreadableTrace: A file that the user named can't be read, or no file can.
     """
     from overlapscope.reading import load
-    from overlapscope.reading.files import named
+    from overlapscope.reading.files import input_path
 
-    limit, named_files = size_limit(args), {*map(named, args.traces)}
+    limit, named_files = size_limit(args), {*map(input_path, args.traces)}
     options = {"limit_bytes": limit, "cache": args.cache, "steps_by": args.steps_by, "captures": args.capture}
     traces: list[Trace] = []
     unread: dict[Path, UnreadableTrace] = {}

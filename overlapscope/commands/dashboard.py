@@ -59,11 +59,11 @@ class DashboardCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         require_packages()
-        from overlapscope.reading.files import named
+        from overlapscope.reading.files import input_path
 
         base = args.base_path.strip("/")
         server, url = launch(
-            [named(trace) for trace in args.traces],
+            [input_path(trace) for trace in args.traces],
             host=args.host,
             port=args.port,
             base=f"/{base}/" if base else "/",
@@ -71,7 +71,7 @@ class DashboardCommand:
             cache=args.cache,
             upload_bytes=args.max_upload,
             compare=args.compare,
-            chosen={page: asked for page in with_data() if (asked := getattr(args, page)) is not None},
+            chosen={page: choice for page in with_data() if (choice := getattr(args, page)) is not None},
         )
         tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:

@@ -29,7 +29,7 @@ class ExplainCommand:
         from overlapscope import glossary
         from overlapscope.render import terminal
 
-        asked = " ".join(args.word)
-        document = glossary.explain(asked) if asked else glossary.listing()
+        word = " ".join(args.word)
+        document = glossary.explain(word) if word else glossary.listing()
         write(terminal.to_stream(document, sys.stdout), None)
         return DONE

@@ -67,7 +67,7 @@ def _join(args: argparse.Namespace) -> RanksReport:
     from overlapscope.ranks.join import report_on
     from overlapscope.ranks.reduced import ReducedRank
     from overlapscope.ranks.result import Unreadable
-    from overlapscope.reading import look
+    from overlapscope.reading import find_traces
 
     locations = expand_urls(args.sources)
     limit = size_limit(args)
@@ -83,7 +83,8 @@ def _join(args: argparse.Namespace) -> RanksReport:
                 ranks += outcome
             advance(unreadable)
     report = report_on(ranks, expected=args.expect)
-    return replace(report, notes=(*look(source for source in args.sources if "://" not in source).notes, *report.notes))
+    found = find_traces(source for source in args.sources if "://" not in source)
+    return replace(report, notes=(*found.notes, *report.notes))
 
 
 def _document(report: RanksReport, args: argparse.Namespace) -> Document:

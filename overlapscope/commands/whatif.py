@@ -43,7 +43,7 @@ class JobPredictor(Protocol):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options."""
 
-    def run(self, asked: list[str], args: argparse.Namespace) -> int:
+    def run(self, interventions: list[str], args: argparse.Namespace) -> int:
         """Predict with these interventions, print the result, and return the exit code."""
 
 
@@ -91,20 +91,20 @@ class WhatifCommand:
         add_analysis(rare)
 
     def run(self, args: argparse.Namespace) -> int:
-        asked = list(dict.fromkeys(args.interventions or ()))
-        if args.best and asked:
+        interventions = list(dict.fromkeys(args.interventions or ()))
+        if args.best and interventions:
             from overlapscope.prediction.interventions import name_and_argument
 
-            name, _ = name_and_argument(asked[0])
+            name, _ = name_and_argument(interventions[0])
             raise UsageError(f"--best finds the changes itself; leave out --best or --{name}.")
         for output in (args.output, args.timeline):
             check_output(output, force=args.force, inputs=(*args.traces, args.calibration))
         if args.timeline is not None and args.output is not None and same_file(args.timeline, args.output):
             raise UsageError(f"{args.output}: is the output of both report and timeline; name two files.")
         if (predictor := _predictor_of_ranks(args)) is not None:
-            return predictor.run(asked, args)
-        prediction = _predict(asked, args)
-        result, offers = prediction.result, not (asked or args.best)
+            return predictor.run(interventions, args)
+        prediction = _predict(interventions, args)
+        result, offers = prediction.result, not (interventions or args.best)
         present(result, lambda: _document(result, offers=offers), args, verbose=args.verbose)
         if prediction.expected is None:
             return NOT_PREDICTED
@@ -175,17 +175,17 @@ def _add(parser: argparse._ArgumentGroup, intervention: InterventionWords) -> No
     )
 
 
-def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
+def _predict(interventions: list[str], args: argparse.Namespace) -> Prediction:
     from overlapscope.inputs import read_calibration, read_trace
     from overlapscope.prediction.interventions import check_names
     from overlapscope.prediction.predict import best, predict
 
     trace = read_trace(args.traces[0], limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by)
-    check_names(trace, asked)
+    check_names(trace, interventions)
     calibration = read_calibration(args.calibration, trace, device=args.device)
     if args.best:
         return best(trace, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
-    return predict(trace, asked, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
+    return predict(trace, interventions, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
 
 
 def _document(result: WhatIf, *, offers: bool) -> Document:

@@ -311,7 +311,7 @@ def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Itera
 
 
 def _new(new: TransferGroup) -> Promise:
-    """Return the loss that a group is which the contract doesn't have."""
+    """Return the loss for a new group, which the contract doesn't have."""
     pageable = ", from pageable memory" if new.memory == "pageable" else ""
     return Promise(
         result="lost",

@@ -13,7 +13,7 @@ from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets import gate
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.check import check, of_obstacle
+from overlapscope.budgets.check import check, obstacle_verdict
 from overlapscope.budgets.config import rule_named
 from overlapscope.budgets.gate import (
     Obstacle,
@@ -142,7 +142,7 @@ def _judged(
         verdicts += _verdicts(kept, Subject(source=trace.source, rank=trace.rank) if recordings[1:] else Subject())
     if settings.allow_missing:
         verdicts = [replace(verdict, counts=verdict.status == "fail") for verdict in verdicts]
-    return promises, [*(of_obstacle(each, allowed=settings.allow_missing) for each in obstacles), *verdicts]
+    return promises, [*(obstacle_verdict(each, allowed=settings.allow_missing) for each in obstacles), *verdicts]
 
 
 def judge(
@@ -175,17 +175,17 @@ def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:
     promised = any(transfer.promised for transfer in contract.transfers)
     gone = sum(promise.part == "amount" and promise.value == 0 for promise in promises)
     with_data = any(transfer.bytes > SMALL_BYTES for transfer in contract.transfers)
-    return (promised and not any(map(_of_overlap, promises))) or (with_data and gone == len(contract.transfers))
+    return (promised and not any(map(_is_about_overlap, promises))) or (with_data and gone == len(contract.transfers))
 
 
-def _of_overlap(promise: Promise) -> bool:
+def _is_about_overlap(promise: Promise) -> bool:
     """Return whether a promise is about the overlap of copies or collectives that a recording has."""
     return promise.part == "overlap" and promise.name.startswith("overlap of ")
 
 
 def _promised(promises: Sequence[Promise]) -> str:
     """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
-    overlaps = [promise.value or 0 for promise in filter(_of_overlap, promises)]
+    overlaps = [promise.value or 0 for promise in filter(_is_about_overlap, promises)]
     beside = (
         f"{plural(len(overlaps), 'transfer')} beside at least {plural(min(overlaps), 'kernel')}" if overlaps else ""
     )

@@ -60,11 +60,7 @@ def library_ops(trace: Trace, calls: I64) -> I64:
     """Return the row in `Trace.cpu_ops` of the op of PyTorch's library around each runtime call; -1 if none."""
     runtime = trace.runtime_calls
     op = around(trace.cpu_ops, pick(runtime.thread, calls), pick(runtime.start_ns, calls))
-    return np.where(pick(trace.cpu_ops.named(_of_library), op, False), op, -1)
-
-
-def _of_library(op: str) -> bool:
-    return op.startswith("aten::")
+    return np.where(pick(trace.cpu_ops.named(lambda name: name.startswith("aten::")), op, False), op, -1)
 
 
 def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int]) -> Windows:

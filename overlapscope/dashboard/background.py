@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from overlapscope.base.memory import give_back
+from overlapscope.base.memory import release_free_memory
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError
 
@@ -151,7 +151,7 @@ class Background(Generic[K, V]):
                 self.put(key, value)
                 self._change.notify_all()
             del value
-            give_back()
+            release_free_memory()
 
     def _tell(self, key: K, progress: TaskProgress) -> None:
         with self._change:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.base.memory import give_back
+from overlapscope.base.memory import release_free_memory
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction.interventions import check_names
@@ -42,7 +42,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def lanes(self) -> Lanes:
         """The timeline, built when first drawn, since few people look at both programs."""
         built = lanes.build(self.analysis)
-        give_back()
+        release_free_memory()
         return built
 
     def of(self, program: str | None) -> Opened:

@@ -150,15 +150,15 @@ def on_device(base: Base, device: int | None) -> Base:
         )
         plain = replace(plain, step_ns=value, low_ns=low, high_ns=high, longer_ns=longer)
         # The recording's own replay is not known here, but its mean step is nearly the recorded one.
-        own_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
+        replayed_step_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
     else:
-        own_ns = steps.mean_ns
+        replayed_step_ns = steps.mean_ns
     return replace(
         base,
         judged=judged,
         warm_up=warm_up,
         recorded=recorded,
-        replayed_step_ns=own_ns,
+        replayed_step_ns=replayed_step_ns,
         steps=steps,
         plain=plain,
     )

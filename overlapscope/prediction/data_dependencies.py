@@ -115,32 +115,32 @@ class _Lane:
         reads = np.zeros(len(self._line), np.bool_)
         for count in elements:
             reads |= pick(self._shapes.reading(count), self._row, False)
-        certain = np.flatnonzero(self._kernel & reads)
-        possible = np.flatnonzero(self._unknown | (self._kernel & reads))
+        certain_rows = np.flatnonzero(self._kernel & reads)
+        reader_rows = np.flatnonzero(self._unknown | (self._kernel & reads))
         parts_ns = np.sort(np.concatenate([self._shapes.parts_ns(count) for count in elements]))
         at = np.searchsorted(self._line, copies)
-        first = self._first_reader(possible, parts_ns, at, np.searchsorted(self._line, alike))
-        last = np.where(first >= 0, self._last_reader(possible, parts_ns, at), -1)
+        first = self._first_reader(reader_rows, parts_ns, at, np.searchsorted(self._line, alike))
+        last = np.where(first >= 0, self._last_reader(reader_rows, parts_ns, at), -1)
         rows = np.append(self._line, -1)
-        return rows[first], rows[last], (first >= 0) & (first == _next(certain, at, -1))
+        return rows[first], rows[last], (first >= 0) & (first == _next(certain_rows, at, -1))
 
-    def _first_reader(self, possible: I64, parts_ns: I64, at: I64, alike: I64) -> I64:
+    def _first_reader(self, reader_rows: I64, parts_ns: I64, at: I64, alike: I64) -> I64:
         """Return the place of each copy's first possible reader, or of the first kernel after a part was taken.
 
         -1 if there is none before the next of the `alike` copies and the end of the step.
         """
         end_of_step = np.searchsorted(self._step, self._step[at], side="right")
         ends = np.minimum(_next(alike, at, len(self._line)), end_of_step)
-        first = np.minimum(_next(possible, at, len(self._line)), self._behind_parts(parts_ns, at))
+        first = np.minimum(_next(reader_rows, at, len(self._line)), self._behind_parts(parts_ns, at))
         return np.where(first < ends, first, -1)
 
-    def _last_reader(self, possible: I64, parts_ns: I64, at: I64) -> I64:
+    def _last_reader(self, reader_rows: I64, parts_ns: I64, at: I64) -> I64:
         """Return the place of the last possible reader before each copy, since the beginning of the previous step.
 
         -1 if there is none, or if a part of such a tensor was taken meanwhile, which any kernel may read.
         """
         begins = np.searchsorted(self._step, self._step[at] - 1)
-        last = pick(possible, np.searchsorted(possible, at) - 1)
+        last = pick(reader_rows, np.searchsorted(reader_rows, at) - 1)
         taken = np.searchsorted(parts_ns, self._called_ns[at]) > np.searchsorted(parts_ns, self._since_ns[begins])
         return np.where((last >= begins) & ~taken, last, -1)
 

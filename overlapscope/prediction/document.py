@@ -182,8 +182,8 @@ def in_order(result: WhatIf) -> list[AppliedChange]:
     rungs = [set(rung.interventions) for rung in result.ladder]
 
     def rung_of(change: AppliedChange) -> int:
-        asked = f"{change.intervention} {change.argument}" if change.argument else change.intervention
-        return next((number for number, rung in enumerate(rungs) if asked in rung), len(rungs))
+        name = f"{change.intervention} {change.argument}" if change.argument else change.intervention
+        return next((number for number, rung in enumerate(rungs) if name in rung), len(rungs))
 
     return sorted(result.interventions, key=rung_of)
 

@@ -21,7 +21,7 @@ from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Waits, Why
 from overlapscope.prediction.guesses import SKEW_NS, guess_waits, seen_orders
-from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
+from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, split_stream_key, stream_keys
 
 AFTER_CALL_NS = 50_000
 """Maximum time from the end of an item's launch call to its start if nothing else holds it; up to 46 us on an H200, for
@@ -53,7 +53,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         orders=orders,
         waits=waits,
         stated=StatedNeeds(item_of_op[source], item_of_op[held]),
-        streams=tuple(map(of_stream_key, lanes.tolist())),
+        streams=tuple(map(split_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,
         keeping=keeping,
@@ -94,8 +94,8 @@ def _event_orders(trace: Trace, items: DeviceItems, item_of_op: I64) -> Orders:
     holds = holds.take(holds.first >= 0)
     first, then = item_of_op[op[holds.first]], item_of_op[op[holds.then]]
     waited = items.start_ns[then] - items.end_ns[first]
-    possible = (waited >= 0) & ((holds.confidence >= HIGH) | (waited <= HANDOVER_NS))
-    ties = distinct_rows([first[possible], then[possible], holds.confidence[possible]])
+    is_plausible = (waited >= 0) & ((holds.confidence >= HIGH) | (waited <= HANDOVER_NS))
+    ties = distinct_rows([first[is_plausible], then[is_plausible], holds.confidence[is_plausible]])
     first, then, confidence = np.array(ties, np.int64).reshape(-1, 3).T
     return replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
 
@@ -258,7 +258,7 @@ def _known(recorded: RecordedParts, items: DeviceItems, holds: HostHolds) -> tup
     """Pair calls with the items that they are known to wait for, unless the times contradict it."""
     calls, op = recorded.calls, find_lanes(recorded.trace).items.op
     call, item = np.searchsorted(calls.row, holds.call), recorded.item_of_op[op[holds.item]]
-    possible = items.end_ns[item] <= calls.end_ns[call] + SKEW_NS
-    pairs = distinct_rows([call[possible], item[possible]])
+    is_plausible = items.end_ns[item] <= calls.end_ns[call] + SKEW_NS
+    pairs = distinct_rows([call[is_plausible], item[is_plausible]])
     call, item = np.array(pairs, np.int64).reshape(-1, 2).T
     return call, item

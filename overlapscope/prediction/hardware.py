@@ -385,9 +385,9 @@ class _Seen:
         # If it is unknown what a call waits for, it may be everything launched before.
         reach = pick(self.reach, np.searchsorted(self.called, at) - 1, EARLIEST_NS)
         last = np.where(known, last_of_call[rows], reach)
-        certain = known | (len(distinct(self.lane)) == 1)
+        is_certain = known | (len(distinct(self.lane)) == 1)
         waited = last > at
-        return _positive((ends - last)[certain & waited]), _median((ends - at)[~waited])
+        return _positive((ends - last)[is_certain & waited]), _median((ends - at)[~waited])
 
     # -- Graphs -----------------------------------------------------------------------------------
 

@@ -148,8 +148,8 @@ def _called(recorded: RecordedParts, thread: int, work: int) -> I64:
 
     If `work` is 0, the starts and ends are those of the work before the calls.
     """
-    its = recorded.calls.take(dict(by_thread(recorded))[thread])
-    sides = (its.start_ns, its.end_ns) if work else (np.minimum(its.since_ns, its.start_ns), its.start_ns)
+    calls = recorded.calls.take(dict(by_thread(recorded))[thread])
+    sides = (calls.start_ns, calls.end_ns) if work else (np.minimum(calls.since_ns, calls.start_ns), calls.start_ns)
     return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
 
 

@@ -1,6 +1,7 @@
-"""The plain program of an analyzed recording: its step, the analysis of its replay, and its figures in a report.
+"""The plain program: the recorded program as it runs without the profiler.
 
-The step of most recordings is unknown, so the modules of the replay are imported where they are used.
+Its step was timed, or passed by the user. A replay of the recording without the profiler's cost has its figures. The
+step of most recordings is unknown, so the modules of the replay are imported where they are used.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _MOST_LANES = 256
 """Maximum number of streams and threads to replay by default. Each costs some milliseconds, however little it does."""
 
 
-def replayed_unasked(trace: Trace) -> bool:
+def is_replayed_by_default(trace: Trace) -> bool:
     """Return whether a recording is small enough, in ops and lanes, to replay it by default."""
-    return len(trace.gpu_ops) <= MOST_OPS and of_few_lanes(trace)
+    return len(trace.gpu_ops) <= MOST_OPS and has_few_lanes(trace)
 
 
-def of_few_lanes(trace: Trace) -> bool:
-    """Return whether a recording has so few devices, streams and threads that it can be replayed by default."""
+def has_few_lanes(trace: Trace) -> bool:
+    """Return whether a recording has few enough devices, streams and threads to replay it by default."""
     if len(trace.devices) > _MOST_DEVICES:
         return False
     streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
@@ -140,10 +141,10 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProg
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
-    if user_step_ns is None and (trace.plain_steps == PlainSteps() or not of_few_lanes(trace)):
+    if user_step_ns is None and (trace.plain_steps == PlainSteps() or not has_few_lanes(trace)):
         return None
     try:
-        return _replayed(analysis, user_step_ns)
+        return _replay_plain(analysis, user_step_ns)
     except UsageError:
         # Nothing can be predicted from this recording, which concerns only a user who passed the step.
         if user_step_ns is not None:
@@ -151,7 +152,7 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProg
         return None
 
 
-def _replayed(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
+def _replay_plain(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
     from overlapscope.prediction.base import prepare
     from overlapscope.prediction.overhead import known_step, plain_program
     from overlapscope.prediction.predicted_trace import plain_trace

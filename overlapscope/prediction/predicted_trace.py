@@ -105,8 +105,8 @@ def plain_trace(base: Base) -> Trace:
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
     # The host was sampled in steps like those of this timeline.
-    its_steps = TimedSteps(host_ns=(step_ns,) * FEWEST)
-    plain = replace(plain, plain_steps=PlainSteps(after=its_steps))
+    timed = TimedSteps(host_ns=(step_ns,) * FEWEST)
+    plain = replace(plain, plain_steps=PlainSteps(after=timed))
     if base.warm_up:
         plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
     if base.steps.mean_ns == step_ns:

@@ -293,7 +293,7 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
     return good
 
 
-def of_whole_groups(met: Meetings, world_size: int | None) -> Bool:
+def have_whole_groups(met: Meetings, world_size: int | None) -> Bool:
     """Return a mask of the kernels at meetings of all members of the group.
 
     A group of unknown size is taken for all ranks.

@@ -195,9 +195,9 @@ def _exposed(every: Communication) -> Iterator[str]:
 def _mesh(every: Communication, shape: tuple[int, ...]) -> str:
     parts = []
     for place, length in enumerate(shape):
-        own = [each for each in every.dimensions if each.spans == (place,)]
-        names = dict.fromkeys(map(_name, own))
-        parts.append(f"{listed(names)} across {_sets(own[0])}" if own else f"{length} without groups of its own")
+        along = [each for each in every.dimensions if each.spans == (place,)]
+        names = dict.fromkeys(map(_name, along))
+        parts.append(f"{listed(names)} across {_sets(along[0])}" if along else f"{length} without groups of its own")
     return f"Mesh: {_shape(shape)}: {'; '.join(parts)}."
 
 

@@ -6,7 +6,7 @@ waiting for the last rank or a message's other side, transfer, or not judged. Ke
 same time, so all communication together can be shorter than the sum of the rows.
 
 Exposed communication has one cause for each nanosecond, as for a single rank, which can't tell waiting from transfer.
-Time before the last rank arrived is `straggler`, unless compute could have run (`ReducedRank.held_comm`), and time
+Time before the last rank arrived is `straggler`, unless compute could have run (`ReducedRank.blocking_comm`), and time
 before the other side of a message began is `message-wait`, whatever its cause was. `waiting-or-transfer` after that is
 `transfer`, if all members of the group were recorded. Without arrivals, a rank's own causes stay.
 
@@ -44,7 +44,7 @@ from overlapscope.base.intervals import (
 from overlapscope.base.words import listed
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
-from overlapscope.ranks.collectives import Kernels, of_whole_groups
+from overlapscope.ranks.collectives import Kernels, have_whole_groups
 from overlapscope.ranks.comm_result import (
     CommDimension,
     CommTime,
@@ -91,7 +91,7 @@ def judged_windows(ranks: Sequence[ReducedRank], waits: RankWaits) -> JudgedWind
     start = kernels.start_ns + axis.shift[kernels.rank]
     waited = np.zeros(len(start), np.int64)
     waited[met] = waits.arrivals.waited_ns
-    whole = of_whole_groups(waits.meetings, stated_world_size(ranks))
+    whole = have_whole_groups(waits.meetings, stated_world_size(ranks))
     messages = waits.messages.kernel
     waited[messages], whole[messages] = waits.messages.waited_ns, True
     end_ns, waited_until_ns = (
@@ -142,17 +142,17 @@ def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCaus
     """Return the exposed communication of the compared ranks by cause."""
     axis, arrivals = Axis(ranks), waits.arrivals
     # A rank whose trace shows no causes has none.
-    own = [
+    by_cause = [
         axis.of([rank.comm_causes[number] if rank.comm_causes else EMPTY for rank in ranks])
         for number in range(len(COMM_CAUSES))
     ]
-    straggling = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns), axis.held)
+    straggling = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns), axis.blocking)
     waiting = join(straggling, intersect(axis.exposed, waits.in_messages))
     # Of other kernels, a rank that isn't recorded may have come last, or nothing is known.
-    judged = _of_whole_groups(ranks, waits, axis)
-    causes = {cause: subtract(times, waiting) for cause, times in zip(COMM_CAUSES, own, strict=True)}
+    judged = _whole_group_times(ranks, waits, axis)
+    causes = {cause: subtract(times, waiting) for cause, times in zip(COMM_CAUSES, by_cause, strict=True)}
     # Ranks whose trace shows no causes, such as those recorded on the host, have exposed time without any.
-    unexplained = subtract(axis.exposed, join(EMPTY, *own, waiting))
+    unexplained = subtract(axis.exposed, join(EMPTY, *by_cause, waiting))
     causes[CommCause.UNKNOWN] = join(causes[CommCause.UNKNOWN], unexplained)
     either = causes[CommCause.WAITING_OR_TRANSFER]
     causes |= {
@@ -171,7 +171,7 @@ def by_rank(ranks: Sequence[ReducedRank], causes: CommCauses) -> list[dict[str, 
     return [{cause: each[place] for cause, each in times.items()} for place in range(len(ranks))]
 
 
-def of_single(rank: ReducedRank) -> dict[str, int]:
+def uncompared_causes(rank: ReducedRank) -> dict[str, int]:
     """Return the exposed communication by cause of a rank that was not compared with others."""
     times = {str(cause): 0 for cause in CommCause}
     times |= {str(cause): total(each) for cause, each in zip(COMM_CAUSES, rank.comm_causes, strict=False)}
@@ -179,11 +179,11 @@ def of_single(rank: ReducedRank) -> dict[str, int]:
     return times
 
 
-def _of_whole_groups(ranks: Sequence[ReducedRank], waits: RankWaits, axis: Axis) -> Intervals:
+def _whole_group_times(ranks: Sequence[ReducedRank], waits: RankWaits, axis: Axis) -> Intervals:
     """Return the time with communication, all of it matched between all members of its group or both sides."""
     met, kernels = waits.meetings, waits.meetings.kernels
     begin, end = (side + axis.shift[kernels.rank] for side in (kernels.start_ns, kernels.end_ns))
-    whole = of_whole_groups(met, stated_world_size(ranks))
+    whole = have_whole_groups(met, stated_world_size(ranks))
     whole[waits.messages.kernel] = True
     return subtract(union(begin[whole], end[whole]), union(begin[~whole], end[~whole]))
 
@@ -329,7 +329,7 @@ def _find_dimensions(
     rows_of, transfers_of = (_rows_by_family(column, kinds_in) for column in (kernels.kind, transfers.kind))
     every = []
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, spans, strict=True)):
-        own, rows = transfers.take(transfers_of[number]), windows.inside(rows_of[number])
+        of_dimension, rows = transfers.take(transfers_of[number]), windows.inside(rows_of[number])
         description, size = family[0].description, family[0].size
         if description in UNDESCRIBED:
             description = _by_collectives(kernels, rows, size) if size >= 0 else ""
@@ -342,9 +342,9 @@ def _find_dimensions(
             spans=along,
             ranks=len(distinct(kernels.rank[rows])),
             time=time_in(windows, rows),
-            best_gb_per_s=best_speed(own, kernels.kinds),
+            best_gb_per_s=best_speed(of_dimension, kernels.kinds),
         )
-        every.append((dimension, kinds, own))
+        every.append((dimension, kinds, of_dimension))
     every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
     return DeviceMesh(shape=mesh.shape, reason=mesh.reason) if grouped else None, every
 
@@ -390,7 +390,11 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
     moved = sums(transfers) | message_transfers(waits.messages, kernels, windows.begins)
     mesh, dimensions = _find_dimensions(ranks, kernels, windows, transfers)
     dimension_of = {kind: place for place, (_, kinds, _) in enumerate(dimensions) for kind in kinds}
-    slow = [each for place, (*_, own) in enumerate(dimensions) for each in slow_groups(own, kernels.kinds, place)]
+    slow = [
+        each
+        for place, (*_, transfers_in) in enumerate(dimensions)
+        for each in slow_groups(transfers_in, kernels.kinds, place)
+    ]
     rows = []
     for number, of_kind in rows_by(kernels.kind):
         inside = windows.inside(of_kind)

@@ -18,7 +18,7 @@ from overlapscope.ranks import collectives
 from overlapscope.ranks.clocks import Offsets, find_offsets, on_one_clock
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.messages import is_message, point_to_point
-from overlapscope.ranks.pairs import message_waits, pair, possible, related_by_messages
+from overlapscope.ranks.pairs import consistent, message_waits, pair, related_by_messages
 from overlapscope.ranks.reduced import ComparedRank, ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import RankWaits, find_waits
@@ -106,7 +106,7 @@ def compare(ranks: Sequence[ComparedRank]) -> Comparison:
     messages = pair(ranks)
     related = related_by_messages(offsets, messages) if offsets.consistent else None
     offsets = related or offsets
-    found = message_waits(ranks, possible(ranks, messages, offsets), offsets)
+    found = message_waits(ranks, consistent(ranks, messages, offsets), offsets)
     waits = find_waits(ranks, symmetric, offsets, found)
     return Comparison(ranks, met, symmetric, offsets, waits, contradicted, related is not None)
 
@@ -176,10 +176,10 @@ def _why_unknown(comparison: Comparison) -> str:
 
 def notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[str, ...]:
     """Return notes on what could not be determined, and why, for all ranks, compared or not."""
-    return (*_of_traces(ranks, comparison), *_of_kernels(comparison), *_of_meetings(comparison))
+    return (*_trace_notes(ranks, comparison), *_kernel_notes(comparison), *_meeting_notes(comparison))
 
 
-def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator[str]:
+def _trace_notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator[str]:
     nameless = sum(rank.rank is None for rank in ranks)
     if len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1:
         yield "One process drives all these GPUs, so each is taken for the rank of its number."
@@ -203,14 +203,14 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
         yield (f"{plural(unlaunched, 'rank')} recorded no launches, so lead-in and steps are unknown there.")
 
 
-def _of_kernels(comparison: Comparison) -> Iterator[str]:
+def _kernel_notes(comparison: Comparison) -> Iterator[str]:
     matching, (unmatched, kernels) = comparison.matching, comparison.unmatched()
     if unmatched and len(comparison.ranks) > 1:
         yield (
             f"{unmatched:,} of {plural(kernels, 'communication kernel')} could not be matched between ranks and do not "
             "count as waiting."
         )
-    yield from _of_messages(comparison)
+    yield from _message_notes(comparison)
     silent = (
         "Some collectives are recorded without their group (by Nsight Systems, JAX or older PyTorch, from a CUDA "
         "graph, or on the host)"
@@ -221,7 +221,7 @@ def _of_kernels(comparison: Comparison) -> Iterator[str]:
         yield f"{silent}, and do not end together as those of one group would: they are left out."
 
 
-def _of_messages(comparison: Comparison) -> Iterator[str]:
+def _message_notes(comparison: Comparison) -> Iterator[str]:
     """State how many sends and receives are not judged, and why."""
     kernels, waits = comparison.met.kernels, comparison.waits.messages
     sends = (kernels.by_kind(is_message)[kernels.kind] != 0) & comparison.after_lead_in()
@@ -251,7 +251,7 @@ def _of_messages(comparison: Comparison) -> Iterator[str]:
     yield f"{count} that send or receive are not judged: {listed(parts)}."
 
 
-def _of_meetings(comparison: Comparison) -> Iterator[str]:
+def _meeting_notes(comparison: Comparison) -> Iterator[str]:
     offsets, symmetric = comparison.offsets, len(comparison.symmetric)
     if asymmetric := len(comparison.met) - symmetric:
         yield (

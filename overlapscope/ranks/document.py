@@ -30,7 +30,7 @@ from overlapscope.documents.model import (
 )
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import metrics_shown
-from overlapscope.ranks.parts import parts
+from overlapscope.ranks.parts import plugin_parts
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport
 from overlapscope.ranks.verdict import clocks, doubts, judge, lost, runs, spread, unit_of
 from overlapscope.rules.finding import Finding
@@ -200,7 +200,7 @@ def _cause_name(subject: str, cause: str) -> str:
 
 def headlines(report: RanksReport) -> tuple[Card, ...]:
     """Return the headline figures, the most useful first."""
-    of_parts = (card for module, part in parts(report) for card in module.cards(part))
+    of_parts = (card for module, part in plugin_parts(report) for card in module.cards(part))
     return (_ranks(report), _waiting(report), *of_parts, *_shares(report), _skew(report), _clocks(report))
 
 

@@ -28,7 +28,7 @@ from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
-from overlapscope.reading.patterns import NamePatterns, current, using
+from overlapscope.reading.patterns import NamePatterns, name_patterns, using
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def each(
         MissingPackage: If a scheduler or several workers are requested without Dask.
     """
     # A machine that reads may have another configuration than the one that asks.
-    read = partial(reduce_by, reduction, patterns=current())
+    read = partial(reduce_by, reduction, patterns=name_patterns())
     here, elsewhere = _divided(locations, workers) if scheduler is None else ((), locations)
     for location in here:
         yield _reduce_here(read, location, limit_bytes)

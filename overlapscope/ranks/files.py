@@ -75,7 +75,7 @@ def expand_urls(sources: str | Path | Iterable[str | Path]) -> tuple[Location, .
         sources = [sources]
     locations: dict[tuple[str, bytes | None], Location] = {}
     for source in sources:
-        for location in _of_url(source) if isinstance(source, str) and is_url(source) else _of_path(source):
+        for location in _in_url(source) if isinstance(source, str) and is_url(source) else _in_path(source):
             locations.setdefault((location.path, location.filesystem), location)
     return tuple(locations.values())
 
@@ -138,7 +138,7 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {shorten(text, _LONGEST_WORDS)}" if text else type(error).__name__
 
 
-def _of_path(source: str | Path) -> list[Location]:
+def _in_path(source: str | Path) -> list[Location]:
     paths = expand([source])
     if Path(source).is_dir():
         # A report of ranks may lie beside its traces.
@@ -148,11 +148,11 @@ def _of_path(source: str | Path) -> list[Location]:
     return [Location(str(path), str(place(path, LIMIT_BYTES).absolute())) for path in paths]
 
 
-def _of_url(url: str) -> list[Location]:
+def _in_url(url: str) -> list[Location]:
     shown = shown_url(url)
     filesystem, path = filesystem_of(url)
     if "file" in _protocols(filesystem):
-        return _of_path(path)
+        return _in_path(path)
     web = not _protocols(filesystem).isdisjoint(_WEB)
     # On the web, a `?` begins the query instead of being part of a pattern.
     name = re.split(r"[?#]", path)[0] if web else path
@@ -249,9 +249,9 @@ def _is_directory(filesystem: Any, path: str, *, web: bool) -> bool:
     return bool(info["type"] == "directory" or (web and info.get("mimetype") == "text/html"))
 
 
-def _location(filesystem: Any, path: str, url: str, asked: str) -> Location:
-    """Return the location of a file at `path`, which was found by the URL whose path is `asked`."""
-    base = url.removesuffix(asked) if url.endswith(asked) else None
+def _location(filesystem: Any, path: str, url: str, url_path: str) -> Location:
+    """Return the location of a file at `path`, which was found by the URL whose path is `url_path`."""
+    base = url.removesuffix(url_path) if url.endswith(url_path) else None
     full = path if "://" in path else f"{base}{path}" if base is not None else filesystem.unstrip_protocol(path)
     return Location(shown_url(full), path, pickle.dumps(filesystem))
 

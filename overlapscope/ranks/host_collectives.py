@@ -159,8 +159,8 @@ def _outermost(ops: HostEvents, rows: I64) -> I64:
     """Return the rows that are not inside another of the rows on their thread."""
     kept = np.zeros(len(rows), np.bool_)
     for _, of_thread in rows_by(ops.thread[rows]):
-        own = rows[of_thread]
-        kept[of_thread] = begins_after_all(ops.start_ns[own], ops.end_ns[own])
+        rows_of_thread = rows[of_thread]
+        kept[of_thread] = begins_after_all(ops.start_ns[rows_of_thread], ops.end_ns[rows_of_thread])
     return rows[kept]
 
 
@@ -207,10 +207,10 @@ def _waits(idle: Intervals, issue: I64, issued: I64, marks: I64, ranges: HostEve
             last = int(ranges.end_ns[within[-1]])
             prompt = end - last <= slack
             # A collective that is started and waited for at once leaves no op in between.
-            certain = prompt or bool((issued[within] == start).any())
-            found.append(HostWait(start, end, min(end, last + NOTICED_NS), last, prompt, certain))
-    certain = np.array([wait.certain for wait in found], np.bool_)
+            is_certain = prompt or bool((issued[within] == start).any())
+            found.append(HostWait(start, end, min(end, last + NOTICED_NS), last, prompt, is_certain))
+    is_certain = np.array([wait.certain for wait in found], np.bool_)
     step = np.searchsorted(marks, [wait.start_ns for wait in found], side="right")
     # Step of the next certain wait, by the step of the last one up to each wait.
-    following = np.append(step[certain], -1)[np.cumsum(certain)]
-    return [wait for wait, keeps in zip(found, certain | (following != step), strict=True) if keeps]
+    following = np.append(step[is_certain], -1)[np.cumsum(is_certain)]
+    return [wait for wait, keeps in zip(found, is_certain | (following != step), strict=True) if keeps]

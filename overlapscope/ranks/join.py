@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes, of_single
+from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes, uncompared_causes
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
 from overlapscope.ranks.parts import joined as joined_parts
 from overlapscope.ranks.reduced import ReducedRank, stated_world_size
@@ -170,7 +170,7 @@ def _rows(
             hidden_copy_pct=hidden_copy_shown(rank),
             comm_ns=rank.engines.comm_ns,
             exposed_comm_ns=rank.buckets.exposed_comm_ns,
-            exposed_comm_by_cause=of_single(rank) if place is None else causes[place],
+            exposed_comm_by_cause=uncompared_causes(rank) if place is None else causes[place],
             unjudged_comm_ns=None if place is None else int(waits.unjudged_ns[place]),
             comm_compute_pct=rank.overlap.comm_compute_pct,
             judged=rank.judged,

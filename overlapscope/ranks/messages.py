@@ -167,11 +167,11 @@ def on_host(trace: Trace, comm: CommKernels, ranges: HostEvents) -> Messages:
         op = np.array([each.op for each in stated], np.int64)
         for thread, numbers in rows_by(ops.thread[op]):
             at = numbers[np.argsort(ops.start_ns[op[numbers]], kind="stable")]
-            own = rows[ranges.thread[rows] == thread]
-            before = np.searchsorted(ops.start_ns[op[at]], ranges.start_ns[own], side="right") - 1
+            ranges_of_thread = rows[ranges.thread[rows] == thread]
+            before = np.searchsorted(ops.start_ns[op[at]], ranges.start_ns[ranges_of_thread], side="right") - 1
             # The range begins inside the op that starts it.
-            inside = (before >= 0) & (ops.end_ns[op[at[before]]] >= ranges.start_ns[own])
-            for row, number in zip(own[inside].tolist(), at[before[inside]].tolist(), strict=True):
+            inside = (before >= 0) & (ops.end_ns[op[at[before]]] >= ranges.start_ns[ranges_of_thread])
+            for row, number in zip(ranges_of_thread[inside].tolist(), at[before[inside]].tolist(), strict=True):
                 of_range[row] = [stated[number]]
     return _table(trace, comm, of_range, trace.cpu_ops)
 

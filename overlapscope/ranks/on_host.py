@@ -36,7 +36,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.host_collectives import HostCollectives, NotStarted, find_host_collectives
 from overlapscope.ranks.messages import CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
-from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, with_possible_rank
+from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, without_invalid_rank
 from overlapscope.reading.op_args import ITEM_BYTES, read_inputs
 from overlapscope.reading.own_period import without_period
 from overlapscope.trace.model import HostEvents, Trace
@@ -73,7 +73,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     """
     if trace.devices:
         return None
-    trace = with_possible_rank(trace)
+    trace = without_invalid_rank(trace)
     timeline = host_timeline(trace)
     _check_marked(trace)
     if timeline is None or not timeline.names or not len(timeline.collectives):
@@ -206,8 +206,8 @@ def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) ->
     blocked = start + first_part(kept_ns[op], op, np.where(awaited & ~doubtful, end - start, 0))
     result = []
     for number in range(len(COMM_CAUSES)):
-        own = cause == number
-        begins, ends = blocked[own], end[own]
+        of_cause = cause == number
+        begins, ends = blocked[of_cause], end[of_cause]
         if number == RANK[CommCause.BLOCKED_BEHIND]:
             begins, ends = np.append(begins, start), np.append(ends, blocked)
         result.append(union(begins, ends))

@@ -163,8 +163,8 @@ def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
     return _without(paired, (size[send] >= 0) & (size[receive] >= 0) & (size[send] != size[receive]))
 
 
-def possible(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: Offsets) -> PairedMessages:
-    """Return the messages of the directions whose times allow this pairing and no later one.
+def consistent(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: Offsets) -> PairedMessages:
+    """Return the messages of the directions in which times are consistent with this pairing and with no other.
 
     A receive can't end before its send began. If every receive of a direction also ended after the send that follows
     its own began, it may belong to that one: the program starts receives a step ahead, or clocks are too uncertain. No
@@ -174,8 +174,8 @@ def possible(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: Off
     sides, doubt = paired.table.sides, _doubt(offsets, paired)
     offset, sent, kind = offsets.offset_ns[sides.rank], sides.start_ns[send], paired.met.kind
     latest = sides.end_ns[receive] - offset[receive] + offset[send] + doubt
-    certain = mask_of(kind[latest < _following(ranks, paired.table)[send]], len(sides.kinds))
-    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~certain[kind]))
+    orders_pairing = mask_of(kind[latest < _following(ranks, paired.table)[send]], len(sides.kinds))
+    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~orders_pairing[kind]))
 
 
 def _following(ranks: Sequence[ComparedRank], table: MessageTable) -> I64:
@@ -285,14 +285,14 @@ def related_by_messages(offsets: Offsets, paired: PairedMessages) -> Offsets | N
     """Return the offsets with those between sets of ranks; None if messages bound none, or contradict each other."""
     ranks = len(offsets.offset_ns)
     everyone = np.arange(ranks)
-    own = np.where(offsets.reference >= 0, offsets.reference, everyone)
+    set_of = np.where(offsets.reference >= 0, offsets.reference, everyone)
     offset = offsets.offset_ns
     doubt = np.maximum(offsets.error_ns, 0)
     pairs, at_most = paired.leads(ranks)
     sender, receiver = pairs // ranks, pairs % ranks
     lead = at_most - offset[receiver] + offset[sender] + doubt[sender] + doubt[receiver]
-    between = own[sender] != own[receiver]
-    sender, receiver, lead = own[sender][between], own[receiver][between], lead[between]
+    between = set_of[sender] != set_of[receiver]
+    sender, receiver, lead = set_of[sender][between], set_of[receiver][between], lead[between]
     reference = components(sender, receiver, ranks)
     high, low = _shortest(sender, receiver, lead, reference), _shortest(receiver, sender, lead, reference)
     if high is None or low is None:
@@ -303,13 +303,13 @@ def related_by_messages(offsets: Offsets, paired: PairedMessages) -> Offsets | N
     high, low = np.where(bounded, high, 0), np.where(bounded, -low, 0)
     allows_0 = (low <= 0) & (high >= 0)
     shift = np.where(allows_0, 0, low + (high - low) // 2)
-    error = doubt + np.maximum(high - shift, shift - low)[own]
-    related = bounded[own] | (offsets.reference >= 0)
+    error = doubt + np.maximum(high - shift, shift - low)[set_of]
+    related = bounded[set_of] | (offsets.reference >= 0)
     return replace(
         offsets,
-        offset_ns=offset + shift[own],
+        offset_ns=offset + shift[set_of],
         error_ns=np.where(related, error, -1),
-        reference=np.where(bounded[own], reference[own], offsets.reference),
+        reference=np.where(bounded[set_of], reference[set_of], offsets.reference),
     )
 
 

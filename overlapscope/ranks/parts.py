@@ -66,14 +66,14 @@ def joined(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[dict[s
     return found, notes
 
 
-def parts(report: RanksReport) -> Iterator[tuple[RankPart, Any]]:
+def plugin_parts(report: RanksReport) -> Iterator[tuple[RankPart, Any]]:
     """Yield each part of a report with its plugin's module, for the plugins that are here."""
     return ((module, report.parts[name]) for name, module in _modules().items() if name in report.parts)
 
 
 def tables(report: RanksReport, *, rows: int) -> list[PartTable]:
     """Return the tables of all parts."""
-    return [each for module, part in parts(report) for each in module.tables(report, part, rows=rows)]
+    return [each for module, part in plugin_parts(report) for each in module.tables(report, part, rows=rows)]
 
 
 def from_json(data: bytes) -> RanksReport:

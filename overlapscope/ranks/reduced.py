@@ -151,7 +151,7 @@ class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     """True if its file is cut off or lost events, so that collectives may be missing anywhere."""
 
     @property
-    def held_comm(self) -> Intervals:
+    def blocking_comm(self) -> Intervals:
         """Part of `exposed_comm` in which compute waited for communication, as far as known."""
         return self.exposed_comm
 
@@ -181,7 +181,7 @@ class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
     """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
     @property
-    def held_comm(self) -> Intervals:
+    def blocking_comm(self) -> Intervals:
         """Part of `exposed_comm` without the time in which compute that doesn't wait for it was not launched."""
         unheld = (self.comm_causes[COMM_RANK[cause]] for cause in _UNHELD if self.comm_causes)
         return subtract(self.exposed_comm, join(EMPTY, *unheld))
@@ -196,7 +196,7 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     Raises:
         UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
     """
-    analysis = analyze_trace(with_possible_rank(trace), described=False)
+    analysis = analyze_trace(without_invalid_rank(trace), described=False)
     _check_usable(trace, analysis.result.trust)
     findings = find_all([analysis], replayed=False)
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
@@ -211,7 +211,7 @@ def collectives_only(trace: Trace) -> tuple[ComparedRank, ...]:
     Raises:
         UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
     """
-    trace = with_possible_rank(trace)
+    trace = without_invalid_rank(trace)
     _check_usable(trace, verdict(judge_file(trace)))
     timelines = [behind_warm_up(trace, build(trace, device)) for device in trace.devices]
     return tuple(_compared(trace, timeline, find_steps(trace, timeline)) for timeline in timelines)
@@ -257,10 +257,10 @@ def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
     )
 
 
-def with_possible_rank(trace: Trace) -> Trace:
+def without_invalid_rank(trace: Trace) -> Trace:
     """Return the trace without a rank that can't be one."""
-    possible = trace.rank is None or 0 <= trace.rank <= LARGEST_RANK
-    return trace if possible else replace(trace, rank=None)
+    is_valid = trace.rank is None or 0 <= trace.rank <= LARGEST_RANK
+    return trace if is_valid else replace(trace, rank=None)
 
 
 def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Finding, ...]) -> ReducedRank:
@@ -268,7 +268,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
     compared = _compared(trace, timeline, device.steps)
     comm_ops = timeline.ops.take(timeline.ops.kind == Kind.COMM)
     comm, messages = on_device(trace, comm_ops, compared.comm)
-    own = [finding for finding in findings if finding.device == result.device]
+    on_device_findings = [finding for finding in findings if finding.device == result.device]
     return ReducedRank(
         **asdict(replace(compared, comm=comm, messages=messages)),
         device_name=result.name,
@@ -281,7 +281,9 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         judged=_judged(result),
         steps=step_figures(result.steps, judged_steps(result)),
         # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
-        findings=tuple(sorted(own, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS]),
+        findings=tuple(
+            sorted(on_device_findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS]
+        ),
         comm_causes=tuple(device.exposed_comm.of_cause(rank) for rank in range(len(COMM_CAUSES))),
         compute=timeline.compute if len(messages) else EMPTY,
         plain_step=None

@@ -46,8 +46,8 @@ def find_stragglers(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[St
     All ranks must have a number.
     """
     pairs, count, made_wait = waits.pairs, len(ranks), waits.by_rank.made_wait_ns
-    sure, own = (sum_by(pairs.late, each, count) for each in (pairs.sure_ns, pairs.exposed_ns - pairs.passed_on_ns))
-    order = np.lexsort((np.arange(count), -made_wait, -own, -sure))
+    sure, cost_ns = (sum_by(pairs.late, each, count) for each in (pairs.sure_ns, pairs.exposed_ns - pairs.passed_on_ns))
+    order = np.lexsort((np.arange(count), -made_wait, -cost_ns, -sure))
     late = [place for place in order.tolist() if made_wait[place]][:STRAGGLERS]
     if not late:
         return ()
@@ -63,8 +63,8 @@ def unseen_pct(ranks: Sequence[ComparedRank], waits: RankWaits, stragglers: Sequ
     median_ns = _median_ns(ranks, waits) if met else 0
     if not median_ns:
         return None
-    most_ns, others = waits.by_rank.most_ns, waits.by_rank.others
-    return max(100 * int(most_ns[place]) / int(others[place]) / median_ns for place in met)
+    made_wait_ns, others = waits.by_rank.max_made_wait_ns, waits.by_rank.others
+    return max(100 * int(made_wait_ns[place]) / int(others[place]) / median_ns for place in met)
 
 
 def _median_ns(ranks: Sequence[ComparedRank], waits: RankWaits) -> int:

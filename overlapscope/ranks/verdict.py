@@ -14,7 +14,7 @@ from overlapscope.base.words import Unit, capital, clean, listed, number_runs, p
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.catalog.names import in_words_of
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
-from overlapscope.ranks.parts import parts
+from overlapscope.ranks.parts import plugin_parts
 from overlapscope.ranks.result import (
     LEAST_PCT,
     Duplicate,
@@ -73,11 +73,11 @@ def judge(report: RanksReport) -> RanksVerdict:
     level, lead = _waiting(report)
     rest = [
         *_why_late(report),
-        *(sentence for module, part in parts(report) for sentence in module.why_late(report, part)),
+        *(sentence for module, part in plugin_parts(report) for sentence in module.why_late(report, part)),
         *_profiler(report),
         *_more_stragglers(report),
         *_beside_stragglers(report),
-        *(_of_parts(report) if report.matching.judged else ()),
+        *(_plugin_sentences(report) if report.matching.judged else ()),
         *_communication(report),
         *mesh_sentences(report),
         *_absent(report),
@@ -101,8 +101,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if straggler is not None:
         poor = (straggler.lost_pct or 0) >= POOR_PCT and not _by_profiler(report, straggler)
         return "poor" if poor else "fair", _straggler(report, straggler)
-    if not report.matching.judged and (of_parts := " ".join(_of_parts(report))):
-        return "fair", of_parts
+    if not report.matching.judged and (by_plugins := " ".join(_plugin_sentences(report))):
+        return "fair", by_plugins
     if not report.matching.judged:
         why = "no collective of theirs could be compared." if _has_collectives(report) else "there are no collectives."
         if report.clocks.status == "unknown":
@@ -119,7 +119,7 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
             "unknown",
             f"The balance of the {joined:,} ranks is not judged: clocks jumped in all steps that they share.",
         )
-    known = f"arrivals at collectives are known to {_text(report.clocks.arrival_error_ns or 0)}"
+    known = f"arrivals at collectives are known to {_duration(report.clocks.arrival_error_ns or 0)}"
     if unseen >= POOR_PCT:
         hidden = f"{capital(known)}, so delays of up to {percent(unseen)} of the time may be hidden"
         return "unknown", f"{hidden}: the balance of the {joined:,} ranks is not judged."
@@ -133,8 +133,8 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
 
 
-def _of_parts(report: RanksReport) -> Iterator[str]:
-    return (sentence for module, part in parts(report) for sentence in module.sentences(part))
+def _plugin_sentences(report: RanksReport) -> Iterator[str]:
+    return (sentence for module, part in plugin_parts(report) for sentence in module.sentences(part))
 
 
 def _has_collectives(report: RanksReport) -> bool:
@@ -198,7 +198,7 @@ def _why_late(report: RanksReport) -> Iterator[str]:
         if reasons and rank.over == "steps":
             most = max(reasons, key=lambda excess: excess.more_ns)
             than = "the other rank" if late is not None and late.others == 1 else "the median rank"
-            longer = f"{_text(most.more_ns, unit_of(report))} a step longer than {than}"
+            longer = f"{_duration(most.more_ns, unit_of(report))} a step longer than {than}"
             does = _DOES_LONGER[most.kind].format(rank=rank.rank, longer=longer, cause=clean(most.name, 60))
             yield f"{does}{_mostly_at(rank, most)}."
 
@@ -227,7 +227,7 @@ def _profiler(report: RanksReport) -> Iterator[str]:
     recorded, plain = steps
     if 100 * (recorded - plain) >= POOR_PCT * recorded:
         unit = unit_of(report)
-        part = "all" if _by_profiler(report, late) else f"up to {_text(recorded - plain, unit)}"
+        part = "all" if _by_profiler(report, late) else f"up to {_duration(recorded - plain, unit)}"
         yield (
             f"Without the profiler a step takes {unit.text(plain)}, in the recording {unit.text(recorded)}, so {part} "
             "of this delay may be the profiler's."
@@ -267,8 +267,8 @@ def cost(report: RanksReport, late: Straggler) -> str:
 def lost(report: RanksReport, late: Straggler) -> str:
     """Return the time that a rank costs each of the others, such as `1.2 ms a step`."""
     if late.lost_per_step_ns is None:
-        return f"{_text(late.lost_ns)} over the recording"
-    return f"{_text(late.lost_per_step_ns, unit_of(report))} a step"
+        return f"{_duration(late.lost_ns)} over the recording"
+    return f"{_duration(late.lost_per_step_ns, unit_of(report))} a step"
 
 
 def _more_stragglers(report: RanksReport) -> Iterator[str]:
@@ -303,13 +303,13 @@ def _causes(report: RanksReport) -> str:
     return f" Its causes: {listed(named)}." if named else ""
 
 
-def _parts(twice: Duplicate) -> tuple[str, ...]:
-    """Return what the files of a rank hold if a server divides its recording; empty for several recordings."""
+def _server_parts(twice: Duplicate) -> tuple[str, ...]:
+    """Return the kinds of the files in which a server writes a rank's recording; empty for several recordings."""
     return file_parts([PurePath(source).name for source in twice.sources])
 
 
 def _absent(report: RanksReport) -> Iterator[str]:
-    again = [twice for twice in report.duplicated if not _parts(twice)]
+    again = [twice for twice in report.duplicated if not _server_parts(twice)]
     absent = [
         *([f"{plural(len(report.missing), 'rank')} missing"] if report.missing else []),
         *([f"{plural(len(report.unreadable), 'trace')} unreadable"] if report.unreadable else []),
@@ -332,13 +332,13 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
         name = f"rank {unreadable.rank}, " if unreadable.rank is not None else ""
         sentences.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(unreadable.reason, 500)}")
     sentences += _more(len(report.unreadable), "more unreadable trace")
-    divided = Counter(parts for twice in report.duplicated if (parts := _parts(twice)))
-    for parts, count in divided.items():
+    divided = Counter(server_parts for twice in report.duplicated if (server_parts := _server_parts(twice)))
+    for kinds, count in divided.items():
         sentences.append(
-            f"{plural(count, 'rank')} {'has' if count == 1 else 'have'} a file for each of {listed(parts)}, as a "
-            f"server writes them; those of {parts[0]} are compared."
+            f"{plural(count, 'rank')} {'has' if count == 1 else 'have'} a file for each of {listed(kinds)}, as a "
+            f"server writes them; those of {kinds[0]} are compared."
         )
-    again = [twice for twice in report.duplicated if not _parts(twice)]
+    again = [twice for twice in report.duplicated if not _server_parts(twice)]
     for twice in again[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
         used = f"{clean(twice.used, NAME_LIMIT)} is compared" if twice.used is not None else "none of them is compared"
@@ -393,7 +393,7 @@ def listed_rows(rows: Sequence[RankRow]) -> str:
 def clocks(report: RanksReport) -> tuple[str, ...]:
     """Return sentences on the clocks, and on what could be compared."""
     state, matching = report.clocks, report.matching
-    offset, error = (_text(ns or 0) for ns in (state.largest_offset_ns, state.largest_error_ns))
+    offset, error = (_duration(ns or 0) for ns in (state.largest_offset_ns, state.largest_error_ns))
     if state.status == "shared":
         head = f"The clocks agree within {error}."
     elif state.status == "estimated":
@@ -407,7 +407,7 @@ def clocks(report: RanksReport) -> tuple[str, ...]:
             f"{plural(matching.meetings, 'collective')}; arrival times are known in {matching.judged:,} of these."
         )
     if state.arrival_error_ns is not None:
-        error = _text(state.arrival_error_ns)
+        error = _duration(state.arrival_error_ns)
         sentences.append(f"The time between two arrivals is known to {error} (the median collective).")
     if matching.paired:
         sentences.append(f"{plural(matching.paired, 'kernel')} that send or receive were paired.")
@@ -447,10 +447,9 @@ def unit_of(report: RanksReport) -> Unit:
     return unit_for(longest or max((row.span_ns for row in rows_of(report)), default=0))
 
 
-def _text(ns: int, unit: Unit | None = None) -> str:
-    """Return a time in the given unit, or in its own where it would have too few digits."""
-    own_unit = unit_for(ns)
-    return (unit if unit is not None and 10 * ns >= unit.ns else own_unit).text(ns)
+def _duration(ns: int, unit: Unit | None = None) -> str:
+    """Return a time in the given unit, or in the best one where it would have too few digits."""
+    return (unit if unit is not None and 10 * ns >= unit.ns else unit_for(ns)).text(ns)
 
 
 def _lower(sentence: str) -> str:

@@ -1,10 +1,10 @@
 """Waiting between ranks: who waited for whom, and in which collective, once the clocks are known.
 
-In a collective in which every member needs every other, a member waits from its own arrival (the start of its kernel)
-until the last arrival. The waiting is charged to the member that arrived last. If several members arrive last within
-the error of arrivals (`Offsets.within_ns`) of each other, each of them is charged an equal part of that stretch of
-time. If more than `TOGETHER` of them do, or all members, no member is charged. A charge is sure without the error,
-except in a group's first meeting (`Offsets.opening`).
+A meeting is a collective with the kernels of all its members. If every member needs every other, a member waits from
+its own arrival (the start of its kernel) until the last arrival. The waiting is charged to the member that arrived
+last. If several members arrive last within the error of arrivals (`Offsets.within_ns`) of each other, each of them is
+charged an equal part of that stretch of time. If more than `TOGETHER` of them do, or all members, no member is charged.
+A charge is sure without the error, except in a group's first meeting (`Offsets.opening`).
 
 A rank may be late because another group made it wait, or a message, as the first stage of a pipeline that drains. The
 end of a wait counts as passed on, for as long as the late rank had itself waited without computing since this group
@@ -85,8 +85,8 @@ class Arrivals(Columns, frozen=True):
     """Start of the member's kernel on the axis of all ranks (`Axis`)."""
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
-    most_ns: I64
-    """The same with the error of arrivals."""
+    max_waited_ns: I64
+    """`waited_ns` with the error of arrivals added, at most the length of the kernel."""
     exposed_ns: I64
     """Part of `waited_ns` during which the rank's compute waited for communication."""
     last: Bool
@@ -141,7 +141,7 @@ class WaitsByRank(Columns, frozen=True):
     """Time that all other ranks waited for it."""
     last_in: I64
     """Number of meetings in which it is charged for arriving last."""
-    most_ns: I64
+    max_made_wait_ns: I64
     """Maximum time without compute that all other ranks waited for it, within the error of arrivals."""
     unjudged_ns: I64
     """Its exposed communication after its lead-in, outside the kernels of judged meetings and messages."""
@@ -191,12 +191,12 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     judged_kernels = join(in_meetings, union(message_start, message_start + of_messages.end_ns - of_messages.start_ns))
     after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
     waits = union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns)
-    held_waits = intersect(waits, axis.held)
+    blocking_waits = intersect(waits, axis.blocking)
     in_messages = union(message_start, message_start + messages.waited_ns)
-    before = covered(join(held_waits, intersect(in_messages, axis.exposed)), since, arrivals.axis_ns)
-    most_waits = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.most_ns), axis.held)
+    waited_before = covered(join(blocking_waits, intersect(in_messages, axis.exposed)), since, arrivals.axis_ns)
+    max_waits = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.max_waited_ns), axis.blocking)
     # Communication whose waits are unknown may be all waiting.
-    most_before = covered(join(most_waits, subtract(axis.exposed, in_meetings)), since, arrivals.axis_ns)
+    max_waited_before = covered(join(max_waits, subtract(axis.exposed, in_meetings)), since, arrivals.axis_ns)
     steps = common_steps(ranks, offsets.torn)
     windows = axis.windows(steps)
     inside = contains(windows, arrivals.axis_ns)
@@ -208,18 +208,18 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     counted[arrivals.meeting[inside]] = True
     counted_waits = intersect(waits, windows)
     charges = _inside(_charges(meetings, arrivals, latest), windows, arrivals)
-    unsure = most_before + np.where(latest.opening, _ALL, within)[arrivals.meeting]
-    pairs = _pairs(arrivals, charges, axis, before, unsure)
+    max_unsure_ns = max_waited_before + np.where(latest.opening, _ALL, within)[arrivals.meeting]
+    pairs = _pairs(arrivals, charges, axis, waited_before, max_unsure_ns)
     others = _others(arrivals, len(ranks), len(meetings))
     by_rank = WaitsByRank(
         others=others,
         lost_ns=sum_by(pairs.late, pairs.exposed_ns - pairs.passed_on_ns, len(ranks)) // np.maximum(others, 1),
         judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
         waited_ns=axis.by_rank(counted_waits),
-        exposed_ns=axis.by_rank(intersect(counted_waits, axis.held)),
+        exposed_ns=axis.by_rank(intersect(counted_waits, axis.blocking)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(arrivals.rank[distinct(charges.late)], minlength=len(ranks)),
-        most_ns=_most(arrivals, latest, axis, inside, len(ranks)),
+        max_made_wait_ns=_max_waits(arrivals, latest, axis, inside, len(ranks)),
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
     return RankWaits(
@@ -264,8 +264,8 @@ class Axis:
         """Number to add to each rank's own times."""
         self.exposed = self.of([rank.exposed_comm for rank in ranks])
         """Exposed communication of all ranks."""
-        self.held = self.of([rank.held_comm for rank in ranks])
-        """The part of it in which compute waited (`ComparedRank.held_comm`)."""
+        self.blocking = self.of([rank.blocking_comm for rank in ranks])
+        """The part of it in which compute waited (`ComparedRank.blocking_comm`)."""
 
     def of(self, times: Sequence[Intervals]) -> Intervals:
         """Return the times of all ranks, given each rank's by its own clock."""
@@ -303,8 +303,8 @@ def _arrivals(
         arrival_ns=arrival,
         axis_ns=start,
         waited_ns=waited,
-        most_ns=np.minimum(ahead + within_ns[meeting], length),
-        exposed_ns=covered(axis.held, start, start + waited),
+        max_waited_ns=np.minimum(ahead + within_ns[meeting], length),
+        exposed_ns=covered(axis.blocking, start, start + waited),
         last=last,
     )
     return arrivals, LastArrivals(
@@ -358,8 +358,8 @@ def _last_met(met: Meetings, axis: Axis) -> I64:
     A rank's own kernel shows that they met, even if those of the others weren't matched with it.
     """
     kernels = met.kernels
-    certain = kernels.by_kind(lambda kind: kind.recorded and symmetric(kind))[kernels.kind] != 0
-    rows = np.flatnonzero(certain | mask_of(met.row, len(kernels)))
+    needs_all = kernels.by_kind(lambda kind: kind.recorded and symmetric(kind))[kernels.kind] != 0
+    rows = np.flatnonzero(needs_all | mask_of(met.row, len(kernels)))
     rank, group = kernels.rank[rows], kernels.group[rows]
     start, end = (side[rows] + axis.shift[rank] for side in (kernels.start_ns, kernels.end_ns))
     order = np.lexsort((start, group, rank))
@@ -370,10 +370,10 @@ def _last_met(met: Meetings, axis: Axis) -> I64:
     return since[met.row]
 
 
-def _most(arrivals: Arrivals, latest: LastArrivals, axis: Axis, inside: Bool, ranks: int) -> I64:
+def _max_waits(arrivals: Arrivals, latest: LastArrivals, axis: Axis, inside: Bool, ranks: int) -> I64:
     """Return the maximum time without compute that others wait for each rank where it may have come last."""
     start = arrivals.axis_ns
-    exposed = np.where(inside, covered(axis.held, start, start + arrivals.most_ns), 0)
+    exposed = np.where(inside, covered(axis.blocking, start, start + arrivals.max_waited_ns), 0)
     others = sum_by(arrivals.meeting, exposed, int(arrivals.meeting.max(initial=-1)) + 1)[arrivals.meeting] - exposed
     return sum_by(arrivals.rank, np.where(arrivals.last | latest.opening[arrivals.meeting], others, 0), ranks)
 
@@ -392,11 +392,11 @@ def _pairs(arrivals: Arrivals, charges: _Charges, axis: Axis, waited_before: I64
     pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)
     waited, exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns, axis)
     begin, end = charges.start_ns, charges.end_ns
-    own_exposed, sure = (
+    caused_exposed, sure = (
         _union_lengths(number, len(pairs), begin, np.maximum(begin, end - less[charges.late]), axis)[1]
         for less in (waited_before, unsure_ns)
     )
-    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own_exposed, sure)
+    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - caused_exposed, sure)
 
 
 def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: Axis) -> tuple[I64, I64]:
@@ -407,5 +407,5 @@ def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: Axis) ->
     merged = union(np.searchsorted(times, start) + number * wide, np.searchsorted(times, end) + number * wide)
     which = merged.starts // wide
     begin, stop = times[merged.starts % wide], times[merged.ends % wide]
-    exposed = covered(axis.held, begin, stop)
+    exposed = covered(axis.blocking, begin, stop)
     return sum_by(which, stop - begin, count), sum_by(which, exposed, count)

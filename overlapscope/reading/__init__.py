@@ -1,4 +1,7 @@
-"""Traces from files, whatever recorded them (`source`)."""
+"""Finding and reading of trace files.
+
+`source` chooses the reader for a file's format. Here, steps and communication are then added to the Trace.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,22 @@ from pathlib import Path
 from msgspec import Struct
 
 from overlapscope.base import disk
-from overlapscope.base.memory import give_back
+from overlapscope.base.memory import release_free_memory
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.captures import with_captures
 from overlapscope.reading.communication import with_communication
-from overlapscope.reading.file_names import file_and_part, natural, run_in, without_copies
-from overlapscope.reading.files import LIMIT_BYTES, is_pipe, named
-from overlapscope.reading.patterns import current
+from overlapscope.reading.file_names import file_and_part, natural, newest_recording, without_copies
+from overlapscope.reading.files import LIMIT_BYTES, input_path, is_pipe
+from overlapscope.reading.patterns import name_patterns
 from overlapscope.reading.source import SUFFIXES, ReadRequest, is_trace_name, parts, read
-from overlapscope.reading.steps import found_steps, has_steps, named_steps, server_steps
+from overlapscope.reading.steps import has_steps, named_steps, range_steps, server_steps
 from overlapscope.trace.model import Trace
 from overlapscope.trace.servers import is_front_end_file
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
-_TOLD_OF = 8
+_MOST_NAMED = 8
 """Maximum left-out files to name."""
 
 __all__ = [
@@ -36,10 +39,10 @@ __all__ = [
     "SUFFIXES",
     "FoundFiles",
     "expand",
+    "find_traces",
     "is_trace_name",
     "load",
     "load_all",
-    "look",
     "natural",
     "parts",
 ]
@@ -77,14 +80,14 @@ def load(
         NotInTrace: No range has the name in `steps_by`.
         ConfigError: A list of names in the configuration is wrong.
     """
-    path = named(source)
+    path = input_path(source)
     if path.is_dir():
         raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
     request = ReadRequest(limit_bytes, progress)
     trace = _read_or_cached(path, request, cache)
     if trace.unpacked_bytes >= _LARGE_BYTES:
-        give_back()
-    patterns = current()
+        release_free_memory()
+    patterns = name_patterns()
     trace = with_communication(trace, patterns.communication)
     if captures:
         trace = with_captures(trace, [_read_or_cached(path, request, cache) for path in expand(captures)])
@@ -92,7 +95,7 @@ def load(
         return named_steps(trace, steps_by)
     trace = server_steps(trace, patterns.server_steps)
     if trace.recorder == "nsys":
-        trace = found_steps(trace)
+        trace = range_steps(trace)
     if not periodic or has_steps(trace):
         return trace
     # Most recordings mark their steps.
@@ -103,9 +106,9 @@ def load(
 
 def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:
     if cache:
-        from overlapscope.reading.cache import of_user
+        from overlapscope.reading.cache import user_cache
 
-        kept = of_user()
+        kept = user_cache()
         if kept is not None:
             return kept.load(path, request)
     return read(path, request)
@@ -121,8 +124,8 @@ def load_all(sources: str | Path | Iterable[str | Path]) -> list[Trace]:
 
 
 def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Return the files of `look`."""
-    return list(look(sources).files)
+    """Return the files of `find_traces`."""
+    return list(find_traces(sources).files)
 
 
 class FoundFiles(Struct, frozen=True):
@@ -133,7 +136,7 @@ class FoundFiles(Struct, frozen=True):
     """A sentence for each file that was left out though the user may have meant it."""
 
 
-def look(sources: str | Path | Iterable[str | Path]) -> FoundFiles:
+def find_traces(sources: str | Path | Iterable[str | Path]) -> FoundFiles:
     """Return the trace files that files, directories and glob patterns stand for, each file once, in the order given.
 
     A directory stands for the traces directly inside it, by their names (`is_trace_name`). The files of a directory or
@@ -147,7 +150,7 @@ def look(sources: str | Path | Iterable[str | Path]) -> FoundFiles:
     first_path_of: dict[Path, Path] = {}
     notes: list[str] = []
     for source in sources:
-        files, left_out = _look_at(source)
+        files, left_out = _traces_at(source)
         notes += left_out
         for path in chain.from_iterable(map(parts, files)):
             # `Path.resolve` fails on circular links, which the reader reports better.
@@ -157,16 +160,16 @@ def look(sources: str | Path | Iterable[str | Path]) -> FoundFiles:
     return FoundFiles(tuple(first_path_of.values()), tuple(notes))
 
 
-def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
+def _traces_at(source: str | Path) -> tuple[list[Path], list[str]]:
     """Return the files, and sentences on files that are left out."""
     if not str(source):
         raise UnreadableTrace("an empty name stands for no file; name a trace, or . for this directory.")
-    path = named(source)
+    path = input_path(source)
     try:
         if is_pipe(path):
             return [path], []
         if path.is_dir():
-            path, older = run_in(path)
+            path, older = newest_recording(path)
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
             left_out = older + _left_out(_others(inside, files))
@@ -233,8 +236,8 @@ def _may_be_read(path: Path) -> bool:
 def _left_out(paths: Iterable[Path]) -> list[str]:
     """Return a sentence for each file that the user may have meant, up to a maximum number."""
     sentences = [f"{path}: is skipped: {why}." for path in paths if (why := _why_left_out(path)) is not None]
-    more = len(sentences) - _TOLD_OF
-    return [*sentences[:_TOLD_OF], f"{more} more are skipped."] if more > 1 else sentences
+    more = len(sentences) - _MOST_NAMED
+    return [*sentences[:_MOST_NAMED], f"{more} more are skipped."] if more > 1 else sentences
 
 
 def _why_left_out(path: Path) -> str | None:

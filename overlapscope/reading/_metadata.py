@@ -87,7 +87,7 @@ def flags(metadata: dict[str, Any]) -> dict[str, bool]:
     return {name: bool(integer(metadata[name])) for name in names if name in metadata}
 
 
-def of_recorder(metadata: dict[str, Any]) -> dict[str, Any]:
+def recorded_fields(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a Trace that the recorder or `overlapscope whatif` noted, as far as they are possible."""
     ours = _object(metadata.get(METADATA))
     sides, prediction = _object(ours.get(PLAIN_STEPS)), _object(ours.get(PREDICTION))
@@ -137,10 +137,10 @@ def _timed(side: dict[str, Any]) -> TimedSteps:
 def _clocked(value: Any) -> ClockedSteps:
     clocked: ClockedSteps = _valid(value, ClockedSteps, ClockedSteps())
     groups = clocked.lengths
-    possible = len(groups) <= _MOST_TIMED and all(0 < steps <= span_ns for steps, span_ns in groups)
+    is_plausible = len(groups) <= _MOST_TIMED and all(0 < steps <= span_ns for steps, span_ns in groups)
     ascending = all(one_ns * others < others_ns * one for (one, one_ns), (others, others_ns) in pairwise(groups))
     short = max(clocked.span_ns, clocked.recorded_ns) < _LONGEST_STEP_NS and clocked.recorded_ns >= 0
-    return clocked if possible and ascending and short else ClockedSteps()
+    return clocked if is_plausible and ascending and short else ClockedSteps()
 
 
 def _origin(note: dict[str, Any]) -> TraceOrigin:
@@ -173,12 +173,12 @@ def _host_activity(note: Any) -> HostActivity | None:
     """Return the activity that the recorder noted; None if it noted none, or anything impossible."""
     noted: HostActivity | None = _valid(note, HostActivity, None)
     activity = None if noted is None else _without_torn(noted)
-    return activity if activity is not None and _possible(activity) else None
+    return activity if activity is not None and _is_plausible(activity) else None
 
 
 def _without_torn(activity: HostActivity) -> HostActivity:
     """Leave out samples with an impossible frame: py-spy reads the program's memory while the program changes it."""
-    torn = {number for number, frame in enumerate(activity.frames) if not _possible_frame(frame)}
+    torn = {number for number, frame in enumerate(activity.frames) if not _is_plausible_frame(frame)}
     if not torn:
         return activity
     stacks = tuple(stack for stack in activity.stacks if torn.isdisjoint(stack.frames))
@@ -188,7 +188,7 @@ def _without_torn(activity: HostActivity) -> HostActivity:
     return msgspec.structs.replace(activity, frames=frames, stacks=stacks, interval_ns=interval_ns)
 
 
-def _possible(activity: HostActivity) -> bool:
+def _is_plausible(activity: HostActivity) -> bool:
     states = activity.states
     counts = states.running, states.gil_wait, states.file_io, states.other_wait
     return (
@@ -198,23 +198,23 @@ def _possible(activity: HostActivity) -> bool:
         and bool(activity.interval_ns) == bool(activity.stacks)
         and len(activity.sampler) <= _LONGEST_SAMPLER
         and len(activity.frames) <= _MOST_FRAMES
-        and all(map(_possible_frame, activity.frames))
+        and all(map(_is_plausible_frame, activity.frames))
         and len(activity.stacks) <= _MOST_STACKS
-        and all(_possible_stack(stack, len(activity.frames)) for stack in activity.stacks)
+        and all(_is_plausible_stack(stack, len(activity.frames)) for stack in activity.stacks)
         and sum(stack.samples for stack in activity.stacks) < _MOST
         and all(0 <= count < _MOST for count in counts)
         and len(activity.files) <= _MOST_FILES
         and all(len(file) <= _LONGEST_FILE and count > 0 for file, count in activity.files.items())
         and sum(activity.files.values()) <= states.file_io
-        and _possible_facts(activity.facts)
+        and _are_plausible_facts(activity.facts)
     )
 
 
-def _possible_frame(frame: StackFrame) -> bool:
+def _is_plausible_frame(frame: StackFrame) -> bool:
     return len(frame.file) <= _LONGEST_FILE and len(frame.function) <= _LONGEST_FILE and 0 <= frame.line < _MOST
 
 
-def _possible_stack(stack: SampledStack, frames: int) -> bool:
+def _is_plausible_stack(stack: SampledStack, frames: int) -> bool:
     return (
         0 < stack.thread < _MOST
         and 0 < stack.samples < _MOST
@@ -224,7 +224,7 @@ def _possible_stack(stack: SampledStack, frames: int) -> bool:
     )
 
 
-def _possible_facts(facts: SystemFacts) -> bool:
+def _are_plausible_facts(facts: SystemFacts) -> bool:
     span_ns = facts.span_ns
     longest_throttled_ns = span_ns if facts.run_queue_ns is None else facts.run_queue_ns
     limits = (

@@ -246,8 +246,10 @@ def _only(pid: I32, open_pids: list[int], explained: I8) -> Iterator[tuple[int, 
 def _numbered(process: I32, events: _Events, ops: Bool, names: list[int | str]) -> I32:
     """Return the processes with their final numbers."""
     devices = [distinct(events.pid[ops & (process == number)]).tolist() for number in range(len(names))]
-    own = len(set().union(*devices)) == sum(map(len, devices))
-    keys = [natural(events.written[used[0]] if own else name) for used, name in zip(devices, names, strict=True)]
+    is_disjoint = len(set().union(*devices)) == sum(map(len, devices))
+    keys = [
+        natural(events.written[used[0]] if is_disjoint else name) for used, name in zip(devices, names, strict=True)
+    ]
     final = np.empty(len(names) + 1, np.int32)
     final[sorted(range(len(names)), key=keys.__getitem__)] = np.arange(len(names))
     final[_NONE] = _NONE

@@ -350,7 +350,7 @@ def _escape_quotes(piece: str, field_end: re.Pattern[str]) -> str | None:
         out.append(piece[at : mark.end()])
         at = mark.end()
         if mark[0] == '"':
-            end = _string_end(piece, at, _possible_ends(open_brackets, last, field_end))
+            end = _string_end(piece, at, _string_ends(open_brackets, last, field_end))
             if end is None:
                 return None
             out.append(_QUOTE_OR_ESCAPE.sub(_escape_quote, piece[at:end]) + '"')
@@ -364,7 +364,7 @@ def _escape_quotes(piece: str, field_end: re.Pattern[str]) -> str | None:
     return "".join(out)
 
 
-def _possible_ends(open_brackets: list[str], last: str, field_end: re.Pattern[str]) -> re.Pattern[str]:
+def _string_ends(open_brackets: list[str], last: str, field_end: re.Pattern[str]) -> re.Pattern[str]:
     """Return the pattern of the quotes that can end a string after the character `last`."""
     if open_brackets[-1:] == ["["]:
         return _ITEM_END

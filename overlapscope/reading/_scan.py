@@ -1,4 +1,4 @@
-"""Usual events straight into columns, by the compiled library of `scan.c`.
+"""Reading of usual events into columns by `scan.c`, a compiled library.
 
 The library takes a whole array of events or refuses it. Python reads the arrays that it refuses, and all arrays if it
 was not built. `hatch_build.py` compiles it; the columns are the same with and without it.
@@ -47,7 +47,7 @@ _SHAPES = {EventTable.GPU: _OP, EventTable.SYNC: _OP, EventTable.DEVICE_ANNOTATI
 _IS_OP = np.array([_SHAPES.get(table) == _OP for table in EventTable])
 _TYPES = {int: 0, str: 1, Raw: 2}
 _TEXT = -(1 << 62)
-"""A process or thread below this is the smallest integer plus the number of its text."""
+"""A process or thread that is a text is stored as the smallest integer plus the text's number, which is below this."""
 
 _names = msgspec.json.Decoder(list[str])
 _texts = msgspec.json.Decoder(list[Raw])

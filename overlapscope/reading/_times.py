@@ -110,7 +110,7 @@ def _fits(span: tuple[int, int], first: int, last: int) -> bool:
     return span[1] - span[0] <= max(10 * (last - first), last - first + 3600 * NS_PER_S)
 
 
-def possible(start_ns: I64, dur_ns: I64, begin_ns: int, end_ns: int) -> Bool:
+def is_possible(start_ns: I64, dur_ns: I64, begin_ns: int, end_ns: int) -> Bool:
     """Return which events can have happened in a recording `[begin_ns, end_ns]`.
 
     One corrupt duration would stretch the analyzed window, and with it every percentage.

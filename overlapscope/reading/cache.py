@@ -132,7 +132,7 @@ class Cache(msgspec.Struct, frozen=True):
         return trace
 
 
-def of_user() -> Cache | None:
+def user_cache() -> Cache | None:
     """Return the cache of this user; None if its limit is 0.
 
     It is also None if the user has no home folder, or another user could write to the cache.

@@ -37,7 +37,7 @@ def default_folder() -> Path | None:
     """Return the folder of this user's cache; None if the user has no home folder either."""
     if folder := os.environ.get(FOLDER_VARIABLE):
         return Path(folder).expanduser().absolute()
-    return disk.of_user("Caches", "XDG_CACHE_HOME", ".cache")
+    return disk.user_folder("Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def planted(folder: Path) -> Path | None:

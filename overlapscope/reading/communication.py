@@ -51,12 +51,13 @@ def _launched_in(trace: Trace, judge: Callable[[str], bool]) -> Bool:
     inside = np.zeros(len(calls), np.bool_)
     for thread in distinct(np.concatenate([ops.thread[passes], notes.thread[is_range]])).tolist():
         rows, ranges = np.flatnonzero(ops.thread == thread), np.flatnonzero(is_range & (notes.thread == thread))
-        start, end, own = ops.start_ns[rows], ops.end_ns[rows], passes[rows]
+        start, end, passing = ops.start_ns[rows], ops.end_ns[rows], passes[rows]
         around = union(
-            np.concatenate([start[own], notes.start_ns[ranges]]), np.concatenate([end[own], notes.end_ns[ranges]])
+            np.concatenate([start[passing], notes.start_ns[ranges]]),
+            np.concatenate([end[passing], notes.end_ns[ranges]]),
         )
         nested = _begun_in(around, start)
-        nested = nested[~own[nested]]
+        nested = nested[~passing[nested]]
         directly = subtract(around, union(start[nested], end[nested]))
         of_thread = np.flatnonzero(calls.thread == thread)
         inside[of_thread[_begun_in(directly, calls.start_ns[of_thread])]] = True

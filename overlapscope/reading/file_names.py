@@ -45,7 +45,7 @@ def rank_in_name(source: str) -> int | None:
 # -- Directories in which a profiler writes several recordings, or one in several formats ------------
 
 
-def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
+def newest_recording(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
     """Return the newest recording below a profiler's directory, and a sentence on older ones.
 
     Any other directory is returned unchanged. `readable` excludes recordings that must not be opened.

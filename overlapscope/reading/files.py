@@ -75,7 +75,7 @@ _unpacked: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 """Folders with the files that sources unpacked, by the path of the packed file. They are removed too."""
 
 
-def named(source: str | Path) -> Path:
+def input_path(source: str | Path) -> Path:
     """Return the path that a user names; `-` is standard input."""
     return STDIN if str(source) == "-" and not isinstance(source, Path) else Path(source)
 

@@ -18,11 +18,11 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import EventTable, Losses, valid_text
-from overlapscope.reading._metadata import device_names, flags, integer, of_recorder, versions
+from overlapscope.reading._metadata import device_names, flags, integer, recorded_fields, versions
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
-from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
+from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, is_possible, recording
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, chosen_part, place
 from overlapscope.trace.model import Damage, Trace
@@ -202,7 +202,7 @@ def assemble(
         damage=damage,
         base_ns=base_ns,
         unpacked_bytes=unpacked_bytes,
-        **of_recorder(metadata),
+        **recorded_fields(metadata),
     )
 
 
@@ -263,12 +263,12 @@ def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[di
     """
     work, copied = finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION)
     dur_ns = finished.dur_ns[work]
-    happened = possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
+    happened = is_possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
     lost = work[~happened]
     by_part = finished.parts(lost)
     finished.drop(lost)
     # These are copies of annotations on the host, so nothing is lost.
-    finished.drop(copied[~possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
+    finished.drop(copied[~is_possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
     example = [_impossible_time(finished, row) for row in lost[:1].tolist()]
     return by_part, example, float(dur_ns[happened].sum(dtype=np.float64))
 

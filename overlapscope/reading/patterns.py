@@ -39,7 +39,7 @@ def using(patterns: NamePatterns | None) -> Iterator[None]:
         _of_settings.reset(token)
 
 
-def current() -> NamePatterns:
+def name_patterns() -> NamePatterns:
     """Return the lists that are in use, by default those in the nearest configuration file; empty without a file.
 
     Raises:

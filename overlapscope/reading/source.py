@@ -60,7 +60,7 @@ def _read_kineto(path: Path, request: ReadRequest) -> Trace:
 KINETO: Final = Source((".json", ".json.gz", ".json.zst"), kineto.recognises, _read_kineto, kineto.parts)
 
 
-def _of_plugin(source: plugin.TraceSource) -> Source:
+def _source_of_plugin(source: plugin.TraceSource) -> Source:
     """Return a source whose modules are imported when it first reads a file."""
     sign = re.compile(source.sign)
 
@@ -75,7 +75,7 @@ def _of_plugin(source: plugin.TraceSource) -> Source:
     return Source(source.suffixes, lambda head: sign.match(head) is not None, read, parts)
 
 
-_OF_PLUGINS: Final = tuple(map(_of_plugin, plugin.sources()))
+_OF_PLUGINS: Final = tuple(map(_source_of_plugin, plugin.sources()))
 _OWN: Final = (*_OF_PLUGINS, KINETO)
 """Sources in the order in which they are asked."""
 
@@ -141,4 +141,4 @@ def _others() -> tuple[Source, ...]:
     Raises:
         UsageError: A package's plugin can't be imported, or is none.
     """
-    return tuple(_of_plugin(source) for each in plugin.of_other_packages() for source in each.sources)
+    return tuple(_source_of_plugin(source) for each in plugin.installed_plugins() for source in each.sources)

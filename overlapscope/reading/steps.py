@@ -61,7 +61,7 @@ def server_steps(trace: Trace, further: Patterns = ()) -> Trace:
     stated = batches((notes.names[name_id] for name_id in used), further)
     if not stated:
         return trace
-    rows = _of_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__)))
+    rows = _on_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__)))
     outermost = begins_after_all(notes.start_ns[rows], notes.end_ns[rows])
     within = np.split(rows, np.flatnonzero(outermost))[1:]
     each = [_batch_of([stated[notes.name(row)] for row in nested.tolist()]) for nested in within]
@@ -78,7 +78,7 @@ def server_steps(trace: Trace, further: Patterns = ()) -> Trace:
     )
 
 
-def _of_launching_threads(trace: Trace, rows: Index) -> Index:
+def _on_launching_threads(trace: Trace, rows: Index) -> Index:
     """Return the rows of the ranges on threads where any encloses a launch; all of them if there is no such thread."""
     notes, calls = trace.annotations, trace.runtime_calls
     launches = np.flatnonzero(mask_of(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0], len(calls)))
@@ -99,7 +99,7 @@ def _batch_of(marks: list[StepBatch]) -> StepBatch:
     return combined(clear) if clear else marks[0]
 
 
-def found_steps(trace: Trace) -> Trace:
+def range_steps(trace: Trace) -> Trace:
     """Return the trace with steps from ranges that repeat and enclose the launches, if it has such ranges and no steps.
 
     Ranges of a thread belong together if their names differ only in a number. They qualify if at least three follow one

@@ -9,7 +9,7 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.catalog import advice
 from overlapscope.catalog.names import in_words_of
-from overlapscope.prediction.plain_program import PlainProgram, replayed_unasked
+from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_default
 from overlapscope.rules import RuleDraft, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
@@ -151,7 +151,7 @@ class SavingsOf:
         windows, timeline = claims.device.windows, claims.device.timeline
         is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
         # Figures of a step or range alone can't be replayed.
-        self._can_be_replayed = bool(is_whole) and replayed_unasked(claims.trace)
+        self._can_be_replayed = bool(is_whole) and is_replayed_by_default(claims.trace)
         self._savings: Savings | None = None
 
     def of(self, rule: Rule, draft: Draft) -> Saving | None:

@@ -293,7 +293,7 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     """Assign a device's exposed copies, exposed memory work and idle time to rules."""
     trace, timeline = analysis.trace, device.timeline
     windows, per_step = judged_windows(device), device.result.per_step
-    waits = _find_own_waits(trace, timeline)
+    waits = _find_copy_waits(trace, timeline)
     tiny = _tiny_copies(trace, timeline, windows)
     claims = (_claim_copies, _claim_idle)
     pieces = ClaimedPieces.joined(
@@ -325,7 +325,7 @@ def copies_in(timeline: Timeline, windows: Intervals) -> I64:
     return rows[ran]
 
 
-class _OwnWaits(Struct, frozen=True, eq=False):
+class _CopyWaits(Struct, frozen=True, eq=False):
     """Calls in which `copy_` waits for the copy it has just made."""
 
     pinned: Bool
@@ -336,7 +336,7 @@ class _OwnWaits(Struct, frozen=True, eq=False):
     """Mask of the ops that are copies of pinned memory that the host waits for."""
 
 
-def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
+def _find_copy_waits(trace: Trace, timeline: Timeline) -> _CopyWaits:
     """Find the calls in which a copy waits for itself.
 
     PyTorch synchronizes the stream inside `aten::copy_` if `non_blocking` is not set
@@ -371,7 +371,7 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
     host_side = ops.host_memory[owner]
     pageable = owned & upload & (host_side == Memory.PAGEABLE)
     pinned = owned & ((host_side == Memory.PINNED) | upload & (host_side == Memory.UNKNOWN))
-    return _OwnWaits(pinned, pageable, mask_of(owner[pinned], len(ops)))
+    return _CopyWaits(pinned, pageable, mask_of(owner[pinned], len(ops)))
 
 
 def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
@@ -389,7 +389,7 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
 
 
 def _claim_copies(
-    trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64
+    trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _CopyWaits, tiny: I64
 ) -> ClaimedPieces:
     exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(exposed.start_ns, exposed.end_ns, windows)
@@ -433,7 +433,9 @@ def _claim_other(trace: Trace, device: DeviceAnalysis, windows: Intervals) -> Cl
     )
 
 
-def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> ClaimedPieces:
+def _claim_idle(
+    trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _CopyWaits, tiny: I64
+) -> ClaimedPieces:
     idle, ops, calls = device.idle, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(idle.start_ns, idle.end_ns, windows)
     cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]

@@ -54,8 +54,8 @@ def _check_streams_without_overlap(claims: Claims) -> Iterator[Draft]:
     if len(busy) < 2:
         return
     rows = _kernels(claims, list(busy))
-    possible = claims.buckets.compute_ns - max(busy.values())
-    if _gain(claims, rows) >= CONCURRENT * possible or not claims.matters(possible):
+    bound_ns = claims.buckets.compute_ns - max(busy.values())
+    if _gain(claims, rows) >= CONCURRENT * bound_ns or not claims.matters(bound_ns):
         return
     weights, example = _reasons(claims, rows)
     if not weights.any():
@@ -67,13 +67,13 @@ def _check_streams_without_overlap(claims: Claims) -> Iterator[Draft]:
     )
     if reason == _EVENT:
         yield Draft(
-            title=f"Event waits make {streams} take turns, for up to {claims.time_a_step(possible)} "
-            f"({share(possible, claims.judged_ns)})",
+            title=f"Event waits make {streams} take turns, for up to {claims.time_a_step(bound_ns)} "
+            f"({share(bound_ns, claims.judged_ns)})",
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
             "cost is the saving if everything ran beside the longest stream. That needs work that does not "
             "depend on the other stream's results, and kernels that leave room on the GPU.",
             advice=advice_by_case("streams-without-overlap")["event-waits"],
-            bound_ns=possible,
+            bound_ns=bound_ns,
             example=example,
         )
         return

@@ -27,16 +27,16 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     kernels = compute[distinct(row)]
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
-    made = launches(claims)
-    by, outside = owners(claims), outside_graphs(claims, made)
-    who = who_launches(claims, made, by)
+    launch_rows = launches(claims)
+    by, outside = owners(claims), outside_graphs(claims, launch_rows)
+    who = who_launches(claims, launch_rows, by)
     remark, more = f": {who}" if who else "", ""
-    if len(outside) < len(made):
+    if len(outside) < len(launch_rows):
         count = each(len(outside), max(1, claims.steps))
-        remark = f", {count} of {claims.times_a_step(len(made), 'launch')} outside the CUDA graphs"
+        remark = f", {count} of {claims.times_a_step(len(launch_rows), 'launch')} outside the CUDA graphs"
         more = f" {who[0].upper()}{who[1:]}." if who else ""
     cases = advice_by_case("dispatch")
-    advice, fixes = _advice(claims, pieces, by, made, made[~among(made, outside)])
+    advice, fixes = _advice(claims, pieces, by, launch_rows, launch_rows[~among(launch_rows, outside)])
     return Draft(
         where=top_line(claims, is_torch),
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
@@ -53,7 +53,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 
 def _advice(
-    claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], made: I64, graphs: I64
+    claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], launch_rows: I64, graphs: I64
 ) -> tuple[str, Fixes | None]:
     """Return what to change, which the program doesn't do yet, and the fixes that represent it; None for the rule's."""
     features, ops, cases = features_of(claims.trace), claims.device.timeline.ops, advice_by_case("dispatch")
@@ -62,9 +62,9 @@ def _advice(
 
     def are_most(calls: Iterable[I64]) -> bool:
         """Return whether these are most of the launches, or most of the idle time ends with ops that they launch."""
-        rows = np.concatenate([made[:0], *calls])
+        rows = np.concatenate([launch_rows[:0], *calls])
         awaited = among(ends, ops.start_ns[among(ops.launch, rows)])
-        return 2 * len(rows) > len(made) or 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
+        return 2 * len(rows) > len(launch_rows) or 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
 
     if are_no_gpus(claims.trace.device_names.values()):
         # The catalog has the advice, and no replay is of fewer kernels.

@@ -123,7 +123,7 @@ def stream_keys(device: Integers, stream: Integers) -> I64:
     return keys
 
 
-def of_stream_key(key: int) -> tuple[int, int]:
+def split_stream_key(key: int) -> tuple[int, int]:
     """Return device and stream of one of `stream_keys`."""
     return key >> 32, ((key & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 

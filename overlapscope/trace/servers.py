@@ -198,10 +198,10 @@ def front_end(trace: Trace) -> str | None:
         return None
     if is_front_end_file(PurePath(trace.source).name):
         return "vLLM"
-    return next((server for server, frames in _FRONT_ENDS.items() if _calls(trace, re.compile(frames))), None)
+    return next((server for server, frames in _FRONT_ENDS.items() if _has_frame(trace, re.compile(frames))), None)
 
 
-def _calls(trace: Trace, functions: re.Pattern[str]) -> bool:
+def _has_frame(trace: Trace, functions: re.Pattern[str]) -> bool:
     return bool(trace.python_frames.named(lambda name: functions.search(name) is not None).any())
 
 

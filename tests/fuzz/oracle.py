@@ -53,7 +53,7 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.prediction.document import document as whatif_document
-from overlapscope.prediction.plain_program import replayed_unasked
+from overlapscope.prediction.plain_program import is_replayed_by_default
 from overlapscope.prediction.predict import predict
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
@@ -185,7 +185,7 @@ def _stages(case: FuzzCase, rng: random.Random, trace: Trace, tried: Tried) -> I
         "analyze command": lambda: _drawn(rng, analysis),
         "part": lambda: _narrowed(rng, trace, analysis),
         "diff": lambda: _diff(rng, case.origin, measured),
-        "whatif": lambda: _whatif(rng, trace) if replayed_unasked(trace) else None,
+        "whatif": lambda: _whatif(rng, trace) if is_replayed_by_default(trace) else None,
         "contract": lambda: _contract(trace),
         "ranks": lambda: _ranks(case.origin, trace),
         "timeline": lambda: lanes.build(analysis),
@@ -630,7 +630,7 @@ def _shown(text: str, width: int = WIDTH) -> None:
 
 def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
     # A user who passes a step or asks for a prediction waits for it, however many lanes there are.
-    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62)) if replayed_unasked(analysis.trace) else None
+    told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62)) if is_replayed_by_default(analysis.trace) else None
     report = build([analysis], plain_step_ns=told_ns)
     _report(report)
     page = Page(report, verbose=True)

@@ -330,7 +330,7 @@ def test_an_error_that_nobody_foresaw_is_not_a_failed_budget(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    for place in ("inputs.look", "inputs.load", "ranks.files.expand", "reading.look", "reading.load"):
+    for place in ("inputs.find_traces", "inputs.load", "ranks.files.expand", "reading.find_traces", "reading.load"):
         monkeypatch.setattr(f"overlapscope.{place}", fail)
     trace = str(GOOD)
     arguments = [trace, trace] if command == "diff" else [trace]
@@ -347,7 +347,7 @@ def test_what_the_system_refuses_is_reported_in_a_sentence(
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error", "disk.json")
 
-    monkeypatch.setattr("overlapscope.inputs.look", fail)
+    monkeypatch.setattr("overlapscope.inputs.find_traces", fail)
     assert main(["check", str(GOOD)]) == 2
     assert capfd.readouterr().err == "overlapscope: error: disk.json: Input/output error.\n"
 

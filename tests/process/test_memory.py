@@ -11,14 +11,14 @@ import pytest
 # Pieces small enough for the heap, with the last one on top of it in use.
 FREES = """
 from pathlib import Path
-from overlapscope.base.memory import give_back
+from overlapscope.base.memory import release_free_memory
 def resident_mb():
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) // 1024
 pieces = [bytearray(b"x") * 60_000 for _ in range(2_000)]
 full = resident_mb()
 del pieces[:-1]
-give_back()
+release_free_memory()
 print(full - resident_mb())
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope.commands import commands, main
-from overlapscope.reading.cache import Cache, of_user
+from overlapscope.reading.cache import Cache, user_cache
 from overlapscope.reading.source import ReadRequest
 from tests.support.helpers import TRACES, some_pairs
 
@@ -188,7 +188,7 @@ def test_no_history_is_read_beside_which_another_user_has_put_something(ending: 
 
 def keep() -> int:
     """Have this user's cache keep the trace."""
-    cache = of_user()
+    cache = user_cache()
     if cache is None:
         return 3
     Cache(cache.folder, cache.limit_bytes, least_bytes=0, settled_ns=0).load(

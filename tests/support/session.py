@@ -96,7 +96,7 @@ def _read_once(read: Callable[[Path, ReadRequest, bool], Trace]) -> Callable[[Pa
 vars(reading)["_read_or_cached"] = _read_once(reading._read_or_cached)
 for _module, _function in (
     (analysis, "_analyze"),
-    (plain_program, "_replayed"),
+    (plain_program, "_replay_plain"),
     (findings, "_on_device"),
     (timeline, "build"),
 ):

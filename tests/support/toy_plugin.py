@@ -140,7 +140,7 @@ def registering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regis
 
     def register(**places: str) -> None:
         _register(folder, **places)
-        plugin.of_other_packages.cache_clear()
+        plugin.installed_plugins.cache_clear()
 
     yield register
-    plugin.of_other_packages.cache_clear()
+    plugin.installed_plugins.cache_clear()

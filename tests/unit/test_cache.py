@@ -37,9 +37,9 @@ from overlapscope.reading.cache import (
     Cache,
     Opening,
     _checksum,
-    of_user,
     packed,
     read_entry,
+    user_cache,
     write_entry,
 )
 from overlapscope.reading.cache_folder import Folder
@@ -629,7 +629,7 @@ def test_load_keeps_large_traces_and_no_others(large: Path, users_folder: Folder
 
 def test_a_limit_of_0_turns_the_cache_off(large: Path, users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "0")
-    assert of_user() is None
+    assert user_cache() is None
     ov.load(large)
     assert users_folder.held() == []
 

@@ -332,7 +332,7 @@ def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("overlapscope.reading.look", interrupted)
+    monkeypatch.setattr("overlapscope.reading.find_traces", interrupted)
     assert main(["analyze", PIPELINE]) == 130
     assert capsys.readouterr().err == ""
 

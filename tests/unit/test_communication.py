@@ -11,7 +11,7 @@ import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError
 from overlapscope.reading.communication import with_communication
-from overlapscope.reading.patterns import NamePatterns, current
+from overlapscope.reading.patterns import NamePatterns, name_patterns
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import Host, Op, make_trace
 from tests.support.kineto_files import call, kernel, write
@@ -90,7 +90,7 @@ def test_all_commands_use_the_list_of_the_nearest_configuration(
     assert main(["check", str(recording), "--config", "other.toml"]) == 1
     settings = {"communication": ["a2x"], "budgets": {"exposed_comm_time": {"max": "1 us", "scope": "window"}}}
     assert ov.check(str(recording), settings).exit_code == 1
-    assert comm_ns() == 0 and current() == NamePatterns()
+    assert comm_ns() == 0 and name_patterns() == NamePatterns()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from overlapscope.analysis.jobs import APART_NS, Recorded, different_jobs
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import look
+from overlapscope.reading import find_traces
 from tests.support.stepped_traces import write_steps
 
 KEPT = ("--budget", "step_time <= 1 s")
@@ -25,7 +25,7 @@ EPOCH_NS = 1_750_000_000 * 10**9
 def test_endings_count_in_any_case(tmp_path: Path) -> None:
     for name in ("rank0.JSON", "rank1.Json", "rank2.json"):
         write_steps(tmp_path / name)
-    assert [path.name for path in look(tmp_path).files] == ["rank0.JSON", "rank1.Json", "rank2.json"]
+    assert [path.name for path in find_traces(tmp_path).files] == ["rank0.JSON", "rank1.Json", "rank2.json"]
 
 
 def leave(directory: Path, what: str) -> str:
@@ -57,7 +57,7 @@ def test_what_is_left_out_is_reported(what: str, tmp_path: Path, capsys: pytest.
     by_pattern = what not in ("a hidden file", "another ending")
     asked = [str(tmp_path), *([str(tmp_path / "*")] if by_pattern else [])]
     for source in asked:
-        [note] = look(source).notes
+        [note] = find_traces(source).notes
         assert note.startswith(f"{tmp_path / name}: is skipped: ")
         assert main(["check", source, *KEPT]) == 0
         assert name in capsys.readouterr().err
@@ -96,16 +96,16 @@ def test_files_that_do_not_look_like_traces_are_not_reported(tmp_path: Path) -> 
     (tmp_path / "README.md").write_text("# Traces")
     (tmp_path / "train.py").write_text("print()")
     (tmp_path / "logs").mkdir()
-    assert look(tmp_path).notes == ()
+    assert find_traces(tmp_path).notes == ()
     with pytest.raises(UnreadableTrace, match="no trace in this directory"):
-        look(tmp_path / "logs")
+        find_traces(tmp_path / "logs")
 
 
 def test_many_that_are_left_out_are_counted(tmp_path: Path) -> None:
     write_steps(tmp_path / "rank0.json")
     for number in range(30):
         (tmp_path / f"rank{number}.trace").write_text("{}")
-    notes = look(tmp_path).notes
+    notes = find_traces(tmp_path).notes
     assert len(notes) == 9 and notes[-1] == "22 more are skipped."
 
 
@@ -192,7 +192,7 @@ def test_listing_a_directory_takes_time_in_proportion_to_its_files(
     for number in range(files):
         (tmp_path / f"rank{number}.json").touch()
     monkeypatch.setattr(Path, "__hash__", counting)
-    assert len(look(tmp_path).files) == len(look(str(tmp_path / "*.json")).files) == files
+    assert len(find_traces(tmp_path).files) == len(find_traces(str(tmp_path / "*.json")).files) == files
     assert counted["hashes"] < 20 * files
 
 

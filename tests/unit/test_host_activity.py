@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.export import chrome_trace
-from overlapscope.reading._metadata import of_recorder
+from overlapscope.reading._metadata import recorded_fields
 from overlapscope.recorder.sampling.stacks import host_stacks
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from tests.support.helpers import TRACES
@@ -53,7 +53,7 @@ NOTED: dict[str, Any] = json.loads(msgspec.json.encode(ACTIVITY))
 
 
 def read(noted: Any) -> HostActivity | None:
-    activity: HostActivity | None = of_recorder({"overlapscope": {"host_activity": noted}})["host_activity"]
+    activity: HostActivity | None = recorded_fields({"overlapscope": {"host_activity": noted}})["host_activity"]
     return activity
 
 
@@ -165,7 +165,7 @@ def test_a_damaged_one_is_read_as_possible_numbers_or_not_at_all(damage: list[tu
 @given(WRONG)
 def test_anything_else_in_its_place_is_nothing(wrong: Any) -> None:
     assert read(wrong) is None
-    assert of_recorder({"overlapscope": wrong})["host_activity"] is None
+    assert recorded_fields({"overlapscope": wrong})["host_activity"] is None
 
 
 # -- Stacks that are kept ---------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     assert waits.by_rank.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
     assert waits.by_rank.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
     assert waits.by_rank.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
-    assert waits.by_rank.most_ns.tolist() == [account.most[rank] for rank in everyone]
+    assert waits.by_rank.max_made_wait_ns.tolist() == [account.most[rank] for rank in everyone]
     pairs = waits.pairs
     figures = {
         (late, waiting): each
@@ -255,7 +255,7 @@ def test_only_what_exceeds_the_error_is_sure() -> None:
     waits = three([0, 90, 100], 9)
     assert waits.pairs.exposed_ns.tolist() == [100, 10]
     assert waits.pairs.sure_ns.tolist() == [91, 1]
-    assert waits.by_rank.most_ns.tolist() == [0, 0, 109 + 19]
+    assert waits.by_rank.max_made_wait_ns.tolist() == [0, 0, 109 + 19]
 
 
 def test_nothing_is_sure_of_the_first_meeting_of_a_group() -> None:
@@ -271,7 +271,7 @@ def test_nothing_is_sure_of_the_first_meeting_of_a_group() -> None:
     pairs = (waits := find_waits(ranks, met, known, message_waits(ranks, pair(ranks), known))).pairs
     assert pairs.late.tolist() == [2, 2] and pairs.exposed_ns.tolist() == [200, 20]
     assert pairs.sure_ns.tolist() == [100, 10]
-    assert waits.by_rank.most_ns.tolist() == [10, 100, 110 + 110]
+    assert waits.by_rank.max_made_wait_ns.tolist() == [10, 100, 110 + 110]
 
 
 def test_a_wait_before_the_rank_last_met_its_group_is_not_passed_on_even_if_that_kernel_has_no_counterpart() -> None:

@@ -19,7 +19,7 @@ from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.verdict import doubts
 from overlapscope.ranks.verdict import judge as judge_ranks
-from overlapscope.reading import look
+from overlapscope.reading import find_traces
 from overlapscope.report.model import from_json
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
@@ -317,10 +317,10 @@ def test_a_directory_stands_for_the_workers_of_a_server(tmp_path: Path) -> None:
     for rank in (0, 1):
         name = f"dp0_pp0_tp{rank}_dcp0_ep{rank}_rank{rank}.18.pt.trace.json"
         write_server(tmp_path / name, [SLOW] * 4, distributedInfo={"rank": rank, "world_size": 2})
-    looked = look(tmp_path)
-    assert [file.name[:11] for file in looked.files] == ["dp0_pp0_tp0", "dp0_pp0_tp1"]
+    found = find_traces(tmp_path)
+    assert [file.name[:11] for file in found.files] == ["dp0_pp0_tp0", "dp0_pp0_tp1"]
     skipped = tmp_path / "host_77.async_llm.17.pt.trace.json"
-    assert looked.notes == (f"{skipped}: is skipped: it is of a server's front end, without a GPU.",)
+    assert found.notes == (f"{skipped}: is skipped: it is of a server's front end, without a GPU.",)
 
 
 def test_stages_and_replicas_of_a_server_are_not_recorded_more_than_once(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_stages_and_replicas_of_a_server_are_not_recorded_more_than_once(tmp_pat
         for stage, mark in (("EXTEND", PREFILL), ("DECODE", DECODE)):
             name = f"17-TP-{rank}-{stage}.trace.json"
             write_server(tmp_path / name, [Pass([mark])] * 4, distributedInfo={"rank": rank, "world_size": 2})
-    report = report_on(row for path in look(tmp_path).files for row in reduce_any(ov.load(path, periodic=False)))
+    report = report_on(row for path in find_traces(tmp_path).files for row in reduce_any(ov.load(path, periodic=False)))
     said = " ".join((judge_ranks(report).text, *doubts(report)))
     assert "2 ranks have a file for each of DECODE and EXTEND, as a server writes them; those of DECODE" in said
     assert "more than once" not in said and "Incomplete" not in said

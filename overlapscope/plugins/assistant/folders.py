@@ -14,8 +14,8 @@ from overlapscope.base import disk
 from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugin import TraceSource, plugins, sources
-from overlapscope.reading import is_trace_name, look, natural, parts
-from overlapscope.reading.file_names import file_and_part, run_in, without_copies
+from overlapscope.reading import find_traces, is_trace_name, natural, parts
+from overlapscope.reading.file_names import file_and_part, newest_recording, without_copies
 from overlapscope.reading.files import kind_of
 
 _MOST_LISTED: Final = 10_000
@@ -75,15 +75,15 @@ class Folders(Struct, frozen=True):
         """
         path = self.path(name)
         if not path.is_dir():
-            return look([path]).files
-        run = Path(os.path.realpath(run_in(path, lambda run: self._has(Path(os.path.realpath(run))))[0]))
+            return find_traces([path]).files
+        run = Path(os.path.realpath(newest_recording(path, lambda run: self._has(Path(os.path.realpath(run))))[0]))
         inside = [
             Path(os.path.realpath(file)) for file in sorted(run.iterdir(), key=natural) if is_trace_name(file.name)
         ]
         named = [file for file in inside if self._has(file) and file.is_file() and not _packed(file)]
         if not named or not self._has(run):
             raise UsageError(f"{shorten(clean(name), 200)}: holds no trace; `list_traces` lists all files.")
-        return look(without_copies(named)).files
+        return find_traces(without_copies(named)).files
 
     def name(self, path: Path) -> str:
         """Return the shortest name with which `path` finds a file: relative to its directory if that is unique."""

@@ -61,11 +61,14 @@ class Tools(msgspec.Struct, frozen=True):
 
     def all(self) -> tuple[Callable[..., str], ...]:
         """Return the tools from here, then those of plugins."""
-        own = (
+        built_in = (
             *(self.list_traces, self.open_trace, self.verdict, self.findings, self.explain),
             *(self.whatif, self.diff, self.check, self.ranks),
         )
-        return (*own, *(tool for plugin in plugins() if plugin.tools for tool in registry.load(plugin.tools)(self)))
+        return (
+            *built_in,
+            *(tool for plugin in plugins() if plugin.tools for tool in registry.load(plugin.tools)(self)),
+        )
 
     def list_traces(self, page: PageNumber = 1) -> str:
         """List the files to ask about: traces, reports, baselines and histories."""

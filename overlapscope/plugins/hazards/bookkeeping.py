@@ -206,7 +206,7 @@ class Bookkeeping:
         for write, touches in ((False, reads), (True, writes)):
             use = Use(write, launch)
             for touch in touches:
-                for earlier in self.uses.use(touch.base, touch.region, use):
+                for earlier in self.uses.add(touch.base, touch.region, use):
                     self._findings.unordered(earlier, use, touch.tensor)
         return launch
 
@@ -329,8 +329,8 @@ class DeviceUses:
         self._clock = clock
         self._pasts: dict[int, list[_Past]] = {}
 
-    def use(self, base: int, region: Region, use: Use) -> list[Use]:
-        """Note a use of bytes of the storage at `base`, and return the earlier uses that it races with."""
+    def add(self, base: int, region: Region, use: Use) -> list[Use]:
+        """Add a use of bytes of the storage at `base`, and return the earlier uses that it races with."""
         pasts = self._pasts.setdefault(base, [])
         if len(pasts) >= _PRUNE_USES_FROM:
             pasts[:] = [past for past in pasts if not past.is_over(self._clock)]

@@ -39,10 +39,10 @@ def find(args: argparse.Namespace) -> Callable[[Report], Report] | None:
         raise UsageError("--write-baseline and --show-baseline check nothing; leave out --history.")
     if args.baseline is not None:
         raise UsageError("--baseline and --history both give a baseline; pass one of them.")
-    return partial(_of_level, args.history or None, args.job)
+    return partial(_current_level, args.history or None, args.job)
 
 
-def _of_level(history: str | None, named: str | None, report: Report) -> Report:
+def _current_level(history: str | None, named: str | None, report: Report) -> Report:
     """Return the report in the middle of the current level of a report's job, and print which report that is."""
     from overlapscope.plugins.history.entry import gpu_of, moment, short
     from overlapscope.plugins.history.store import Store

@@ -79,15 +79,15 @@ def metric_of(name: str) -> Metric:
     return METRICS[base]
 
 
-def job_of(store: Store, asked: str | None) -> str:
+def job_of(store: Store, job: str | None) -> str:
     """Return the job asked for, or the job that ran last. Raises UsageError if it doesn't exist."""
     jobs = store.jobs()
     if not jobs:
         raise UsageError(f"{store.path}: the history is empty; `overlapscope history add` adds reports.")
-    if asked is not None and asked not in jobs:
+    if job is not None and job not in jobs:
         names = listed((clean(job, 80) for job in jobs), 20)
-        raise UsageError(f"{store.path}: has no job {clean(asked, 80)!r}{did_you_mean(asked, jobs)}; jobs: {names}.")
-    return asked or jobs[0]
+        raise UsageError(f"{store.path}: has no job {clean(job, 80)!r}{did_you_mean(job, jobs)}; jobs: {names}.")
+    return job or jobs[0]
 
 
 def course(metric: str, points: Sequence[Point], by: By) -> Course | None:
@@ -106,11 +106,11 @@ def course(metric: str, points: Sequence[Point], by: By) -> Course | None:
         plain=same[-1].plain,
         gpu=same[-1].gpu,
         by=by,
-        levels=_possible(levels(grouped(same, by), more_is_better=of.more_is_better), of.unit),
+        levels=_within_limits(levels(grouped(same, by), more_is_better=of.more_is_better), of.unit),
     )
 
 
-def _possible(series: Levels, unit: Unit) -> Levels:
+def _within_limits(series: Levels, unit: Unit) -> Levels:
     """Cut the intervals of levels at the limits of possible figures: 0, and 100 percent."""
     maximum = 100.0 if unit == "pct" else math.inf
     within = (
@@ -124,14 +124,14 @@ def _possible(series: Levels, unit: Unit) -> Levels:
 
 def courses(store: Store, query: Query, metrics: Sequence[str], by: By) -> JobCourse:
     """Return the levels of a job's metrics, by default of the job that ran last. Raises as `course` and `job_of`."""
-    query = _of_one_job(store, query)
+    query = _with_job(store, query)
     every = (course(metric, store.points(metric, query), by) for metric in dict.fromkeys(metrics))
     return JobCourse(job=query.job or "", courses=tuple(each for each in every if each is not None))
 
 
 def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> HistoryCheck:
     """Return the standing of a job's newest report, commit or hour in each metric. Raises as `courses`."""
-    query = _of_one_job(store, query)
+    query = _with_job(store, query)
     kinds = {metric: metric_of(metric) for metric in metrics}
     every = {metric: alike(store.points(metric, query)) for metric in kinds}
     comparable = {metric: points for metric, points in every.items() if points}
@@ -149,7 +149,7 @@ def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> History
     return HistoryCheck(job=query.job or "", by=by, outcome=outcome, exit_code=code, metrics=tuple(judged))
 
 
-def _of_one_job(store: Store, query: Query) -> Query:
+def _with_job(store: Store, query: Query) -> Query:
     """Return a query for a single job, by default the last that ran and matches. Raises as `job_of`."""
     last = None if query.job is not None else next(iter(store.rows(query, most=1)), None)
     return msgspec.structs.replace(query, job=job_of(store, query.job if last is None else last.origin.job))

@@ -151,13 +151,13 @@ def _is_metric(name: str) -> bool:
     return True
 
 
-def _or_first(asked: str | None, choices: Sequence[Name]) -> Name:
+def _or_first(name: str | None, choices: Sequence[Name]) -> Name:
     """Return the requested value if it is known, otherwise the first."""
-    return next((choice for choice in choices if choice == asked), choices[0])
+    return next((choice for choice in choices if choice == name), choices[0])
 
 
-def _choices(asked: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) -> Component:
-    job, metric, by = asked
+def _choices(chosen: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) -> Component:
+    job, metric, by = chosen
 
     def select(label: str, id: str, choices: Sequence[str], value: str) -> Component:
         return dmc.Select(
@@ -183,7 +183,7 @@ def _choices(asked: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) 
             select("job", "history-job", jobs, job),
             select("metric", "history-metric", metrics, metric),
             control,
-            dcc.Store(id=SHOWN, data=asked),
+            dcc.Store(id=SHOWN, data=chosen),
         ],
         align="end",
         gap="md",

@@ -256,7 +256,7 @@ def default_path() -> Path:
     """Return the path of this user's history. Raises UsageError without a home folder."""
     if path := os.environ.get(PATH_VARIABLE):
         return Path(path).expanduser().absolute()
-    folder = disk.of_user("Application Support", "XDG_DATA_HOME", ".local/share")
+    folder = disk.user_folder("Application Support", "XDG_DATA_HOME", ".local/share")
     if folder is None:
         raise UsageError(f"there is no history, because this user has no home folder; set {PATH_VARIABLE} to a file.")
     return folder / _FILE

@@ -137,18 +137,18 @@ def quiet() -> Iterator[None]:
     # HTA sometimes logs to the root logger, which would install a handler for good.
     nowhere = logging.NullHandler()
     root.addHandler(nowhere)
-    root.addFilter(_of_others)
+    root.addFilter(_is_of_others)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        root.removeFilter(_of_others)
+        root.removeFilter(_is_of_others)
         root.removeHandler(nowhere)
         logger.disabled = disabled
 
 
-def _of_others(record: logging.LogRecord) -> bool:
+def _is_of_others(record: logging.LogRecord) -> bool:
     spec = find_spec("hta")
     return spec is None or spec.origin is None or not record.pathname.startswith(str(Path(spec.origin).parent))
 

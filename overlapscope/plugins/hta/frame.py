@@ -80,8 +80,8 @@ def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.D
 
     # HTA's own selection of rows on the device, which also includes two kinds of synchronization.
     on_gpu = np.zeros(len(rows), np.bool_)
-    asked = rows[["stream", "correlation", "name"]]
-    on_gpu[GPUKernelFilter()(asked, symbols).index.to_numpy()] = True
+    named = rows[["stream", "correlation", "name"]]
+    on_gpu[GPUKernelFilter()(named, symbols).index.to_numpy()] = True
     links = linked(columns["index"], columns["correlation"], on_gpu)
     rows["index_correlation"] = _small(links)
     rows["iteration"] = _small(

@@ -131,8 +131,8 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
         return run(name, traces, HtaOptions(operator=operator or None), nanoseconds=nanoseconds or None)
 
     with _one_at_a_time:
-        asked = ("hta", ids, name, operator, nanoseconds)
-        result: HtaResult = library.results_of_pages.remember(asked, compute, weight=_WEIGHT)
+        key = ("hta", ids, name, operator, nanoseconds)
+        result: HtaResult = library.results_of_pages.remember(key, compute, weight=_WEIGHT)
     return result
 
 

@@ -119,8 +119,8 @@ def _exchange(
 ) -> ExpertExchange:
     kind = kernels.kinds[int(kernels.kind[sizes.kernel[0]])]
     largest = there.take(_alone_largest(there))
-    its = last.rank[largest.kernel]
-    comes_last = its == largest.rank
+    last_rank = last.rank[largest.kernel]
+    comes_last = last_rank == largest.rank
     total, most = int(there.elements.sum()), int(_most(there).sum())
     size = int(sizes.element_bytes[0])
     return ExpertExchange(
@@ -131,7 +131,7 @@ def _exchange(
         element_bytes=size if size >= 0 else None,
         compared=len(group_starts(there.exchange)),
         skew=most * kind.group_size / total if total else None,
-        followed=int((its >= 0).sum()),
+        followed=int((last_rank >= 0).sum()),
         largest_last=int(comes_last.sum()),
         waited_exposed_ns=int(last.waited_exposed_ns[largest.kernel[comes_last]].sum()),
         ranks=tuple(_ranks(sizes, there, numbers, windows, kernels)),
@@ -159,13 +159,13 @@ def _ranks(
     group_size = kernels.kinds[int(kernels.kind[sizes.kernel[0]])].group_size
     total = int(there.elements.sum())
     for place, rows in rows_by(kernels.rank[sizes.kernel]):
-        own = sizes.take(rows)
-        begins = windows.begins[own.kernel]
-        inside = own.kernel[begins | (windows.end_ns[own.kernel] > windows.start_ns[own.kernel])]
+        exchanges = sizes.take(rows)
+        begins = windows.begins[exchanges.kernel]
+        inside = exchanges.kernel[begins | (windows.end_ns[exchanges.kernel] > windows.start_ns[exchanges.kernel])]
         if not len(inside):
             continue
-        counted, its = own.take(begins), there.take(there.rank == place)
-        loaded = int(its.elements.sum()) if len(its) else None
+        counted, received = exchanges.take(begins), there.take(there.rank == place)
+        loaded = int(received.elements.sum()) if len(received) else None
         yield ExpertRank(
             rank=numbers[place],
             count=len(counted),
@@ -174,7 +174,7 @@ def _ranks(
             sent_rows=_sum(counted.sent_rows),
             received_rows=_sum(counted.received_rows),
             loaded_elements=loaded,
-            loaded_rows=_sum(its.rows) if len(its) else None,
+            loaded_rows=_sum(received.rows) if len(received) else None,
             load=loaded * group_size / total if loaded is not None and total else None,
             time=time_in(windows, inside),
         )

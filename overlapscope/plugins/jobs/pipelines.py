@@ -62,8 +62,8 @@ def find_pipelines(
         names = common_steps([ranks[place] for place in places]).names
         numbers = {name: number for name in names if (number := step_number(name)) >= 0}
         every = {name: by_step.get(number, {}) for name, number in numbers.items()}
-        own = {name: {pair: step[pair] for pair in step if pair[0] in places} for name, step in every.items()}
-        steps = {name: among for name, among in own.items() if among}
+        within = {name: {pair: step[pair] for pair in step if pair[0] in places} for name, step in every.items()}
+        steps = {name: among for name, among in within.items() if among}
         traffic = _traffic(list(steps.values()))
         if traffic is None:
             continue

@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_workers(job)
 
 
-def run(asked: list[str], args: argparse.Namespace) -> int:
+def run(interventions: list[str], args: argparse.Namespace) -> int:
     """Predict the step of the job, print the result, and return the exit code. Raises UsageError."""
     from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
     from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
@@ -55,13 +55,13 @@ def run(asked: list[str], args: argparse.Namespace) -> int:
     from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.result import Unreadable
 
-    parse(asked)
+    parse(interventions)
     changes = JobChanges(*(getattr(args, name) for name in _NAMES))
     numbers = tuple(args.rank) if args.rank else None
-    if numbers and not (asked or args.no_straggler):
+    if numbers and not (interventions or args.no_straggler):
         raise UsageError("--rank needs a change on ranks, such as --pin or --no-straggler.")
     locations = expand_urls(args.traces)
-    reduction = partial(summarize, changes=tuple(asked), numbers=numbers)
+    reduction = partial(summarize, changes=tuple(interventions), numbers=numbers)
     options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
     summaries = list[RankSummary | Unfit]()
     with closing(each(reduction, locations, **options)) as outcomes, reading_progress(len(locations)) as advance:
@@ -69,7 +69,7 @@ def run(asked: list[str], args: argparse.Namespace) -> int:
             summaries.append(Unfit(outcome.source, outcome.reason) if isinstance(outcome, Unreadable) else outcome)
             advance(sum(isinstance(summary, Unfit) for summary in summaries))
     result = predict_job(summaries, changes, numbers)
-    choice = None if asked or changes.any else offered(_CHANGES)
+    choice = None if interventions or changes.any else offered(_CHANGES)
     present(result, lambda: document(result, offered=choice), args, verbose=args.verbose)
     return DONE if result.valid else NOT_PREDICTED
 

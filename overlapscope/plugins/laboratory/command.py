@@ -206,8 +206,8 @@ def _report(args: argparse.Namespace) -> int:
     if output is not None:
         make_directory(output)
     comparisons = compare(results)
-    asked = [comparisons[_place(name, results)] for name in args.names]
-    write(terminal.to_stream(document(asked, brief=True) if asked else summary(comparisons), sys.stdout), None)
+    named = [comparisons[_place(name, results)] for name in args.names]
+    write(terminal.to_stream(document(named, brief=True) if named else summary(comparisons), sys.stdout), None)
     if output is not None:
         for name in (_MARKDOWN, _HTML):
             check_output(output / name, force=True, inputs=[directory / RESULTS])
@@ -225,14 +225,14 @@ def _place(name: str, results: Results) -> int:
     return names.index(name)
 
 
-def _results_directory(asked: Path | None) -> tuple[Path, bool]:
+def _results_directory(chosen: Path | None) -> tuple[Path, bool]:
     """Return the directory of the results, and whether it is the one shipped with overlapscope."""
     from overlapscope.plugins.laboratory import RESULTS
     from overlapscope.reading.samples import SAMPLES
 
     shipped = SAMPLES / "laboratory"
     default = DIRECTORY if (DIRECTORY / RESULTS).is_file() else shipped
-    directory = asked or default
+    directory = chosen or default
     return directory, directory.resolve() == shipped.resolve()
 
 

@@ -72,13 +72,17 @@ def layout(context: PageContext) -> Component:
     groups = _experiments(context.library)
     if not groups:
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
-    asked = context.url.choices.get("experiment")
-    if asked is None:
+    experiment_id = context.url.choices.get("experiment")
+    if experiment_id is None:
         return parts.page("Laboratory", *(_index(context, experiments) for experiments in groups), lead=_LEAD)
-    opened = next((experiment for experiments in groups for experiment in experiments if experiment.id == asked), None)
+    opened = next(
+        (experiment for experiments in groups for experiment in experiments if experiment.id == experiment_id), None
+    )
     index = dcc.Link("← all experiments", href=context.url.href(experiment=None), className="timeline-link")
     if opened is None:
-        return parts.page("Laboratory", index, parts.empty(f"There is no experiment {clean(asked, 80)!r} here."))
+        return parts.page(
+            "Laboratory", index, parts.empty(f"There is no experiment {clean(experiment_id, 80)!r} here.")
+        )
     return _opened(context, opened, index)
 
 

@@ -107,20 +107,20 @@ def _experiment(path: str) -> Experiment:
 class _VariantRun:
     """One variant on one rank."""
 
-    def __init__(self, asked: RunVariant, rank: int, events: Outbox) -> None:
-        self._asked = asked
+    def __init__(self, run: RunVariant, rank: int, events: Outbox) -> None:
+        self._run = run
         self._rank = rank
         self._events = events
         self._results = VariantMeasured(rank=rank)
 
     def run(self) -> None:
         self._begin("preparing")
-        experiment = _experiment(self._asked.path)
-        (variant,) = (candidate for candidate in experiment.variants if candidate.name == self._asked.variant)
+        experiment = _experiment(self._run.path)
+        (variant,) = (candidate for candidate in experiment.variants if candidate.name == self._run.variant)
         program = self._prepared(experiment, variant)
         try:
             self._begin("timing")
-            wall, host = measure(program.step, repeat=self._asked.repeat)
+            wall, host = measure(program.step, repeat=self._run.repeat)
             self._tell(wall_ms=wall, host_ms=host)
             if program.figures is not None:
                 self._tell(figures=_finite(program.figures()))
@@ -137,7 +137,7 @@ class _VariantRun:
     def _prepared(self, experiment: Experiment, variant: Variant) -> Program:
         if experiment.gpus:
             _choose_gpu()
-        sizes = experiment.sizes.get(self._asked.scale, {})
+        sizes = experiment.sizes.get(self._run.scale, {})
         prepared = experiment.prepare(**{**sizes, **variant.parameters})
         return prepared if isinstance(prepared, Program) else Program(prepared)
 
@@ -146,7 +146,7 @@ class _VariantRun:
 
         step = program.recorded_step or program.step
         recording = record(
-            self._asked.trace,
+            self._run.trace,
             wait=0,
             warmup=experiment.warmup_steps,
             active=experiment.recorded_steps,

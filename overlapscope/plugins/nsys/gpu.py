@@ -46,7 +46,7 @@ def read(database: Database, names: Names, process: int | None) -> Rows:
     return joined(part(database, names, process) for part in (_kernels, _copies, _fills, _graphs))
 
 
-def of_process(database: Database, table: str, process: int | None) -> str:
+def process_condition(database: Database, table: str, process: int | None) -> str:
     """Return the SQL condition for the rows of a process; for all rows where the table does not state processes."""
     by_process = process is not None and "globalPid" in database.columns.get(table, frozenset())
     return f"WHERE globalPid = {process}" if by_process else ""
@@ -60,14 +60,14 @@ def number(column: I64) -> I64:
 def _columns(database: Database, table: str, process: int | None, *more: str) -> Columns:
     if table in database.columns:
         database.require(table, "start", "end", "deviceId", "streamId")
-    return database.integers(table, (*_COMMON, *more), of_process(database, table, process))
+    return database.integers(table, (*_COMMON, *more), process_condition(database, table, process))
 
 
 def _kernels(database: Database, names: Names, process: int | None) -> Rows:
     columns = _columns(database, KERNEL, process, "demangledName", "shortName", *_GRID, *_BLOCK)
     ids = np.where(columns["demangledName"] >= 0, columns["demangledName"], columns["shortName"])
     extents = {"blocks": _product(columns, _GRID), "block_threads": _product(columns, _BLOCK)}
-    return _rows(names, columns, "kernel", names.of_ids(ids)) | extents
+    return _rows(names, columns, "kernel", names.from_ids(ids)) | extents
 
 
 def _product(columns: Columns, extents: Sequence[str]) -> I64:

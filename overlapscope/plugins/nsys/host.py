@@ -10,7 +10,7 @@ import numpy as np
 
 from overlapscope.base.grouping import among
 from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.gpu import of_process
+from overlapscope.plugins.nsys.gpu import process_condition
 from overlapscope.plugins.nsys.rows import Names, Rows, joined, kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import I64
@@ -78,13 +78,13 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
             operators.add(name_number)
         return name_number
 
-    where = _of_threads(database, RANGES, process)
+    where = _threads_condition(database, RANGES, process)
     if "eventType" in database.columns[RANGES]:
         where = f"{where} {'AND' if where else 'WHERE'} eventType IN {_RANGE_EVENTS}"
     table, name_id = database.integers_and_texts(RANGES, columns, _operator(_text(database)), number, where)
     # A range has either a text or the id of a registered one.
     registered = name_id < 0
-    name_id[registered] = names.of_ids(table["textId"][registered])
+    name_id[registered] = names.from_ids(table["textId"][registered])
     # A range without an end was still open when the recording ended.
     is_range = table["end"] >= 0
     of_library = among(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
@@ -143,12 +143,12 @@ def _host(
     """Return the rows of a table, and the column `besides`; `shown` converts names."""
     if table in database.columns:
         database.require(table, "start", "end")
-    where = _of_threads(database, table, process)
+    where = _threads_condition(database, table, process)
     columns = database.integers(table, ("start", "end", "nameId", "globalTid", besides), where)
     rows: Rows = {
         "start_ns": columns["start"],
         "end_ns": columns["end"],
-        "name_id": names.of_ids(columns["nameId"], shown),
+        "name_id": names.from_ids(columns["nameId"], shown),
         "thread": _thread(columns["globalTid"]),
     }
     return rows, columns[besides]
@@ -158,8 +158,8 @@ def _thread(serialized: I64) -> I64:
     return np.where(serialized >= 0, serialized & _THREAD, -1)
 
 
-def _of_threads(database: Database, table: str, process: int | None) -> str:
+def _threads_condition(database: Database, table: str, process: int | None) -> str:
     """Return the SQL condition for the rows of a process's threads; for all rows if the table has no threads."""
     if process is None or "globalTid" not in database.columns.get(table, frozenset()):
-        return of_process(database, table, process)
+        return process_condition(database, table, process)
     return f"WHERE globalTid BETWEEN {process} AND {process | _THREAD}"

@@ -27,7 +27,7 @@ from overlapscope.plugins.nsys.rows import Names, Rows, kept, ordered
 from overlapscope.reading._processes import MOST_PROCESSES
 from overlapscope.reading._progress import ReadingBar
 from overlapscope.reading._tables import LARGEST_BYTES, too_fast, with_peer_copies
-from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
+from overlapscope.reading._times import LARGEST_TOTAL_NS, is_possible, recording
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, chosen_part, place
 from overlapscope.reading.source import ReadRequest
@@ -153,7 +153,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
     }
     tables["syncs"] = syncs.read(database, names, process, tables["runtime_calls"])
     tables["cpu_ops"], tables["annotations"] = ranges(names)
-    rows, damage = _possible(tables)
+    rows, damage = _plausible_rows(tables)
     lasting = sum(float((table["end_ns"] - table["start_ns"]).sum(dtype=np.float64)) for table in rows.values())
     if lasting > LARGEST_TOTAL_NS:
         raise UnreadableTrace(database.shown, "its events last more than two years in total; export the report again.")
@@ -197,7 +197,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
     )
 
 
-def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
+def _plausible_rows(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
     """Return the rows that can have happened, ordered, and the number of dropped rows.
 
     Empties `tables`, so that large tables are not held twice.
@@ -210,7 +210,7 @@ def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
     for name in list(tables):
         rows = tables.pop(name)
         length = rows["end_ns"] - rows["start_ns"]
-        fits = possible(rows["start_ns"], length, begin_ns, end_ns)
+        fits = is_possible(rows["start_ns"], length, begin_ns, end_ns)
         if name == "gpu_ops":
             lost.update(OF_KIND[Kind(kind)] for kind in rows["kind"][~fits].tolist())
         else:
@@ -233,8 +233,8 @@ def _warnings(database: Database) -> tuple[str, ...]:
     """Return the report's warnings and errors on CUDA."""
     stated = database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
     texts = (text for severity, text in stated if isinstance(severity, int) and severity >= _WARNING)
-    said = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str) and "CUDA" in text)
-    return tuple(text for text in said if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
+    messages = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str) and "CUDA" in text)
+    return tuple(text for text in messages if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
 
 
 def _device_names(database: Database, process: int | None) -> dict[int, str]:
@@ -247,8 +247,8 @@ def _device_names(database: Database, process: int | None) -> dict[int, str]:
     products = {id: name.strip() for id, name in stated if isinstance(name, str) and name.strip()}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
     pid = None if process is None else process >> PID_SHIFT & PID_MASK
-    of_process = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
-    return of_process or {id: name for id, name in products.items() if isinstance(id, int)}
+    visible_names = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
+    return visible_names or {id: name for id, name in products.items() if isinstance(id, int)}
 
 
 def _framework(names: Iterable[str]) -> Framework:

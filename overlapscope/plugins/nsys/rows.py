@@ -51,7 +51,7 @@ class Names:
         """Return the number of a name."""
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def of_ids(self, ids: I64, shown: Callable[[str], str] = str) -> I32:
+    def from_ids(self, ids: I64, shown: Callable[[str], str] = str) -> I32:
         """Return the numbers of strings that the database stores by id; `shown` converts the strings to names."""
         distinct, back = np.unique(ids, return_inverse=True)
         numbers = [self.number(shown(self._database.string(id)) or "unnamed") for id in distinct.tolist()]

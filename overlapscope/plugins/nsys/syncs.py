@@ -8,7 +8,7 @@ import numpy as np
 
 from overlapscope.base.columns import locate, pick
 from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.gpu import number, of_process
+from overlapscope.plugins.nsys.gpu import number, process_condition
 from overlapscope.plugins.nsys.rows import Names, Rows
 from overlapscope.reading._columns import device_or_none
 from overlapscope.trace.model import I64, Sync
@@ -40,7 +40,7 @@ def read(database: Database, names: Names, process: int | None, calls: Rows) -> 
     columns = database.integers(
         SYNCS,
         ("start", "end", "deviceId", "streamId", "correlationId", "syncType", "eventId", "eventSyncId"),
-        of_process(database, SYNCS, process),
+        process_condition(database, SYNCS, process),
     )
     correlation = np.where(columns["correlationId"] > 0, columns["correlationId"], -1)
     kind = _kinds(names, columns["syncType"], calls, correlation)
@@ -89,7 +89,7 @@ def _recorded(database: Database, process: int | None, event: I64, sync: I64, co
     events = database.integers(
         EVENTS,
         ("correlationId", "deviceId", "streamId", "eventId", "eventSyncId"),
-        of_process(database, EVENTS, process),
+        process_condition(database, EVENTS, process),
     )
     by_id = np.where(sync >= 0, locate(number(events["eventSyncId"]), sync), -1)
     order = np.lexsort((events["correlationId"], events["eventId"]))

@@ -73,17 +73,17 @@ class QueryCommand:
             raise UsageError("Parquet is binary; name a file for it with -o FILE.")
         check_output(args.output, force=args.force, inputs=[*traces, args.file])
         from overlapscope.plugins.sql.engine import TIMEOUT_S, ask, require
-        from overlapscope.reading import load, look
+        from overlapscope.reading import find_traces, load
         from overlapscope.tools import QueriedTraces
 
         require()
-        looked = look(traces)
-        for note in looked.notes:
+        found = find_traces(traces)
+        for note in found.notes:
             tell(note)
         job = QueriedTraces(
             tuple(
                 load(path, limit_bytes=size_limit(args), cache=args.cache, steps_by=args.steps_by)
-                for path in looked.files
+                for path in found.files
             )
         )
         limit = SHOWN if args.limit is None and args.format in ("text", "markdown") else args.limit

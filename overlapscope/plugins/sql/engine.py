@@ -18,7 +18,7 @@ from overlapscope.base.words import clean, did_you_mean, listed, shorten, size
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.inputs import Source, read_traces
 from overlapscope.plugins.sql.rows import fill
-from overlapscope.plugins.sql.tables import OF, TABLES
+from overlapscope.plugins.sql.tables import PROGRAM_WORDS, TABLES
 from overlapscope.report.page import Page
 from overlapscope.tools import QueriedTraces
 
@@ -97,10 +97,10 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
         if figures == "spoken":
             origins = {section.plain_origin for section in Page(self.job.report).sections() if section.device}
             if origins <= {None}:
-                return OF["recorded"]
+                return PROGRAM_WORDS["recorded"]
             if None not in origins:
                 return "of the program without the profiler"
-        return OF[figures]
+        return PROGRAM_WORDS[figures]
 
 
 def require() -> None:

@@ -16,7 +16,7 @@ from overlapscope.base.words import clean, in_spreadsheet, plural
 from overlapscope.documents.model import Block, Document, Heading, Text, with_code
 from overlapscope.documents.table import Cell, Column, Row, Table, prose, rows, words
 from overlapscope.plugins.sql.engine import Answer
-from overlapscope.plugins.sql.tables import OF, TABLES, SqlColumn, unit_of
+from overlapscope.plugins.sql.tables import PROGRAM_WORDS, TABLES, SqlColumn, unit_of
 
 _NAME_LIMIT = 200
 _GAP = 2
@@ -92,7 +92,7 @@ def tables_json() -> bytes:
         {
             "name": table.name,
             "rows": table.rows,
-            "figures": OF[table.figures],
+            "figures": PROGRAM_WORDS[table.figures],
             "columns": [
                 {"name": column.name, "type": column.type, "unit": unit_of(column.name), "meaning": column.meaning}
                 for column in table.columns
@@ -205,7 +205,7 @@ def tables_document() -> Document:
         columns = rows((column.name, column.type, with_units(column)) for column in table.columns)
         blocks += [
             Heading(table.name),
-            Text(with_code(f"A row is {table.rows}. Figures are {OF[table.figures]}.")),
+            Text(with_code(f"A row is {table.rows}. Figures are {PROGRAM_WORDS[table.figures]}.")),
             Table("", (words("column"), words("type"), prose("meaning")), columns),
         ]
     return Document("Tables of overlapscope query", tuple(blocks))

@@ -118,7 +118,7 @@ def _results(table: SqlTable, job: QueriedTraces, number: int) -> Iterable[Mappi
     return _FROM_RESULTS[table.name](job.analyses[number].result if recorded else job.report.traces[number])
 
 
-def _of_devices(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]]]:
+def _device_rows(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]]]:
     """Return a function that yields a row for each element of a tuple in each device."""
     return lambda of: (_flat(each, device=device.device) for device in of.devices for each in getattr(device, name))
 
@@ -155,7 +155,7 @@ def _phases(of: TraceResult) -> Iterator[tuple[PhaseFigures, PerStep, int]]:
 
 
 def _steps(of: TraceResult) -> Iterator[Mapping[str, Any]]:
-    for row in _of_devices("steps")(of):
+    for row in _device_rows("steps")(of):
         yield {**row, **({} if (batch := batch_in(row["name"])) is None else asdict(batch))}
 
 
@@ -177,8 +177,8 @@ _FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any
         {**row, "phase": phase.phase} for phase, step, device in _phases(of) for row in _by_cause(step, device)
     ),
     "steps": _steps,
-    "ranges": _of_devices("ranges"),
-    "stalls": _of_devices("host_stalls"),
+    "ranges": _device_rows("ranges"),
+    "stalls": _device_rows("host_stalls"),
 }
 
 

@@ -15,7 +15,7 @@ from overlapscope.plugin import Skill
 Type = Literal["integer", "number", "text", "boolean"]
 Figures = Literal["recorded", "plain", "spoken"]
 
-OF: Final[dict[Figures, str]] = {
+PROGRAM_WORDS: Final[dict[Figures, str]] = {
     "recorded": "of the recording",
     "plain": "of a step without the profiler",
     "spoken": "of the program without the profiler where its step is known, else of the recording",
@@ -144,7 +144,7 @@ def _table(name: str, rows: str, *columns: tuple[SqlColumn, ...], figures: Figur
     return SqlTable(name, rows, (*_TRACE, *(column for group in columns for column in group)), figures)
 
 
-def _of_job(name: str, rows: str, *columns: tuple[SqlColumn, ...]) -> SqlTable:
+def _job_table(name: str, rows: str, *columns: tuple[SqlColumn, ...]) -> SqlTable:
     return SqlTable(name, rows, tuple(column for group in columns for column in group), joined=True)
 
 
@@ -422,7 +422,7 @@ _ALL: Final = (
             sequence="number of the collective within its group",
         ),
     ),
-    _of_job(
+    _job_table(
         "group_collectives",
         "a collective of a process group, in judged steps",
         _GROUP,
@@ -440,7 +440,7 @@ _ALL: Final = (
         ),
         (SqlColumn("bus_gb_per_s", "number", "bus bandwidth of these, by the factor of nccl-tests"),),
     ),
-    _of_job(
+    _job_table(
         "mesh_dimensions",
         "process groups along a dimension of the mesh",
         _integers(dimension="number of the row, from 0"),
@@ -457,7 +457,7 @@ _ALL: Final = (
         _COMM_TIMES,
         (SqlColumn("best_gb_per_s", "number", "highest bus bandwidth here, of 3 collectives or more alike"),),
     ),
-    _of_job(
+    _job_table(
         "slow_groups",
         "a collective slower in one group than in its peers",
         _GROUP,

@@ -1,4 +1,7 @@
-"""Tools for assistants that ask SQL, in a process of their own: its memory, threads and limits end with it."""
+"""Tools with which assistants query traces in SQL.
+
+Each query runs in a child process, whose end frees its memory and threads even if the query can't be interrupted.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.plugins.sql.engine import Answer, ask, require
 from overlapscope.plugins.sql.formats import values
 from overlapscope.plugins.sql.rows import fill
-from overlapscope.plugins.sql.tables import OF, TABLES, unit_of
+from overlapscope.plugins.sql.tables import PROGRAM_WORDS, TABLES, unit_of
 from overlapscope.report.model import Report
 from overlapscope.tools import QueriedTraces, Server
 
@@ -53,8 +56,8 @@ PageNumber = Annotated[int, Field(description="page of the answer, from 1")]
 
 def tools(server: Server) -> tuple[Callable[..., str], ...]:
     """Return the tools."""
-    own = _Tools(server)
-    return own.timeline, own.query, own.tables
+    methods = _Tools(server)
+    return methods.timeline, methods.query, methods.tables
 
 
 class _Tools(Struct, frozen=True):
@@ -77,12 +80,14 @@ class _Tools(Struct, frozen=True):
         begin, end = _span_of(chosen, step, start_ns, end_ns)
         head = {"device": chosen.device, "start_ns": begin, "end_ns": end}
 
-        def shown(asked: Answer, rows: list[tuple[Any, ...]]) -> str:
-            pieces = [dict(zip(asked.rows.column_names, row, strict=True)) for row in rows]
+        def render(answer: Answer, rows: list[tuple[Any, ...]]) -> str:
+            pieces = [dict(zip(answer.rows.column_names, row, strict=True)) for row in rows]
             doubts = self.server.doubts(job.report)
-            return self.server.answer(head, pieces, figures=OF["recorded"], unknown=doubts, called="pieces", page=page)
+            return self.server.answer(
+                head, pieces, figures=PROGRAM_WORDS["recorded"], unknown=doubts, called="pieces", page=page
+            )
 
-        return _asked(job, _IN_SPAN.format(device=chosen.device, start=begin, end=end), shown)
+        return _run_query(job, _IN_SPAN.format(device=chosen.device, start=begin, end=end), render)
 
     def query(
         self,
@@ -95,16 +100,16 @@ class _Tools(Struct, frozen=True):
         """
         job = self.server.traces(path)
 
-        def shown(asked: Answer, rows: list[tuple[Any, ...]]) -> str:
-            figures = "; ".join(f"{name}: {asked.figures_of(name)}" for name in asked.tables) or "none"
-            columns = [{"name": name, "unit_by_name": unit_of(name)} for name in asked.rows.column_names]
-            head = {"columns": columns, "rows": asked.row_count}
-            unknown = list(asked.doubts())
-            if len(rows) < asked.row_count:
+        def render(answer: Answer, rows: list[tuple[Any, ...]]) -> str:
+            figures = "; ".join(f"{name}: {answer.figures_of(name)}" for name in answer.tables) or "none"
+            columns = [{"name": name, "unit_by_name": unit_of(name)} for name in answer.rows.column_names]
+            head = {"columns": columns, "rows": answer.row_count}
+            unknown = list(answer.doubts())
+            if len(rows) < answer.row_count:
                 unknown.append(f"Only the first {len(rows):,} rows are kept; use LIMIT, or aggregate.")
             return self.server.answer(head, rows, figures=figures, unknown=unknown, called="values", page=page)
 
-        return _asked(job, sql, shown)
+        return _run_query(job, sql, render)
 
     def tables(
         self,
@@ -122,7 +127,7 @@ class _Tools(Struct, frozen=True):
         return self.server.answer(
             {"table": chosen.name, "a_row_is": chosen.rows},
             columns,
-            figures=OF[chosen.figures],
+            figures=PROGRAM_WORDS[chosen.figures],
             called="columns",
             page=page,
         )
@@ -150,13 +155,13 @@ def _span_of(device: Device, step: str | None, start_ns: int | None, end_ns: int
     return start_ns, end_ns
 
 
-def _asked(job: QueriedTraces, sql: str, shown: Callable[[Answer, list[tuple[Any, ...]]], str]) -> str:
-    """Return what `shown` makes of a statement's result and its first rows.
+def _run_query(job: QueriedTraces, sql: str, render: Callable[[Answer, list[tuple[Any, ...]]], str]) -> str:
+    """Run a statement in a child process, and return what `render` makes of its result and first rows.
 
-    All of it happens in a copy of this process, and what can be kept for later statements is made here before.
+    The tables that it names are filled here before, so that later statements find them.
     """
     require()
-    # The copy has this import, too.
+    # Imported before the fork, so that the child needn't.
     import duckdb  # noqa: F401
 
     _ = job.report
@@ -166,9 +171,9 @@ def _asked(job: QueriedTraces, sql: str, shown: Callable[[Answer, list[tuple[Any
 
     def work() -> str:
         result = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
-        return shown(result, list(values(result)))
+        return render(result, list(values(result)))
 
-    text = apart(work, _LIMIT_S)
+    text = in_child_process(work, _LIMIT_S)
     if text is None:
         raise UsageError("the query took too much time or memory; ask for less, or aggregate.")
     return text
@@ -177,11 +182,11 @@ def _asked(job: QueriedTraces, sql: str, shown: Callable[[Answer, list[tuple[Any
 # -- Processes -------------------------------------------------------------------------------------
 
 
-def apart(work: Callable[[], str], limit_s: float) -> str | None:
-    """Return the text that `work` makes in a copy of this process. Only one copy exists at a time.
+def in_child_process(work: Callable[[], str], limit_s: float) -> str | None:
+    """Fork this process, and return the text that `work` makes in the child. Only one child exists at a time.
 
-    Some SQL functions can't be interrupted, so only the end of their process frees their memory. Other systems than
-    Linux don't support a copy of a process with threads, so `work` runs in this one there.
+    Some SQL functions can't be interrupted, so only the end of their process frees their memory. Systems other than
+    Linux don't support a fork of a process with threads; there, `work` runs in this process.
 
     Returns:
         The text; None if the process died, or took longer than the limit.
@@ -191,18 +196,18 @@ def apart(work: Callable[[], str], limit_s: float) -> str | None:
     """
     if sys.platform != "linux":
         return work()
-    # A limit on the memory of one copy is then a limit on all memory.
+    # With a single child, the limit on its memory limits all memory.
     with _turn:
         reading, writing = os.pipe()
         with warnings.catch_warnings():
-            # Python warns that other threads may hold locks. A copy that waits for a lock is killed at the limit.
+            # Python warns that other threads may hold locks. A child that waits for a lock is killed at the limit.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _work(work, writing)
+            _run_in_child(work, writing)
         os.close(writing)
         try:
-            answer = _received(reading, time.monotonic() + limit_s)
+            answer = _read_all(reading, time.monotonic() + limit_s)
         finally:
             os.close(reading)
             os.kill(pid, signal.SIGKILL)
@@ -215,8 +220,8 @@ def apart(work: Callable[[], str], limit_s: float) -> str | None:
     return str(text)
 
 
-def _received(reading: int, deadline_s: float) -> bytes | None:
-    """Return everything from the pipe; None if that is nothing, or doesn't end in time."""
+def _read_all(reading: int, deadline_s: float) -> bytes | None:
+    """Return the content of a pipe; None if it is empty, or isn't closed in time."""
     blocks: list[bytes] = []
     while select.select([reading], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
         block = os.read(reading, _BLOCK_BYTES)
@@ -226,8 +231,8 @@ def _received(reading: int, deadline_s: float) -> bytes | None:
     return None
 
 
-def _work(work: Callable[[], str], writing: int) -> NoReturn:
-    """Work in the copy, and end it."""
+def _run_in_child(work: Callable[[], str], writing: int) -> NoReturn:
+    """Write the result of `work`, or its exception, to the pipe, and end this process."""
     with suppress(BaseException):
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         # Stdin and stdout belong to the client, and libraries that run out of memory write to stderr.

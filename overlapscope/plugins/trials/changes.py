@@ -29,7 +29,7 @@ class Change:
     """How to make it by hand if no edit can be shown: sentences, with code in backticks."""
     unpredicted: tuple[str, ...] = ()
     """Values that `predicted_by` does not fit."""
-    unasked: bool = True
+    by_default: bool = True
     """True if it is tried by default."""
 
 
@@ -98,7 +98,7 @@ _ALL: Final = (
         "read values one step later",
         ("no-sync aten::item",),
         "Copy the value with `non_blocking=True` into pinned memory, and read it a step later.",
-        unasked=False,
+        by_default=False,
     ),
 )
 
@@ -130,7 +130,7 @@ def words() -> Iterator[GlossaryEntry]:
                 *titled(
                     "Related",
                     f"`overlapscope try --only {change.id} SCRIPT` tries it alone."
-                    if change.unasked
+                    if change.by_default
                     else f"It is tried only if asked for: `overlapscope try --with {change.id} SCRIPT`.",
                     f"`overlapscope whatif` predicts it with {listed(predicted)}." if predicted else "",
                 ),

@@ -66,18 +66,18 @@ class TryCommand:
             metavar="N",
             help="steps to time in each run (default: for about 3 seconds, 20 to 300)",
         )
-        unasked = listed(change.id for change in CHANGES.values() if change.unasked)
+        defaults = listed(change.id for change in CHANGES.values() if change.by_default)
         parser.add_argument(
-            "--only", type=_changes, default=(), metavar="CHANGE,...", help=f"try only these changes: {unasked}"
+            "--only", type=_changes, default=(), metavar="CHANGE,...", help=f"try only these changes: {defaults}"
         )
-        asked = listed(change.id for change in CHANGES.values() if not change.unasked)
+        extra = listed(change.id for change in CHANGES.values() if not change.by_default)
         parser.add_argument(
             "--with",
             dest="also",
             type=_changes,
             default=(),
             metavar="CHANGE,...",
-            help=f"also try a change that is not tried unless asked for: {asked}",
+            help=f"also try a change that is not tried unless asked for: {extra}",
         )
         parser.add_argument("--scratch", action="store_true", help="give each run an empty working directory")
         rare.add_argument(
@@ -111,7 +111,7 @@ class TryCommand:
         from overlapscope.render.progress import Progress
 
         require_torch()
-        asked = TrialOptions(
+        options = TrialOptions(
             args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None, writes=args.write
         )
         with ExitStack() as stack:
@@ -122,7 +122,7 @@ class TryCommand:
             _announce(args, program.text)
             try:
                 with Progress() as progress:
-                    done = conduct(program, asked, directory, progress)
+                    done = conduct(program, options, directory, progress)
             except ProgramFailed as failed:
                 return _tell_failure(failed)
             present(done.trial, lambda: document(done.trial), args, verbose=args.verbose)

@@ -94,7 +94,7 @@ class TrialOptions(Struct, frozen=True):
     """True to edit the best changes into the program's files."""
 
 
-def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> Conducted:
+def conduct(program: TrialProgram, options: TrialOptions, directory: Path, progress: Progress) -> Conducted:
     """Try changes on the program. Ctrl-C ends the trial early.
 
     Args:
@@ -108,7 +108,7 @@ def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progres
         UsageError: It has no steps or too few, or an original is in the way of an edit.
         KeyboardInterrupt: Ctrl-C was pressed twice, or before the unchanged program had run.
     """
-    conductor = _Conductor(program, asked, directory, progress)
+    conductor = _Conductor(program, options, directory, progress)
     findings = conductor.survey()
     interrupted = False
     try:
@@ -130,7 +130,7 @@ def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progres
         program.text,
         predicted=predicted,
         edited=lambda settings: edit(findings.facts, settings, program.root),
-        keep=asked.keep,
+        keep=options.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
@@ -152,15 +152,15 @@ def _predicted(findings: TrialFindings) -> Mapping[Settings, Predicted]:
 class _Conductor:
     """Runs a program as often as needed."""
 
-    def __init__(self, program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> None:
+    def __init__(self, program: TrialProgram, options: TrialOptions, directory: Path, progress: Progress) -> None:
         """Start the clock; each run has a subdirectory of `directory`."""
         self._program = program
-        self._asked = asked
+        self._options = options
         self._directory = directory
         self._progress = progress
         self._began_ns = clock.now_ns()
         self._count = 0
-        self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
+        self._limit_s = max(_LEAST_LIMIT_S, 60 * options.minutes)
         """Limit of the first run, whose length is unknown."""
         self._steps_by: Steps | None = None
         """Steps found by the survey."""
@@ -182,12 +182,14 @@ class _Conductor:
         if self._steps_by is not None:
             notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
-        fitting, left_out = search.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        fitting, left_out = search.candidates(facts, outcome.ranks, self._options.only, self._options.also)
         workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
-        wanted = measure.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else measure.SURVEY
+        wanted = (
+            measure.plan(fmean(outcome.host_ns), self._options.steps, workers) if outcome.host_ns else measure.SURVEY
+        )
         if not ended.complete:
             wanted = measure.shortened(wanted, outcome.all_steps)
-        if self._asked.writes:
+        if self._options.writes:
             every = tuple(Setting(candidate.change, value) for candidate in fitting for value in candidate.values)
             check_originals(edits(facts, every, self._program.root).files)
         findings = TrialFindings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
@@ -321,7 +323,7 @@ class _Conductor:
         findings.left_out += [search.left_out(change, NO_TIME) for change in changes if change not in run]
 
     def _left_s(self, findings: TrialFindings) -> float:
-        return 60 * self._asked.minutes - self.wall_s - _checking_s(findings)
+        return 60 * self._options.minutes - self.wall_s - _checking_s(findings)
 
     def _left_for_rounds_s(self, findings: TrialFindings) -> float:
         """Return the time left, including that for a check of the answer as long as there is none."""

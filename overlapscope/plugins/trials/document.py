@@ -13,7 +13,7 @@ from overlapscope.documents.model import Block, Code, Document, Heading, Items, 
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
 from overlapscope.plugins.trials.measure import SOUND
 from overlapscope.plugins.trials.result import Predicted, Trial, Tried
-from overlapscope.plugins.trials.search import MOST_ROUNDS, SHARP_PCT
+from overlapscope.plugins.trials.search import MOST_ROUNDS, PRECISE_PCT
 
 _LIMIT: Final = 300
 _NOTE: Final = (
@@ -67,8 +67,8 @@ def headline(trial: Trial) -> str:
         named = listed(dict.fromkeys(_name(tried) for tried in unsound))
         why = _why_unsound(unsound)
         return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {why}."
-    if faster and all((tried.measured_pct or 0) > -SHARP_PCT for tried in faster):
-        return f"A step takes {was}, and none of the changes that were tried saves {SHARP_PCT:g}% of it."
+    if faster and all((tried.measured_pct or 0) > -PRECISE_PCT for tried in faster):
+        return f"A step takes {was}, and none of the changes that were tried saves {PRECISE_PCT:g}% of it."
     return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
 
 
@@ -87,7 +87,7 @@ def _uncertain(trial: Trial) -> Iterator[str]:
     gains = [
         tried
         for tried in trial.changes
-        if tried.results in SOUND and not (tried.races or tried.failure) and (tried.measured_pct or 0) <= -SHARP_PCT
+        if tried.results in SOUND and not (tried.races or tried.failure) and (tried.measured_pct or 0) <= -PRECISE_PCT
     ]
     if trial.best is not None or not gains:
         return

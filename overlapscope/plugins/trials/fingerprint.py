@@ -29,19 +29,19 @@ _WORDS = {1: torch.int8, 2: torch.int16}
 """Integers by the bytes of an element; wider elements are read 4 bytes at a time."""
 
 
-def of_optimizers(optimizers: Iterable[Optimizer]) -> RankResults | None:
+def optimizer_results(optimizers: Iterable[Optimizer]) -> RankResults | None:
     """Return the results of all parameters and optimizer states; None without any."""
     return _of(_trained(optimizers))
 
 
-def of_output(output: object) -> RankResults | None:
+def output_results(output: object) -> RankResults | None:
     """Return the results of the tensors in a module's output; None without any."""
     return _of((f"output {path}", tensor) for path, tensor in tensors(output))
 
 
 def with_last_step(results: RankResults | None, last: LastStep) -> RankResults:
     """Add the last step's loss, and its output if there are no other results."""
-    final = results or of_output(last.output) or RankResults(digest="", sketches=(), loss=None)
+    final = results or output_results(last.output) or RankResults(digest="", sketches=(), loss=None)
     return msgspec.structs.replace(final, loss=number(last.loss))
 
 

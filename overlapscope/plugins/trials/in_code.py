@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct
 
 from overlapscope.plugins.trials.conduct import TrialOptions, conduct
-from overlapscope.plugins.trials.inside import RunCourse
+from overlapscope.plugins.trials.inside import TaskRun
 from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task
 from overlapscope.plugins.trials.result import Trial
 from overlapscope.render.progress import Progress
@@ -51,9 +51,9 @@ def try_changes(
         UsageError: There are too few steps.
         Exception: Any error of `build` or a step without a change.
     """
-    asked = TrialOptions(minutes, steps, tuple(only), tuple(also))
+    options = TrialOptions(minutes, steps, tuple(only), tuple(also))
     with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
-        return conduct(_Function(build), asked, Path(directory), progress).trial
+        return conduct(_Function(build), options, Path(directory), progress).trial
 
 
 class _Function(Struct, frozen=True):
@@ -91,7 +91,7 @@ class _Function(Struct, frozen=True):
 
 
 def _run(build: Build, task: Task) -> RankOutcome:
-    course = RunCourse(task)
+    course = TaskRun(task)
     with ExitStack() as undo:
         undo.callback(course.begin())
         step = build()

@@ -1,4 +1,4 @@
-"""Process of a run: finds and counts its steps, makes changes, times steps, and reports its outcome at the end.
+"""A trial's run, inside its process: makes changes, counts and times steps, and reports the outcome at the end.
 
 Random numbers are fixed, for each batch of a map-style dataset too, so that runs with different numbers of workers can
 be compared. Parameters may be rounded differently, to see the effect of rounding on the results.
@@ -53,7 +53,7 @@ class ProcessRun:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._course = RunCourse(task)
+        self._run = TaskRun(task)
         self._steps = ProgramSteps(self._marked, here=True)
         self._automatic: AutomaticSteps | None = None
         """Chooses steps during a survey, until the program marks a step or its optimizer makes a step."""
@@ -61,7 +61,7 @@ class ProcessRun:
 
     def begin(self) -> None:
         """Make the changes, and begin to count steps."""
-        self._course.begin()
+        self._run.begin()
         if self._task.steps_by is not None:
             _watch(self._task.steps_by, self._stepped)
         else:
@@ -69,7 +69,7 @@ class ProcessRun:
         if self._task.survey and not self._steps.count:
             # Its optimizer is already watched.
             self._automatic = AutomaticSteps(
-                self._stepped, self._course.restart, by=None, at_once=True, without=(SourceKind.OPTIMIZER,)
+                self._stepped, self._run.restart, by=None, at_once=True, without=(SourceKind.OPTIMIZER,)
             )
             self._automatic.start()
         if self._task.steps is not None or self._task.survey:
@@ -82,7 +82,7 @@ class ProcessRun:
         if self._automatic is not None:
             self._automatic.stop()
             self._automatic = None
-            self._course.restart()
+            self._run.restart()
         self._stepped()
 
     def _stepped(self) -> None:
@@ -92,11 +92,11 @@ class ProcessRun:
         if self._reported:
             # The program caught SystemExit.
             os._exit(0)
-        self._course.step()
-        if self._course.steps == 1 and multiprocessing.parent_process() is not None:
+        self._run.step()
+        if self._run.steps == 1 and multiprocessing.parent_process() is not None:
             # Python's exit handlers do not run there.
             Finalize(None, self._at_exit, exitpriority=0)
-        if self._course.complete:
+        if self._run.complete:
             self._report()
             self._await_others()
             raise SystemExit
@@ -106,23 +106,23 @@ class ProcessRun:
     def _forked(self) -> None:
         """Reset a forked child, which has made no step yet."""
         self._reported = False
-        self._course.restart()
+        self._run.restart()
 
     def _at_exit(self) -> None:
         # Without a step, only the process that the parent started reports an outcome.
-        if not self._reported and (self._course.steps or os.getsid(0) == os.getpid()):
+        if not self._reported and (self._run.steps or os.getsid(0) == os.getpid()):
             self._report()
 
     def _report(self) -> None:
         self._reported = True
         place = rank_of(os.environ) or Rank(0, 1)
         path = Path(self._task.directory, f"rank{place.number}.json")
-        if not self._course.steps and path.exists():
+        if not self._run.steps and path.exists():
             return
         half = path.with_suffix(f".{os.getpid()}")
-        outcome = self._course.outcome(place.number, place.world_size)
+        outcome = self._run.outcome(place.number, place.world_size)
         if self._automatic is not None:
-            outcome = replace(outcome, steps_by=_chosen(self._automatic))
+            outcome = replace(outcome, steps_by=_chosen_steps(self._automatic))
         half.write_bytes(msgspec.json.encode(outcome))
         os.replace(half, path)
 
@@ -134,7 +134,7 @@ class ProcessRun:
             time.sleep(_POLL_S)
 
 
-def _chosen(automatic: AutomaticSteps) -> Steps | None:
+def _chosen_steps(automatic: AutomaticSteps) -> Steps | None:
     """Return the steps that were chosen, as another run can find them; None if none were."""
     choice = automatic.choice
     if choice is None:
@@ -159,10 +159,10 @@ def _watch(steps: Steps, stepped: Callable[[], None]) -> Undo:
     return sources.stop
 
 
-# -- The course of a run: changes are made, steps are timed, results are kept ------------------------
+# -- Changes, timed steps and results of a run -------------------------------------------------------
 
 
-class RunCourse:
+class TaskRun:
     """A run from `begin` to the last step of the task. The step after the timed ones is observed more closely."""
 
     def __init__(self, task: Task) -> None:
@@ -197,7 +197,7 @@ class RunCourse:
             self._notes.after_step.append(self._survey.step)
         if task.steps is not None or task.survey:
             undo.callback(seed_batches(task.seed))
-        undo.callback(self._look_no_more)
+        undo.callback(self._end_last_step)
         undo.callback(self._compiling.end)
         return undo.close
 
@@ -225,7 +225,7 @@ class RunCourse:
             elif compiled:
                 self._compiled.append(self._timer.timed - 1)
             if self._timer.full:
-                self._look_closer()
+                self._begin_last_step()
 
     def outcome(self, rank: int, ranks: int) -> RankOutcome:
         """Return the current outcome."""
@@ -239,7 +239,7 @@ class RunCourse:
             device_ns=times.device_ns,
             compiled=tuple(self._compiled),
             results=self._results,
-            facts=None if self._survey is None else self._survey.facts(self._living),
+            facts=None if self._survey is None else self._survey.facts(self._live_optimizers),
             effects=dict(self._notes.effects),
             refused=self._notes.refused,
         )
@@ -248,23 +248,23 @@ class RunCourse:
         self._optimizers.append(weakref.ref(optimizer))
 
     @property
-    def _living(self) -> list[Optimizer]:
+    def _live_optimizers(self) -> list[Optimizer]:
         return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
 
-    def _look_no_more(self) -> None:
+    def _end_last_step(self) -> None:
         if self._last is not None:
             self._last.end()
 
-    def _look_closer(self) -> None:
-        """Keep the results once all steps are timed, and observe the next step for its loss."""
+    def _begin_last_step(self) -> None:
+        """Keep the results once all steps are timed, and begin to observe the last step for its loss."""
         self._times = self._timer.read(wait=True)
         if self._survey is not None:
             # The reads that follow are ours.
             self._survey.end()
-        optimizers = self._living
+        optimizers = self._live_optimizers
         # Optimizers may hold tensors of an unknown kind.
         with suppress(Exception):
-            self._results = fingerprint.of_optimizers(optimizers)
+            self._results = fingerprint.optimizer_results(optimizers)
         self._last = LastStep(output=not optimizers)
 
 
@@ -358,8 +358,8 @@ def _round(tensor: torch.Tensor, eps: float) -> None:
     tensor.mul_(1 + sign.to(tensor.dtype) * eps)
 
 
-_LOOKED_AT = 4
-"""Number of first batches of each fetcher that show which generators the dataset uses."""
+_OBSERVED_BATCHES = 4
+"""Number of first batches of each fetcher to observe for the generators that the dataset uses."""
 _KEPT = "_overlapscope_draws"
 
 
@@ -371,7 +371,7 @@ def seed_batches(seed: int) -> Undo:
     """
 
     def fetch(load: Callable[..., Any], fetcher: Any, index: object) -> Any:
-        draws: _Draws = vars(fetcher).setdefault(_KEPT, _Draws())
+        draws: _BatchSeeding = vars(fetcher).setdefault(_KEPT, _BatchSeeding())
         with draws.seeded(f"{seed} {index}"):
             return load(fetcher, index)
 
@@ -397,22 +397,22 @@ _GENERATORS = (
 )
 
 
-class _Draws:
+class _BatchSeeding:
     """The generators that a dataset draws from. Seeding only these costs little, and nothing without any."""
 
     def __init__(self) -> None:
-        self._unknown = _LOOKED_AT
+        self._unobserved = _OBSERVED_BATCHES
         """Number of batches left to observe."""
         self._used: tuple[_Generator, ...] = ()
 
     @contextmanager
     def seeded(self, text: str) -> Iterator[None]:
         """Seed the generators from a text, inside the block."""
-        generators = _GENERATORS if self._unknown else self._used
+        generators = _GENERATORS if self._unobserved else self._used
         number = zlib.crc32(text.encode())
         before = [generator.state() for generator in generators]
         try:
-            with self._looking(generators, number) if self._unknown else nullcontext():
+            with self._find_used(generators, number) if self._unobserved else nullcontext():
                 for generator in generators:
                     generator.seed(number)
                 yield
@@ -421,12 +421,12 @@ class _Draws:
                 generator.restore(state)
 
     @contextmanager
-    def _looking(self, generators: tuple[_Generator, ...], number: int) -> Iterator[None]:
+    def _find_used(self, generators: tuple[_Generator, ...], number: int) -> Iterator[None]:
         """Find the generators used inside the block, by their next draw."""
         for generator in generators:
             generator.seed(number)
         first = [generator.draw() for generator in generators]
         yield
-        self._unknown -= 1
+        self._unobserved -= 1
         drawn = [generator for generator, value in zip(generators, first, strict=True) if generator.draw() != value]
         self._used = tuple(generator for generator in generators if generator in drawn or generator in self._used)

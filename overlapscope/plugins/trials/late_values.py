@@ -87,9 +87,9 @@ def _fate(value: ast.expr, parents: dict[ast.AST, ast.AST]) -> ast.expr | str:
 def _fate_in_call(value: ast.expr, node: ast.AST, call: ast.Call, parents: dict[ast.AST, ast.AST]) -> ast.expr | str:
     """Return the fate of a value that is passed to a call, or whose own method is called."""
     function, name = call.func, _name(call)
-    own_method = node is function
-    kept = not own_method and name in _KEPT_BY and isinstance(function, ast.Attribute)
-    harmless = name in (*_KEPT_BY, *_EMPTIED_BY) if own_method else kept or name in _SHOWN_BY
+    is_receiver = node is function
+    kept = not is_receiver and name in _KEPT_BY and isinstance(function, ast.Attribute)
+    harmless = name in (*_KEPT_BY, *_EMPTIED_BY) if is_receiver else kept or name in _SHOWN_BY
     if not harmless:
         return _more(value)
     if not isinstance(parents[call], ast.Expr):

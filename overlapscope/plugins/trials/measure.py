@@ -66,7 +66,7 @@ class StepChange(Struct, frozen=True):
     """95 % interval from the steps alone, as if runs did not differ."""
     over_runs: tuple[float, float] | None
     """95 % interval over runs; None for a single round, or if it is too wide to be useful."""
-    luck: float = 1.0
+    p_value: float = 1.0
     """Probability of a difference at least this large if the change does nothing; 1 for a single round."""
 
     @property
@@ -124,11 +124,11 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = Non
     within = quantile(len(rounds) * (BLOCKS - 1)) * math.hypot(*errors) / len(rounds)
     if len(rounds) == 1:
         return StepChange(_pct(middle), _around(middle, within), None)
-    freedom, deviation = _of_a_run(logs, every)
+    freedom, deviation = _run_deviation(logs, every)
     half = max(within, half_width(freedom, deviation, 2 / len(rounds)))
     says = half <= max(_WIDEST, abs(middle))
-    luck = 1 - _inside(abs(middle), _errors(freedom, deviation, 2 / len(rounds)))
-    return StepChange(_pct(middle), _around(middle, within), _around(middle, half) if says else None, luck)
+    p_value = 1 - _inside(abs(middle), _errors(freedom, deviation, 2 / len(rounds)))
+    return StepChange(_pct(middle), _around(middle, within), _around(middle, half) if says else None, p_value)
 
 
 def _ratio(before: Timing, after: Timing) -> tuple[float, float]:
@@ -157,7 +157,7 @@ def quantile(freedom: int) -> float:
     return _QUANTILES[min(freedom, len(_QUANTILES)) - 1]
 
 
-def _of_a_run(logs: Sequence[float], every: RunNoise | None) -> tuple[int, float]:
+def _run_deviation(logs: Sequence[float], every: RunNoise | None) -> tuple[int, float]:
     """Return degrees of freedom and the deviation of a run's logarithm; `logs` are those of ratios of two runs."""
     freedom = len(logs) - 1
     shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - freedom))
@@ -233,19 +233,19 @@ class StepPlan(Struct, frozen=True):
 SURVEY: Final = StepPlan(_FEWEST_WARMUP_STEPS, FEWEST_STEPS)
 
 
-def plan(step_ns: float, asked: int | None, workers: int = 0) -> StepPlan:
+def plan(step_ns: float, user_steps: int | None, workers: int = 0) -> StepPlan:
     """Plan the steps of a run.
 
     Args:
         step_ns: Approximate length of a step.
-        asked: Number of steps to time, if the user chose it.
+        user_steps: Number of steps to time, if the user chose it.
         workers: Maximum number of loader workers to try.
 
     Returns:
         The numbers of steps.
     """
     warmup = max(_WARMUP_STEPS, _FEWEST_WARMUP_STEPS + _AHEAD * workers)
-    return StepPlan(warmup, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
+    return StepPlan(warmup, user_steps or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
 
 
 def shortened(wanted: StepPlan, there_are: int) -> StepPlan:

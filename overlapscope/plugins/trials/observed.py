@@ -116,7 +116,7 @@ class ModuleCalls:
 # -- Tensors in structures ---------------------------------------------------------------------------
 
 TensorPath = tuple[object, ...]
-"""TensorPath of a tensor in a structure: its keys, from the outside in."""
+"""Path to a tensor in a structure: its keys, from the outside in."""
 
 
 def tensors(value: object, path: TensorPath = ()) -> Iterator[tuple[TensorPath, torch.Tensor]]:

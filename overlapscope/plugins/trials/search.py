@@ -1,7 +1,10 @@
 """Pure decisions: the changes that fit a program, and from the runs so far, the next run and the findings.
 
-The first round climbs a ladder: each change that fits is tried on top of the changes kept before. The same sets are
+The first round is a greedy search: each change that fits is tried on top of the changes kept before. The same sets are
 then run again, each round in the reverse order of the previous round, until the results are clear.
+
+A changed run's results are compared with those of control runs, in which nothing is changed. One of these (`rounded`)
+rounds parameters differently, so it shows how far rounding alone moves the results.
 """
 
 from __future__ import annotations
@@ -63,12 +66,12 @@ def candidates(
     facts = replace(facts, cpus=facts.cpus // ranks)
     fitting: list[Candidate] = []
     unfit: list[LeftOut] = []
-    for known in CHANGES.values():
-        if known.id not in (only or also) and not (known.unasked and not only):
+    for id, listed in CHANGES.items():
+        if id not in (only or also) and not (listed.by_default and not only):
             continue
-        fit = _NO_GPU if known.id in _ON_GPUS and not facts.cuda else _FITS[known.id](facts)
+        fit = _NO_GPU if id in _ON_GPUS and not facts.cuda else _FITS[id](facts)
         if isinstance(fit, str):
-            unfit.append(left_out(known.id, fit))
+            unfit.append(left_out(id, fit))
         else:
             fitting.append(fit)
     return fitting, unfit
@@ -151,7 +154,7 @@ def _foreach(facts: Facts) -> Fit:
 
 
 def _gc(facts: Facts) -> Fit:
-    if facts.gc_pct < SHARP_PCT:
+    if facts.gc_pct < PRECISE_PCT:
         return f"Python's garbage collector takes {facts.gc_pct:.1f}% of its steps."
     return Candidate("gc")
 
@@ -197,15 +200,15 @@ AS_IS: Final[Settings] = ()
 
 MOST_ROUNDS: Final = 10
 FEWEST_ROUNDS: Final = 3
-SHARP_PCT: Final = 0.5
+PRECISE_PCT: Final = 0.5
 """Maximum half width of an interval that needs no more rounds, and minimum gain that is worth an edit, in percent."""
-_WITNESSES: Final = 4
-"""Maximum number of unchanged runs whose distances show the noise of results."""
-_GROUND: Final = ("pin", "non-blocking")
+_MOST_CONTROLS: Final = 4
+"""Maximum number of control runs, whose distances show the noise of results."""
+_PREREQUISITES: Final = ("pin", "non-blocking")
 """Changes that later changes need: they are kept unless they do harm."""
-_LUCK: Final = 0.05
+_ERROR_RATE: Final = 0.05
 """Maximum probability of a recommendation if no change does anything (Bonferroni: over all sets compared)."""
-_LUCK_PCT: Final = 1.0
+_SINGLE_RUN_NOISE_PCT: Final = 1.0
 """Maximum difference of two single runs, in percent, that is neither a gain to build on nor harm."""
 
 
@@ -215,6 +218,7 @@ class Planned(Struct, frozen=True):
     settings: Settings
     round: int
     rounded: bool = False
+    """True for a control run with parameters rounded differently."""
 
 
 class Run(Struct, frozen=True, eq=False):
@@ -242,9 +246,9 @@ class Runs(Struct, frozen=True):
 
     @property
     def unchanged(self) -> tuple[Run, ...]:
-        """Unchanged runs to compare results with: the first few, and the rounded run."""
+        """Control runs: the first few without a change, and the rounded one."""
         unchanged = [run for run in self.all if run.planned.settings == AS_IS and run.results]
-        return tuple(sorted(unchanged, key=lambda run: not run.planned.rounded)[:_WITNESSES])
+        return tuple(sorted(unchanged, key=lambda run: not run.planned.rounded)[:_MOST_CONTROLS])
 
     @property
     def rounded(self) -> bool:
@@ -288,12 +292,12 @@ def _judged(run: Run, unchanged: tuple[Run, ...]) -> Sameness:
 
 
 class Ladder(Struct, frozen=True):
-    """Progress of the first round."""
+    """Progress of the first round, which tries one change after another."""
 
     kept: Settings
     """Changes that pay, by the runs so far."""
     next: Planned | None
-    """None at the top."""
+    """None once all changes were tried."""
 
 
 def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
@@ -308,9 +312,9 @@ def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
             tried = runs.of(settings)
             if not tried:
                 return Ladder(best, Planned(settings, 1))
-            witness = _witness(tried[0], runs)
-            if witness is not None:
-                return Ladder(best, witness)
+            control = _missing_control(tried[0], runs)
+            if control is not None:
+                return Ladder(best, control)
             if _pays(runs, settings, best, candidate.change):
                 best = settings
             elif candidate.rising:
@@ -319,8 +323,8 @@ def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
     return Ladder(kept, None)
 
 
-def _witness(run: Run, runs: Runs) -> Planned | None:
-    """Return an unchanged or rounded run that is needed before results can be called different, if any."""
+def _missing_control(run: Run, runs: Runs) -> Planned | None:
+    """Return a control run that is needed before results can be called different, if any."""
     if not run.results or any(same_bits(run.results, other.results) for other in runs.unchanged):
         return None
     if not runs.rounded:
@@ -334,7 +338,9 @@ def _pays(runs: Runs, settings: Settings, best: Settings, changed: str) -> bool:
     if change is None or runs.of(settings)[0].left_out or runs.results(settings) == "different":
         return False
     low, high = change.within
-    return (high < 0 and change.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
+    return (high < 0 and change.pct <= -_SINGLE_RUN_NOISE_PCT) or (
+        changed in _PREREQUISITES and low <= _SINGLE_RUN_NOISE_PCT
+    )
 
 
 def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
@@ -343,10 +349,10 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
     sets = worth_more(runs, kept)
     if done >= MOST_ROUNDS or len(sets) == 1:
         return ()
-    if done >= FEWEST_ROUNDS and all(_is_sharp(runs, settings) for settings in sets[1:]):
+    if done >= FEWEST_ROUNDS and all(_is_precise(runs, settings) for settings in sets[1:]):
         return ()
     cost = {settings: runs.of(settings)[-1].wall_s for settings in sets}
-    # The ladder may have ended before it kept any.
+    # The first round may have ended before it kept any.
     answer = best(runs) or _promising(runs, sets)
     if sum(cost.values()) > left_s:
         # Keep the sets that the answer depends on.
@@ -363,10 +369,10 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
 
 
 def _promising(runs: Runs, sets: Sequence[Settings]) -> Settings | None:
-    """Return the set that was fastest in the first round; None if it gained no more than luck may."""
+    """Return the set that was fastest in the first round; None if its gain may be noise."""
     gains = {settings: change.pct for settings in sets if (change := runs.change(settings)) is not None and settings}
     fastest = min(gains, key=lambda settings: gains[settings], default=None)
-    return fastest if fastest is not None and gains[fastest] <= -_LUCK_PCT else None
+    return fastest if fastest is not None and gains[fastest] <= -_SINGLE_RUN_NOISE_PCT else None
 
 
 def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
@@ -383,12 +389,12 @@ def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
     return [AS_IS, *(min(values, key=rank) for values in rivals.values())]
 
 
-def _is_sharp(runs: Runs, settings: Settings) -> bool:
+def _is_precise(runs: Runs, settings: Settings) -> bool:
     change = runs.change(settings)
     if change is None or change.over_runs is None:
         return False
     low, high = change.over_runs
-    return (high - low) / 2 <= SHARP_PCT
+    return (high - low) / 2 <= PRECISE_PCT
 
 
 def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
@@ -409,7 +415,7 @@ def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
         settings: change.pct
         for settings, change in compared.items()
         if runs.results(settings) in SOUND and not runs.failed(settings) and settings not in racing
-        if change.pct <= -SHARP_PCT and change.interval[1] < 0 and len(compared) * change.luck <= _LUCK
+        if change.pct <= -PRECISE_PCT and change.interval[1] < 0 and len(compared) * change.p_value <= _ERROR_RATE
     }
     if not gains:
         return None

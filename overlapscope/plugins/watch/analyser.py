@@ -145,12 +145,12 @@ def scalars(report: Report) -> dict[str, float]:
 def analyse_apart(task: AnalysisTask) -> Analysed:
     """Start the process, and wait for its answer. Failures become sentences."""
     try:
-        return _asked(task)
+        return _analysed(task)
     except (OSError, ValueError, msgspec.DecodeError) as error:
         return Analysed(failures=(f"recordings cannot be analyzed ({error}).",))
 
 
-def _asked(task: AnalysisTask) -> Analysed:
+def _analysed(task: AnalysisTask) -> Analysed:
     # A new process instead of a fork, which may not use CUDA if the program has used it.
     # -P: a file of the program may have the name of a module of Python's.
     command = [sys.executable, "-P", "-m", "overlapscope.plugins.watch.analyser"]

@@ -74,7 +74,7 @@ def settings(
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
     sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
-    program, place, beside = origin(job), "", disk.of_user("Application Support", "XDG_DATA_HOME", ".local/share")
+    program, place, beside = origin(job), "", disk.user_folder("Application Support", "XDG_DATA_HOME", ".local/share")
     for keeper in keepers():
         place, beside = keeper.place(history)
     if history is not None and not place:

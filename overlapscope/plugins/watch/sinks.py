@@ -50,22 +50,22 @@ class Sink(Struct, frozen=True):
     """Function that finds the tool's run. Raises UsageError without a run, and any exception of the tool."""
 
 
-def sink(asked: Any) -> Sink:
+def sink(destination: Any) -> Sink:
     """Return the sink for an argument of `watch(log=...)`. Raises UsageError for other objects."""
-    if isinstance(asked, str):
-        kind, _, target = asked.partition(":")
+    if isinstance(destination, str):
+        kind, _, target = destination.partition(":")
         if kind == "prometheus" and target:
             return Sink("Prometheus", _binder(target))
-        if asked in _ACTIVE:
-            return Sink(*_ACTIVE[asked])
+        if destination in _ACTIVE:
+            return Sink(*_ACTIVE[destination])
     else:
         # The run that a logger of Lightning writes to accepts more than the logger.
-        for tool in (getattr(asked, "experiment", None), asked):
+        for tool in (getattr(destination, "experiment", None), destination):
             for attributes, name, bind in _BY_ATTRIBUTES:
                 if all(callable(getattr(tool, attribute, None)) for attribute in attributes):
                     return Sink(name, partial(bind, tool))
     raise UsageError(
-        f"log={shorten(repr(asked), 60)} is nothing that takes figures; pass a SummaryWriter of TensorBoard, "
+        f"log={shorten(repr(destination), 60)} is nothing that takes figures; pass a SummaryWriter of TensorBoard, "
         'a run of Weights & Biases or "wandb", "mlflow", "prometheus:FILE.prom" or "prometheus:PORT".'
     )
 

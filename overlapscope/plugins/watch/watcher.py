@@ -179,16 +179,16 @@ class Watcher:
         if self._running is None:
             self._begin(by_time=False)
             return
-        asked, _ = self._running
+        requested, _ = self._running
         if self._withdrawn:
-            asked.give_up(_WITHDRAWN)
+            requested.give_up(_WITHDRAWN)
         elif not self._steps.marked:
             self._ours = True
             try:
-                asked.step()
+                requested.step()
             finally:
                 self._ours = False
-        if asked.over:
+        if requested.over:
             self._end()
 
     def _begin(self, *, by_time: bool) -> None:
@@ -205,16 +205,16 @@ class Watcher:
             done(self._too_late())
             return
         try:
-            asked = AskedRecording.of(request)
+            requested = AskedRecording.of(request)
             self._begun = self.steps
-            asked.begin()
+            requested.begin()
         except Exception as error:
             self._taken = None
             done(RequestOutcome(failure=_sentence(error)))
             return
         # The window closes in the middle of the recorder's work, so that the end is only requested.
-        asked.when_over = self._ending.request if by_time else None
-        self._running = asked, done
+        requested.when_over = self._ending.request if by_time else None
+        self._running = requested, done
 
     def _end(self) -> None:
         with self._lock:
@@ -222,23 +222,23 @@ class Watcher:
             if self._running is None or self._ending_now:
                 return
             self._ending_now = True
-        (asked, done), failure = self._running, ""
+        (requested, done), failure = self._running, ""
         try:
-            asked.end()
+            requested.end()
         except Exception as error:
             failure = _sentence(error)
         self._running = self._taken = None
         self._ending_now = False
         self._attached = self._attached or cupti.stays_attached()
         self._plain_step.interrupt()
-        if asked.given_up or failure or not asked.paths:
+        if requested.given_up or failure or not requested.paths:
             # The recording may have ended already, right before this.
-            failure = asked.given_up or asked.why_unwritten or (_CUT_OFF if self._finished else failure)
+            failure = requested.given_up or requested.why_unwritten or (_CUT_OFF if self._finished else failure)
             failure = failure or "Nothing was recorded."
             done(RequestOutcome(failure=failure, begun=self._begun, ended=failure == _CUT_OFF))
             return
         self._recorded_at_ns = time.time_ns()
-        done(RequestOutcome(path=str(asked.path), begun=self._begun, notes=asked.notes))
+        done(RequestOutcome(path=str(requested.path), begun=self._begun, notes=requested.notes))
 
     # -- Recordings by time, on the main thread, at any place ------------------------------------------
 

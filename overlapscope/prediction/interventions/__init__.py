@@ -147,10 +147,10 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
         if intervention.words.argument_required and not argument:
             example = next(iter(intervention.words.arguments), "cudaStreamSynchronize")
             raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} {example}'.")
-        possible = intervention.words.arguments
-        if argument and possible and argument not in possible:
-            hint = did_you_mean(argument, possible)
-            raise UsageError(f"{name} cannot take {argument!r}{hint}; it takes {', '.join(possible)}.")
+        allowed = intervention.words.arguments
+        if argument and allowed and argument not in allowed:
+            hint = did_you_mean(argument, allowed)
+            raise UsageError(f"{name} cannot take {argument!r}{hint}; it takes {', '.join(allowed)}.")
         if argument and intervention.words.argument is None:
             raise UsageError(f"{name} takes no argument, but {argument!r} was given.")
         choices.append(Choice(intervention, argument or None))
@@ -174,22 +174,22 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
 
     Errors in the interventions themselves are raised by `parse`.
     """
-    for name, asked in map(name_and_argument, interventions):
-        if asked and name == "graph" and asked != catalogue.WHOLE_STEP:
-            _check_range(trace, asked)
-        elif asked and name == "no-sync":
-            _check_call(trace, asked)
+    for name, argument in map(name_and_argument, interventions):
+        if argument and name == "graph" and argument != catalogue.WHOLE_STEP:
+            _check_range(trace, argument)
+        elif argument and name == "no-sync":
+            _check_call(trace, argument)
 
 
-def _check_range(trace: Trace, asked: str) -> None:
+def _check_range(trace: Trace, argument: str) -> None:
     notes = trace.annotations
-    if not notes.named(lambda name: name == asked).any():
+    if not notes.named(lambda name: name == argument).any():
         check_known(
-            trace.source, "range", asked, names_of(notes)[1], none="none but the steps" if len(notes) else "none"
+            trace.source, "range", argument, names_of(notes)[1], none="none but the steps" if len(notes) else "none"
         )
 
 
-def _check_call(trace: Trace, asked: str) -> None:
+def _check_call(trace: Trace, argument: str) -> None:
     calls, rows = trace.runtime_calls, find_blocking(trace).row
-    if not inside_named(trace, asked, calls.thread[rows], calls.start_ns[rows]).any():
-        check_known(trace.source, "blocking call", asked, dict.fromkeys(map(calls.name, rows.tolist())))
+    if not inside_named(trace, argument, calls.thread[rows], calls.start_ns[rows]).any():
+        check_known(trace.source, "blocking call", argument, dict.fromkeys(map(calls.name, rows.tolist())))

@@ -64,22 +64,22 @@ def without_time_in(graph: Graph, events: HostEvents) -> Spared:
     new = calls.copied("before_ns", "length_ns", "handed_by", "release_ns")
     spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
     for thread, rows in graph.by_thread():
-        inside, its = on_thread(events, thread), calls.take(rows)
-        handed_over_ns = pick(calls.end_ns, its.handed_by, 0)
+        inside, of_thread = on_thread(events, thread), calls.take(rows)
+        handed_over_ns = pick(calls.end_ns, of_thread.handed_by, 0)
         # A thread no longer waits for a handover that happened while it was inside.
-        freed = (its.handed_by >= 0) & (covered(inside, handed_over_ns, handed_over_ns + 1) > 0)
+        freed = (of_thread.handed_by >= 0) & (covered(inside, handed_over_ns, handed_over_ns + 1) > 0)
         new.handed_by[rows[freed]] = -1
         if freed[0]:
             # A thread's first call then comes after nothing, and stays where it was.
-            new.release_ns[rows[0]] = its.start_ns[0]
-        since = np.where(freed, np.append(its.start_ns[:1], its.end_ns[:-1]), its.since_ns)
-        measured = its.start_ns - its.since_ns
+            new.release_ns[rows[0]] = of_thread.start_ns[0]
+        since = np.where(freed, np.append(of_thread.start_ns[:1], of_thread.end_ns[:-1]), of_thread.since_ns)
+        measured = of_thread.start_ns - of_thread.since_ns
         # Earlier interventions may have left only a part of the measured work.
-        part = np.where(measured > 0, its.before_ns / np.maximum(measured, 1), 1.0)
-        before = np.where(freed, np.rint(part * (its.start_ns - since)).astype(np.int64), its.before_ns)
-        spared[rows] = np.rint(part * covered(inside, since, its.start_ns))
+        part = np.where(measured > 0, of_thread.before_ns / np.maximum(measured, 1), 1.0)
+        before = np.where(freed, np.rint(part * (of_thread.start_ns - since)).astype(np.int64), of_thread.before_ns)
+        spared[rows] = np.rint(part * covered(inside, since, of_thread.start_ns))
         new.before_ns[rows] = before - spared[rows]
-        gone[rows] = covered(inside, its.start_ns, its.end_ns) == its.end_ns - its.start_ns
+        gone[rows] = covered(inside, of_thread.start_ns, of_thread.end_ns) == of_thread.end_ns - of_thread.start_ns
     new.length_ns[gone] = 0
     changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
     return Spared(changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum()))

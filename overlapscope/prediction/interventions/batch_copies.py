@@ -30,11 +30,13 @@ _JOIN = frozenset({"aten::stack", "aten::cat"})
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
-    is_own = mask_of(waits_of_copies(graph, values=True), len(graph.calls))
-    runs = _runs(graph, is_own)
+    awaits_copy = mask_of(waits_of_copies(graph, values=True), len(graph.calls))
+    runs = _runs(graph, awaits_copy)
     calls_of_thread = [rows for _, rows in graph.by_thread()]
     threads = [int(graph.calls.thread[graph.items.call[run[0]]]) for run in runs]
-    joined = [_calls_of(graph, run, calls_of_thread[thread], is_own) for run, thread in zip(runs, threads, strict=True)]
+    joined = [
+        _calls_of(graph, run, calls_of_thread[thread], awaits_copy) for run, thread in zip(runs, threads, strict=True)
+    ]
     rows, firsts = np.concatenate([*runs, NOTHING]), np.array([run[0] for run in runs], np.int64)
     # The merged copy needs everything that the pieces needed.
     into = np.arange(len(graph.items))
@@ -110,11 +112,11 @@ def _waits(graph: Graph, joined: list[I64]) -> Waits:
     return graph.waits.take(stays)
 
 
-def _runs(graph: Graph, is_own: Bool) -> list[I64]:
+def _runs(graph: Graph, awaits_copy: Bool) -> list[I64]:
     """Find runs of small copies of the same direction and memory, launched successively on a lane by a thread.
 
     Args:
-        is_own: Mask of the calls that are waits of copies.
+        awaits_copy: Mask of the calls that are waits of copies.
 
     Returns:
         For each run, the rows of its copies.
@@ -127,7 +129,7 @@ def _runs(graph: Graph, is_own: Bool) -> list[I64]:
     same = small[1:] & small[:-1]
     step = step_of_items(graph)
     # Any other call between two copies may be there for a reason.
-    other = ~is_own
+    other = ~awaits_copy
     other[items.call[order[small]]] = False
     by_thread = np.concatenate([rows for _, rows in graph.by_thread()] or [NOTHING])
     before = np.empty(len(calls), np.int64)
@@ -141,12 +143,12 @@ def _runs(graph: Graph, is_own: Bool) -> list[I64]:
     return [order[begin:end] for begin, end in zip(begins[several].tolist(), ends[several].tolist(), strict=True)]
 
 
-def _calls_of(graph: Graph, run: I64, line: I64, is_own: Bool) -> I64:
+def _calls_of(graph: Graph, run: I64, line: I64, awaits_copy: Bool) -> I64:
     """Return the calls from the first copy's to the last's, with the waits after them; `line`: their thread's calls."""
     ends = graph.items.call[run[[0, -1]]]
     low, high = np.searchsorted(line, ends).tolist()
     # A synchronize after the last copy belongs to the run, too.
-    if high + 1 < len(line) and is_own[line[high + 1]]:
+    if high + 1 < len(line) and awaits_copy[line[high + 1]]:
         high += 1
     return line[low : high + 1]
 

@@ -59,7 +59,7 @@ class GraphLaunches(NamedTuple):
         """Number of the graph launch of each replaced call."""
         return np.repeat(np.arange(len(self.begins)), np.diff(self.begins, append=len(self.calls)))
 
-    def of_items(self, graph: Graph) -> I64:
+    def launch_of_items(self, graph: Graph) -> I64:
         """Return the number of the graph launch that launches each item; -1 for none."""
         of_call = np.full(len(graph.calls), -1, np.int64)
         of_call[self.calls] = self.number
@@ -106,7 +106,7 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
     """
     if len(places) < 2 or not len(launches.begins):
         return np.ones(len(launches.begins), np.bool_)
-    number = launches.of_items(graph)
+    number = launches.launch_of_items(graph)
     inside = np.flatnonzero((number >= 0) & ~graph.items.gone)
     number = number[inside]
     order = np.lexsort((inside, graph.items.call[inside], number))
@@ -154,7 +154,7 @@ def _calls(graph: Graph, launches: GraphLaunches, length_ns: I64, stance: Stance
 def _items_of_graph(graph: Graph, launches: GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
     """Return the items: those of a graph wait for its launch, and follow each other as kernels of a graph do."""
     items, constants = graph.items, graph.constants
-    graph_of_item = launches.of_items(graph)
+    graph_of_item = launches.launch_of_items(graph)
     inside = np.flatnonzero(graph_of_item >= 0)
     number = graph_of_item[inside]
     new = items.copied("call", "launch_lag_ns", "after_call", "queue_lag_ns", "duration_ns")
@@ -369,8 +369,8 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
 
 def _is_update(frames: Frames) -> bool:
     """Return whether a stack is in an optimizer's update of parameters."""
-    own = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
-    return bool(own) and not any(_STAYS.search(function) for function in own)
+    in_optimizer = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
+    return bool(in_optimizer) and not any(_STAYS.search(function) for function in in_optimizer)
 
 
 def _is_fused(graph: Graph, launches: GraphLaunches) -> Bool:
@@ -389,7 +389,7 @@ def _gone(launches: GraphLaunches, stance: Stance) -> I64:
 
 def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> DeviceItems:
     """Return the items: the first on each lane does the work of its group, the others are gone."""
-    items, number = graph.items, launches.of_items(graph)
+    items, number = graph.items, launches.launch_of_items(graph)
     inside = np.flatnonzero((number >= 0) & ~items.gone)
     lane = number[inside] * len(graph.streams) + items.lane[inside]
     _, first, group = np.unique(lane, return_index=True, return_inverse=True)

@@ -33,9 +33,9 @@ def _no_sync(graph: Graph, request: Request) -> Applied:
     calls, runtime = graph.calls, graph.trace.runtime_calls
     blocks = np.flatnonzero(among(calls.row, find_blocking(graph.trace).row))
     rows = calls.row[blocks]
-    asked = request.argument or ""
-    called = runtime.named(lambda name: name == asked)[rows]
-    named = blocks[called | inside_named(graph.trace, asked, runtime.thread[rows], runtime.start_ns[rows])]
+    call_name = request.argument or ""
+    called = runtime.named(lambda name: name == call_name)[rows]
+    named = blocks[called | inside_named(graph.trace, call_name, runtime.thread[rows], runtime.start_ns[rows])]
     if request.stance == Stance.WORST:
         # At worst, the host needs the result of the wait.
         return Applied(graph, named, len(named), "The calls still wait.")
@@ -44,7 +44,7 @@ def _no_sync(graph: Graph, request: Request) -> Applied:
     waits = graph.waits.take(~among(graph.waits.call, named))
     changed = replace(graph, calls=new_calls, waits=waits)
     waited = (calls.end_ns - calls.start_ns)[named].sum()
-    what = f"{plural(len(named), 'call')} of {asked} that took {duration(waited)} in total return at once."
+    what = f"{plural(len(named), 'call')} of {call_name} that took {duration(waited)} in total return at once."
     return Applied(changed, named, len(named), what)
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.plugins.jobs.joint.condense import ItemWork
-from overlapscope.plugins.jobs.joint.join import BY_EVENT, Parts, RankSummary
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, RankNetwork, RankSummary
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance
@@ -142,7 +142,7 @@ def _summary(program: RanksProgram, rank: int, its: Times) -> RankSummary:
     )
 
 
-def _parts(turns: Sequence[Turn], its: Times) -> Parts:
+def _parts(turns: Sequence[Turn], its: Times) -> RankNetwork:
     count = len(turns)
     calls, waits, place = list[tuple[int, int]](), list[tuple[int, int]](), list[int]()
     ended = 0
@@ -154,7 +154,7 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
             waits.append((len(calls), 2 * number + 1))
             calls.append((0, ended))
     kernels = np.arange(count)
-    rest = count + 2 * np.arange(count) + 1
+    finish = count + 2 * np.arange(count) + 1
     launch = np.array(place)
     # The recording does not show the work before a thread's first call.
     before = np.array([0, *(work for work, _ in calls[1:])])
@@ -164,18 +164,18 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
     number_of_items = 3 * count
     lane = np.append(np.zeros(count, np.int64), np.ones(2 * count, np.int64))
     call = np.full(number_of_items, -1)
-    call[kernels], call[rest - 1] = launch, launch + 1
+    call[kernels], call[finish - 1] = launch, launch + 1
     length = np.zeros(number_of_items, np.int64)
     length[kernels] = [turn.kernel_ns for turn in turns]
-    length[rest] = np.array(its.ended) - np.array(its.arrived)
+    length[finish] = np.array(its.ended) - np.array(its.arrived)
     begin = np.zeros(number_of_items, np.int64)
-    begin[kernels], begin[rest - 1], begin[rest] = its.kernel_start, its.arrived, its.arrived
+    begin[kernels], begin[finish - 1], begin[finish] = its.kernel_start, its.arrived, its.arrived
     items = DeviceItems.of(lane=lane, duration_ns=length, call=call, start_ns=begin, end_ns=begin + length)
     needed = np.array([number for number, turn in enumerate(turns[:-1]) if turn.then == "kernel"], np.int64)
     orders = Orders.joined(
         [
-            Orders.of(kernels, rest - 1, 0, Why.EVENT),
-            Orders.of(rest[needed], kernels[needed + 1], 0, Why.EVENT),
+            Orders.of(kernels, finish - 1, 0, Why.EVENT),
+            Orders.of(finish[needed], kernels[needed + 1], 0, Why.EVENT),
         ]
     )
     waiting = np.array(waits, np.int64).reshape(-1, 2)
@@ -195,9 +195,9 @@ def _parts(turns: Sequence[Turn], its: Times) -> Parts:
     segment_of_call = np.searchsorted(launch + 1, np.arange(len(calls)))
     work = np.zeros(number_of_items, np.int64)
     work[kernels] = length[kernels]
-    return Parts(
+    return RankNetwork(
         network=Network(items, table, orders, pairs, Constants()),
-        comm=rest,
+        finish=finish,
         segment_of_item=np.append(kernels, np.repeat(kernels, 2)),
         segment_of_call=segment_of_call,
         closed_by=kernels,

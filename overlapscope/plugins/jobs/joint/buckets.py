@@ -21,7 +21,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.changes import latencies
-from overlapscope.plugins.jobs.joint.join import JoinedJob, Parts, Ties, Unpredictable, of_entries, ties
+from overlapscope.plugins.jobs.joint.join import JoinedJob, RankNetwork, Ties, Unpredictable, entry_values, ties
 from overlapscope.plugins.jobs.joint.sharing import without_sharing
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
@@ -46,7 +46,7 @@ class _BucketRun(Struct, frozen=True, eq=False):
 class Bucketed(Struct, frozen=True, eq=False):
     """Ranks with other buckets."""
 
-    parts: list[Parts]
+    parts: list[RankNetwork]
     tied: Ties
     before: int
     """Number of buckets."""
@@ -56,7 +56,7 @@ class Bucketed(Struct, frozen=True, eq=False):
 
 
 def rebucketed(
-    job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64, bucket_bytes: float, stance: Stance
+    job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64, bucket_bytes: float, stance: Stance
 ) -> Bucketed:
     """Merge and divide buckets until each is as near to a given size as whole buckets allow.
 
@@ -97,7 +97,7 @@ def rebucketed(
     of = pieces[job.met.meeting][entry]
     tied = tied.take(entry)
     # The last piece has the place of the whole bucket, the others are right before it.
-    tied = replace(tied, rest=tied.rest - 2 * (of - 1 - piece), meeting=tied.meeting * most + piece)
+    tied = replace(tied, finish=tied.finish - 2 * (of - 1 - piece), meeting=tied.meeting * most + piece)
     order = np.argsort(tied.meeting, kind="stable")
     tied = tied.take(order)
     of_bucket = (size > 0)[tied.meeting // most]
@@ -136,16 +136,16 @@ def _ends(sizes: Sequence[int], bucket_bytes: float) -> Iterator[int]:
     yield len(sizes)
 
 
-def _in_turn(part: Parts, buckets: Ties, kind_of: I64, most: int) -> Parts:
+def _in_turn(part: RankNetwork, buckets: Ties, kind_of: I64, most: int) -> RankNetwork:
     """Let transfers of a kind run one after another, in the order of their meetings."""
     kind = kind_of[buckets.meeting // most]
     order = np.lexsort((buckets.meeting, buckets.last_ns, kind))
-    rest, follows = buckets.rest[order], kind[order][1:] == kind[order][:-1]
-    turns = Orders.of(rest[:-1][follows], rest[1:][follows], 0, Why.EVENT)
+    finish, follows = buckets.finish[order], kind[order][1:] == kind[order][:-1]
+    turns = Orders.of(finish[:-1][follows], finish[1:][follows], 0, Why.EVENT)
     return replace(part, network=replace(part.network, orders=Orders.joined([part.network.orders, turns])))
 
 
-def _runs(job: JoinedJob, parts: Sequence[Parts]) -> Iterator[_BucketRun]:
+def _runs(job: JoinedJob, parts: Sequence[RankNetwork]) -> Iterator[_BucketRun]:
     """Yield the buckets that follow each other, without those of unknown size.
 
     A single all-reduce that is waited for, as in tensor parallelism, is not a bucket.
@@ -155,11 +155,11 @@ def _runs(job: JoinedJob, parts: Sequence[Parts]) -> Iterator[_BucketRun]:
     size = met.kernels.bytes[met.row]
     least, most = (side.reduceat(size, met.first[:-1]) for side in (np.minimum, np.maximum))
     bucket &= (least > 0) & (least == most)
-    closes = of_entries(job, [part.closed_by for part in parts])
-    needed = of_entries(job, [_needed_in(part) for part in parts])
+    closes = entry_values(job, [part.closed_by for part in parts])
+    needed = entry_values(job, [_needed_in(part) for part in parts])
     step = np.maximum.reduceat(met.kernels.step[met.row], met.first[:-1])
     of_step = Counter(zip(met.kind[bucket].tolist(), step[bucket].tolist(), strict=True))
-    filled = np.minimum.reduceat(of_entries(job, [part.filled_ns for part in parts]), met.first[:-1]) >= 0
+    filled = np.minimum.reduceat(entry_values(job, [part.filled_ns for part in parts]), met.first[:-1]) >= 0
 
     def found(run: Sequence[int]) -> Iterator[_BucketRun]:
         if len(run) > 1 or (run and filled[run[0]] and of_step[met.kind[run[0]], step[run[0]]] == 1):
@@ -185,35 +185,35 @@ def _follow(job: JoinedJob, run: Sequence[int], later: int, needed: I64, closes:
     return all((needed[first] > closes[then]).all() for first in before) and bool((closes[then] >= 0).all())
 
 
-def _needed_in(part: Parts) -> I64:
+def _needed_in(part: RankNetwork) -> I64:
     """Return the first segment in which anything but the next collective needs each collective."""
-    network, rest = part.network, part.comm
+    network, finish = part.network, part.finish
     first = np.full(len(network.items), 2**62)
     np.minimum.at(first, network.orders.first, part.segment_of_item[network.orders.then])
     np.minimum.at(first, network.waits.item, part.segment_of_call[network.waits.call])
     # The next item on the lane, unless that is a collective too.
-    following = np.minimum(rest + 1, len(network.items) - 1)
-    same = (network.items.lane[following] == network.items.lane[rest]) & (following > rest)
-    same &= ~mask_of(part.comm - 1, len(network.items))[following]
-    result: I64 = np.minimum(first[rest], np.where(same, part.segment_of_item[following], 2**62))
+    following = np.minimum(finish + 1, len(network.items) - 1)
+    same = (network.items.lane[following] == network.items.lane[finish]) & (following > finish)
+    same &= ~mask_of(part.finish - 1, len(network.items))[following]
+    result: I64 = np.minimum(first[finish], np.where(same, part.segment_of_item[following], 2**62))
     return result
 
 
-def _ready_ns(part: Parts) -> I64:
+def _ready_ns(part: RankNetwork) -> I64:
     """Return when each collective could start, as recorded, if its lane were free."""
-    network, arrival = part.network, part.comm - 1
+    network, arrival = part.network, part.finish - 1
     items, calls = network.items, network.calls
     ready = np.full(len(items), EARLIEST_NS)
     np.maximum.at(ready, network.orders.then, items.end_ns[network.orders.first] + network.orders.lag_ns)
-    made = np.where(items.after_call, pick(calls.end_ns, items.call), pick(calls.start_ns, items.call))
-    launched = np.where(items.call >= 0, made + items.launch_lag_ns, EARLIEST_NS)
+    called_ns = np.where(items.after_call, pick(calls.end_ns, items.call), pick(calls.start_ns, items.call))
+    launched = np.where(items.call >= 0, called_ns + items.launch_lag_ns, EARLIEST_NS)
     result: I64 = np.maximum(ready, launched)[arrival]
     return result
 
 
-def _earlier(job: JoinedJob, parts: Sequence[Parts], runs: Sequence[_BucketRun]) -> I64:
+def _earlier(job: JoinedJob, parts: Sequence[RankNetwork], runs: Sequence[_BucketRun]) -> I64:
     """Return by how much earlier the bytes of each bucket begin to be ready than all of them, for each member."""
-    at = of_entries(job, [_ready_ns(part) for part in parts])
+    at = entry_values(job, [_ready_ns(part) for part in parts])
     result = np.zeros(len(job.met.row), np.int64)
     filled_ns, filled_bytes = np.zeros((2, len(parts)), np.int64)
     first: list[tuple[I64, int]] = []
@@ -225,7 +225,7 @@ def _earlier(job: JoinedJob, parts: Sequence[Parts], runs: Sequence[_BucketRun])
             filled_ns[job.met.rank[members]] += result[members]
             filled_bytes[job.met.rank[members]] += size
     # The first bucket of a step is taken to be filled as fast as the others, if there are others.
-    filled = of_entries(job, [part.filled_ns for part in parts])
+    filled = entry_values(job, [part.filled_ns for part in parts])
     for members, size in first:
         rank = job.met.rank[members]
         as_others = size * filled_ns[rank] // np.maximum(filled_bytes[rank], 1)
@@ -242,13 +242,13 @@ def _transfers(job: JoinedJob, alone_ns: I64, into: I64, pieces: I64, stance: St
     return transfer
 
 
-def _with_launches(job: JoinedJob, part: Parts, place: int, more: I64) -> Parts:
+def _with_launches(job: JoinedJob, part: RankNetwork, place: int, more: I64) -> RankNetwork:
     """Return a rank whose host launches more or fewer collectives, given the number for each meeting."""
-    own = np.flatnonzero((job.met.rank == place) & (more[job.met.meeting] != 0))
-    collective = job.comm[own]
+    entries = np.flatnonzero((job.met.rank == place) & (more[job.met.meeting] != 0))
+    collective = job.collective[entries]
     known = part.before_launch_ns[collective] + part.after_launch_ns[collective] > 0
-    own = own[known & (part.closed_by[collective] >= 0)]
-    collective, more = job.comm[own], more[job.met.meeting[own]]
+    entries = entries[known & (part.closed_by[collective] >= 0)]
+    collective, more = job.collective[entries], more[job.met.meeting[entries]]
     network, items, calls = part.network, part.network.items, part.network.calls
     # A segment ends with the launch, whenever an earlier change lets the collective begin.
     caller = np.searchsorted(part.segment_of_call, part.closed_by[collective], side="right") - 1
@@ -277,17 +277,17 @@ def _with_launches(job: JoinedJob, part: Parts, place: int, more: I64) -> Parts:
     return replace(part, network=network)
 
 
-def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, earlier: I64) -> Parts:
+def _changed(job: JoinedJob, part: RankNetwork, place: int, into: I64, pieces: I64, earlier: I64) -> RankNetwork:
     """Return a rank with merged and divided buckets."""
-    own = np.flatnonzero(job.met.rank == place)
-    meeting, rest = job.met.meeting[own], part.comm[job.comm[own]]
+    entries = np.flatnonzero(job.met.rank == place)
+    meeting, finish = job.met.meeting[entries], part.finish[job.collective[entries]]
     network, items, orders = part.network, part.network.items, part.network.orders
     count, early = np.ones(len(items), np.int64), np.zeros(len(items), np.int64)
-    count[rest - 1] = count[rest] = np.where(into[meeting] == meeting, pieces[meeting], 1)
-    early[rest - 1] = earlier[own]
+    count[finish - 1] = count[finish] = np.where(into[meeting] == meeting, pieces[meeting], 1)
+    early[finish - 1] = earlier[entries]
     # Both items of a divided bucket are repeated together.
     source, piece = _repeated(count)
-    together = np.where(mask_of(rest, len(items)) & (count > 1), -1, 0)[source] + source
+    together = np.where(mask_of(finish, len(items)) & (count > 1), -1, 0)[source] + source
     in_order = np.lexsort((source, piece, together))
     source, piece = source[in_order], piece[in_order]
     first_of, last_of = np.empty((2, len(items)), np.int64)
@@ -295,9 +295,9 @@ def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, ea
     first_of[source[::-1]] = np.arange(len(source))[::-1]
     # Anything that needs a merged bucket needs the one that it is part of.
     whole = np.arange(len(items))
-    rest_of = np.zeros(len(job.met), np.int64)
-    rest_of[meeting] = rest
-    whole[rest] = rest_of[into[meeting]]
+    finish_of = np.zeros(len(job.met), np.int64)
+    finish_of[meeting] = finish
+    whole[finish] = finish_of[into[meeting]]
 
     def sooner(row: I64, piece: I64) -> I64:
         return early[row] * (count[row] - 1 - piece) // count[row]
@@ -306,7 +306,7 @@ def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, ea
     then = orders.then[order]
     items = items.take(source)
     length = items.duration_ns.copy()
-    length[last_of[rest[into[meeting] != meeting]]] = 0
+    length[last_of[finish[into[meeting] != meeting]]] = 0
     network = replace(
         network,
         items=replace(items, launch_lag_ns=items.launch_lag_ns - sooner(source, piece), duration_ns=length),
@@ -321,7 +321,7 @@ def _changed(job: JoinedJob, part: Parts, place: int, into: I64, pieces: I64, ea
     return replace(
         part,
         network=network,
-        comm=last_of[part.comm],
+        finish=last_of[part.finish],
         ahead_item=pick(last_of, part.ahead_item),
         marks=part.marks if part.marks_are_calls else first_of[part.marks],
         segment_of_item=part.segment_of_item[source],

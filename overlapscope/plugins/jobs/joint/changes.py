@@ -12,7 +12,7 @@ from overlapscope.analysis.event_waits import HIGH
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.plugins.jobs.joint.join import BY_EVENT, JoinedJob, Parts, Unpredictable
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, JoinedJob, RankNetwork, Unpredictable
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
@@ -37,7 +37,7 @@ class _Segments(Struct, frozen=True, eq=False):
     device_ns: I64
 
 
-def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stance) -> Parts:
+def like_others(job: JoinedJob, parts: Sequence[RankNetwork], place: int, stance: Stance) -> RankNetwork:
     """Give a rank's work between two collectives the time that the others take.
 
     Returns:
@@ -51,9 +51,9 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
     host, device = np.ones((2, int(part.segment_of_call.max(initial=0)) + 2))
     pieces = [_HostPieces.of(each) for each in parts]
     lighter = _HostPieces.of(part)
-    own = np.flatnonzero((job.met.rank == place) & (segments.segment >= 0))
+    entries = np.flatnonzero((job.met.rank == place) & (segments.segment >= 0))
     compared_ns = total_ns = 0
-    for entry in own.tolist():
+    for entry in entries.tolist():
         meeting, segment = int(job.met.meeting[entry]), int(segments.segment[entry])
         members = np.arange(job.met.first[meeting], job.met.first[meeting + 1])
         alike = (members != entry) & (segments.since[members] == segments.since[entry])
@@ -72,7 +72,7 @@ def like_others(job: JoinedJob, parts: Sequence[Parts], place: int, stance: Stan
         raise Unpredictable(
             "No other rank does the same work between the same collectives, so no-straggler is unknown."
         )
-    communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(part.network.items))
+    communicates = mask_of(np.concatenate([part.finish, part.finish - 1]), len(part.network.items))
     shorter = with_device_work(part, np.where(communicates, 1.0, device[part.segment_of_item]))
     return _with_host_work(shorter, lighter)
 
@@ -86,7 +86,7 @@ class _HostPieces:
         """Rows of the two in each segment."""
 
     @classmethod
-    def of(cls, part: Parts) -> _HostPieces:
+    def of(cls, part: RankNetwork) -> _HostPieces:
         """Return the pieces of a rank."""
         calls = part.network.calls
         by_call, by_item = dict(rows_by(np.tile(part.segment_of_call, 2))), dict(rows_by(part.segment_of_item))
@@ -129,15 +129,15 @@ def _factor(work_ns: I64, entry: int, peers: I64, stance: Stance, least_ns: floa
     return min(1.0, max(typical, least_ns) / max(1, int(work_ns[entry])))
 
 
-def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
+def _segments(job: JoinedJob, parts: Sequence[RankNetwork]) -> _Segments:
     segment, since, host, device = np.full((4, len(job.met.row)), -1)
     for place, part in enumerate(parts):
         entries = np.flatnonzero(job.met.rank == place)
-        closed = part.closed_by[job.comm[entries]]
+        closed = part.closed_by[job.collective[entries]]
         count = int(part.segment_of_call.max(initial=0)) + 2
         calls, items = part.network.calls, part.network.items
         hosts = sum_by(part.segment_of_call, np.maximum(calls.before_ns, 0) + calls.length_ns, count)
-        communicates = mask_of(np.concatenate([part.comm, part.comm - 1]), len(items))
+        communicates = mask_of(np.concatenate([part.finish, part.finish - 1]), len(items))
         devices = sum_by(part.segment_of_item, np.where(communicates, 0, part.work.work_ns), count)
         meeting_of = np.full(count + 1, -1)
         known = closed >= 0
@@ -147,7 +147,7 @@ def _segments(job: JoinedJob, parts: Sequence[Parts]) -> _Segments:
     return _Segments(segment, since, host, device)
 
 
-def with_device_work(part: Parts, factor: F64, *, compute_only: bool = False) -> Parts:
+def with_device_work(part: RankNetwork, factor: F64, *, compute_only: bool = False) -> RankNetwork:
     """Return the rank with the device's work in each item multiplied by a factor, which is 1 for collectives.
 
     With `compute_only`, compute is multiplied, but no copies are.
@@ -162,17 +162,17 @@ def with_device_work(part: Parts, factor: F64, *, compute_only: bool = False) ->
         queue_lag_ns=items.queue_lag_ns + np.where(in_gap, more, 0),
         launch_lag_ns=items.launch_lag_ns + launched_more,
     )
-    its_work = replace(
+    more_work = replace(
         part.work,
         work_ns=part.work.work_ns + more,
         launched_work_ns=part.work.launched_work_ns + launched_more,
         compute_ns=_whole(compute * factor),
         launched_compute_ns=_whole(launched_compute * factor),
     )
-    return replace(part, network=replace(part.network, items=items), work=its_work)
+    return replace(part, network=replace(part.network, items=items), work=more_work)
 
 
-def _with_host_work(part: Parts, host: _HostPieces) -> Parts:
+def _with_host_work(part: RankNetwork, host: _HostPieces) -> RankNetwork:
     """Return the rank with other pieces of host work."""
     network, items, calls = part.network, part.network.items, part.network.calls
     items = replace(items, launch_lag_ns=items.launch_lag_ns + host.launches_ns - part.work.launched_host_ns)
@@ -195,9 +195,9 @@ def _whole(values: F64) -> I64:
     return np.rint(values).astype(np.int64)
 
 
-def issued_earlier(part: Parts, stance: Stance) -> tuple[Parts, int]:
+def issued_earlier(part: RankNetwork, stance: Stance) -> tuple[RankNetwork, int]:
     """Let each collective start when its input is ready; return also how many the recording shows this for."""
-    network, items, arrival = part.network, part.network.items, part.comm - 1
+    network, items, arrival = part.network, part.network.items, part.finish - 1
     orders = network.orders
     trusted = (orders.why == Why.EVENT) & ((stance != Stance.WORST) | (orders.confidence >= HIGH))
     by_event: Bool = (part.ready == BY_EVENT) & mask_of(orders.then[trusted], len(items))[arrival]
@@ -217,17 +217,17 @@ def issued_earlier(part: Parts, stance: Stance) -> tuple[Parts, int]:
     return replace(part, network=moved), int((by_call | by_event | ahead).sum())
 
 
-def _orders_of_earlier(part: Parts, free: I64, ahead: Bool, stance: Stance) -> Orders:
+def _orders_of_earlier(part: RankNetwork, free: I64, ahead: Bool, stance: Stance) -> Orders:
     """Return the orders if collectives are issued earlier.
 
     The `free` arrivals wait for no op of another stream, even if they were seen to begin when one had ended. Gathers of
     weights (`ahead`) wait for the copies of the weights before. At best, they don't, as if they were gathered several
     layers ahead.
     """
-    network, gathers = part.network, part.comm[ahead] - 1
+    network, gathers = part.network, part.finish[ahead] - 1
     count, orders = len(network.items), network.orders
     dropped = mask_of(gathers, count)[orders.then] | (mask_of(free, count)[orders.then] & (orders.why == Why.SEEN))
-    kept = orders.take(~dropped | mask_of(part.comm, count)[orders.first])
+    kept = orders.take(~dropped | mask_of(part.finish, count)[orders.first])
     if stance == Stance.BEST:
         return kept
     copied = Orders.of(part.ahead_item[ahead], gathers, network.constants.handover_ns or 0, Why.DATA)
@@ -249,11 +249,11 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
     result = np.zeros(len(kinds), np.int64)
     kind_of_entry, size = job.met.kind[job.met.meeting], job.met.kernels.bytes[job.met.row]
     for kind in distinct(kind_of_entry).tolist():
-        own = (kind_of_entry == kind) & (transfer_ns > 0)
-        if not own.any():
+        of_kind = (kind_of_entry == kind) & (transfer_ns > 0)
+        if not of_kind.any():
             continue
-        sizes, number = np.unique(size[own], return_inverse=True)
-        usual = [float(np.median(transfer_ns[own][number == each])) for each in range(len(sizes))]
+        sizes, number = np.unique(size[of_kind], return_inverse=True)
+        usual = [float(np.median(transfer_ns[of_kind][number == each])) for each in range(len(sizes))]
         # If all have the same size, nothing to all of it is latency, as far as the model of NCCL allows.
         members = kinds[kind].group_size
         most = usual[0] if on_host or members < 2 else min(usual[0], _BASE_NS + _STEP_NS * 2 * (members - 1))

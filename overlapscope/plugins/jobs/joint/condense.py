@@ -131,11 +131,13 @@ def _calls(graph: Graph, replayed: Replay, wanted: Bool) -> tuple[_Called, Calls
         end_ns=replayed.call_end_ns[kept_rows],
     )
     items = graph.items
-    its_base = pick(base, items.call)
-    apart = (items.call >= 0) & (its_base != items.call)
-    made = np.where(items.after_call, pick(replayed.call_end_ns, items.call), pick(replayed.call_start_ns, items.call))
-    host = np.where(apart, made - pick(replayed.call_end_ns, its_base), 0)
-    key = np.where(items.call >= 0, 2 * pick(number, its_base) + (items.after_call | apart), -1)
+    caller_base = pick(base, items.call)
+    apart = (items.call >= 0) & (caller_base != items.call)
+    called_ns = np.where(
+        items.after_call, pick(replayed.call_end_ns, items.call), pick(replayed.call_start_ns, items.call)
+    )
+    host = np.where(apart, called_ns - pick(replayed.call_end_ns, caller_base), 0)
+    key = np.where(items.call >= 0, 2 * pick(number, caller_base) + (items.after_call | apart), -1)
     return _Called(key, items.launch_lag_ns + host, host), reduced, kept_rows
 
 
@@ -161,8 +163,8 @@ class _Reducer:
         items = graph.items
         self._graph, self._replayed, self._orders, self._rows, self._called = graph, replayed, orders, rows, called
         self._kept, self._divided = kept[rows], divided[rows]
-        own = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
-        self._length = np.where(items.on_engine, replayed.end_ns - replayed.start_ns, own)[rows]
+        recorded_length = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
+        self._length = np.where(items.on_engine, replayed.end_ns - replayed.start_ns, recorded_length)[rows]
         gap = items.queue_lag_ns[rows]
         self._end = np.cumsum(gap + self._length)
         """End of each item if it waited only for the item before it."""
@@ -255,8 +257,8 @@ class _Reducer:
         start[stop[::-1]] = inside[::-1]
         begin, at = start[stop[order]], last[order]
         release = np.full(len(self._rows) + 1, EARLIEST_NS)
-        own = self._graph.items.release_ns[row]
-        np.maximum.at(release, stop, np.where(own > EARLIEST_NS, own + rest, EARLIEST_NS))
+        recorded_release = self._graph.items.release_ns[row]
+        np.maximum.at(release, stop, np.where(recorded_release > EARLIEST_NS, recorded_release + rest, EARLIEST_NS))
         work, compute = np.cumsum(self._length), np.cumsum(self._compute)
         gap = self._end[at] - self._end[begin] + self._length[begin] + self._graph.items.queue_lag_ns[self._rows[begin]]
         member = inside[order]

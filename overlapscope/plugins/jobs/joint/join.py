@@ -1,8 +1,8 @@
 """Joint replay: a single network of all ranks, tied where the ranks meet.
 
-A member's arrival at a collective has no length. A hub comes after all arrivals, and the rest of each member's
-collective comes after the hub: it is the transfer. A broadcast's hub comes after the arrivals of the members that may
-be the root. So the engine that replays one rank replays the job.
+A collective is three kinds of items: the arrival of each member, which has no length; a hub after all arrivals; and
+after the hub the finish of each member, which takes the transfer. A broadcast's hub comes after the arrivals of the
+members that may be the root. So the engine that replays one rank replays the job.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from overlapscope.ranks.messages import kernel_name
 from overlapscope.ranks.reduced import ComparedRank, stated_world_size
 
 NOT_SHOWN = -2
-"""In `Parts.ready`: the recording doesn't show when the input of the collective is ready."""
+"""In `RankNetwork.ready`: the recording doesn't show when the input of the collective is ready."""
 BY_EVENT = -1
-"""In `Parts.ready`: the collective waits for an event after which its input is ready."""
+"""In `RankNetwork.ready`: the collective waits for an event after which its input is ready."""
 
 
 class Unpredictable(Exception):
@@ -51,16 +51,16 @@ class Unfit(Struct, frozen=True):
     reason: str
 
 
-class Parts(Struct, frozen=True, eq=False):
+class RankNetwork(Struct, frozen=True, eq=False):
     """A rank's network at a stance.
 
-    Each collective is two items in a row: the rank's arrival, which has no length, and the rest. Work is divided into
-    segments: a segment ends with the launch of a collective.
+    Each collective is two items in a row: the rank's arrival, and the finish. Work is divided into segments: a segment
+    ends with the launch of a collective.
     """
 
     network: Network
-    comm: I64
-    """Item of the rest of each collective, in the order of `ComparedRank.comm`; its arrival is the item before it."""
+    finish: I64
+    """Finish of each collective, an item, in the order of `ComparedRank.comm`; its arrival is the item before it."""
     segment_of_item: I64
     segment_of_call: I64
     closed_by: I64
@@ -87,8 +87,8 @@ class RankSummary(Struct, frozen=True, eq=False):
     """A rank, ready to be joined."""
 
     reduced: ComparedRank
-    recorded: Parts
-    by_stance: dict[Stance, Parts]
+    recorded: RankNetwork
+    by_stance: dict[Stance, RankNetwork]
     """Networks of the changed rank in a lucky, usual and unlucky run."""
     lengths_ns: I64
     """Recorded lengths of the judged steps."""
@@ -119,7 +119,7 @@ class JoinedJob(Struct, frozen=True, eq=False):
     comparison: Comparison
     met: Meetings
     """Meetings that the ranks are joined at."""
-    comm: I64
+    collective: I64
     """Collective of each entry of `met.row`, by its place on its rank."""
     needed: Bool
     """Mask of the entries of `met.row` that the others wait for."""
@@ -215,8 +215,8 @@ class Ties(Columns, frozen=True):
 
     meeting: I64
     rank: I64
-    rest: I64
-    """Item of the rest of its collective, in the rank's network; its arrival is the item before it."""
+    finish: I64
+    """Finish of its collective, an item of the rank's network; its arrival is the item before it."""
     transfer_ns: I64
     """Time from the last arrival to its end; negative if the clocks disagree."""
     last_ns: I64
@@ -225,16 +225,16 @@ class Ties(Columns, frozen=True):
     """True for members that the others wait for."""
 
 
-def ties(job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64) -> Ties:
+def ties(job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64) -> Ties:
     """Return the ties of the recorded meetings, with some transfers."""
-    rest = of_entries(job, [part.comm for part in parts])
-    return Ties(job.met.meeting, job.met.rank, rest, transfer_ns, job.last_ns[job.met.meeting], job.needed)
+    finish = entry_values(job, [part.finish for part in parts])
+    return Ties(job.met.meeting, job.met.rank, finish, transfer_ns, job.last_ns[job.met.meeting], job.needed)
 
 
-def of_entries(job: JoinedJob, of_collectives: Sequence[I64]) -> I64:
+def entry_values(job: JoinedJob, of_collectives: Sequence[I64]) -> I64:
     """Return the value of each entry of `met.row`, given those of each rank's collectives."""
     before = _starts([len(each) for each in of_collectives])
-    values: I64 = np.concatenate(of_collectives)[before[job.met.rank] + job.comm]
+    values: I64 = np.concatenate(of_collectives)[before[job.met.rank] + job.collective]
     return values
 
 
@@ -251,7 +251,7 @@ class Joint(Struct, frozen=True, eq=False):
     """Item of each tie's meeting."""
 
 
-def join(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> Joint:
+def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> Joint:
     """Tie the networks of all ranks together."""
     offset = job.comparison.offsets.offset_ns
     networks = [part.network for part in parts]
@@ -264,25 +264,27 @@ def join(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> Joint:
         shift = int(offset[place])
         items.append(_moved_items(network.items, shift, int(call[place]), int(lane[place])))
         calls.append(_moved_calls(network.calls, shift, int(call[place]), int(thread[place])))
-        its = network.orders
-        orders.append(replace(its, first=its.first + item[place], then=its.then + item[place]))
+        orders_of_rank = network.orders
+        orders.append(
+            replace(orders_of_rank, first=orders_of_rank.first + item[place], then=orders_of_rank.then + item[place])
+        )
         waits.append(
             replace(network.waits, call=network.waits.call + call[place], item=network.waits.item + item[place])
         )
-    rest = tied.rest + item[tied.rank]
+    finish = tied.finish + item[tied.rank]
     # Hubs share a lane in the order in which they happen.
     first = group_starts(tied.meeting)
     order = np.argsort(tied.last_ns[first], kind="stable")
     number = np.empty(len(first), np.int64)
     number[order] = item[-1] + np.arange(len(first))
-    hub = np.repeat(number, np.diff(np.append(first, len(rest))))
+    hub = np.repeat(number, np.diff(np.append(first, len(finish))))
     hubs = _hubs(tied.last_ns[first][order], int(lane[-1]))
-    orders.append(Orders.of(rest[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT))
-    orders.append(replace(Orders.of(hub, rest, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)))
+    orders.append(Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT))
+    orders.append(replace(Orders.of(hub, finish, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)))
     joined = DeviceItems.joined([*items, hubs]).copied("duration_ns")
-    joined.duration_ns[rest] = np.maximum(tied.transfer_ns, 0)
+    joined.duration_ns[finish] = np.maximum(tied.transfer_ns, 0)
     network = Network(joined, Calls.joined(calls), Orders.joined(orders), Waits.joined(waits), networks[0].constants)
-    return Joint(network, item, call, rest - 1, hub)
+    return Joint(network, item, call, finish - 1, hub)
 
 
 def _starts(sizes: Sequence[int]) -> I64:
@@ -339,21 +341,21 @@ class JobTimes(Struct, frozen=True, eq=False):
 class JobReplay(Struct, frozen=True, eq=False):
     """Times of all ranks in a joint replay."""
 
-    parts: tuple[Parts, ...]
-    rest: tuple[I64, ...]
-    """Items of the rest of each rank's collectives, joined or not; divided collectives have several."""
+    parts: tuple[RankNetwork, ...]
+    finish: tuple[I64, ...]
+    """Finishes of each rank's collectives, joined or not; divided collectives have several."""
     start_ns: tuple[I64, ...]
     """Start of each rank's items, by the reference clock."""
     end_ns: tuple[I64, ...]
     times: JobTimes
 
 
-def times(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobTimes:
+def times(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobTimes:
     """Return the steps and waits of a job's ranks in its replay. Raises Deadlock as `replay_job` does."""
     return replay_job(job, parts, tied).times
 
 
-def replay_job(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobReplay:
+def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobReplay:
     """Replay the job.
 
     Returns:
@@ -366,7 +368,7 @@ def replay_job(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobReplay:
     replayed = replay(joint.network)
     arrived = replayed.end_ns[joint.arrival]
     waited = np.maximum(replayed.end_ns[joint.hub] - arrived, 0)
-    own = [slice(*map(int, joint.first_item[place : place + 2])) for place in range(len(parts))]
+    items_of_rank = [slice(*map(int, joint.first_item[place : place + 2])) for place in range(len(parts))]
     lengths, waits = [], []
     for place, part in enumerate(parts):
         if part.marks_are_calls:
@@ -374,14 +376,14 @@ def replay_job(job: JoinedJob, parts: Sequence[Parts], tied: Ties) -> JobReplay:
         else:
             marks = replayed.start_ns[part.marks + joint.first_item[place]]
         if len(marks) < 2:
-            marks = np.append(marks, replayed.end_ns[own[place]].max())
+            marks = np.append(marks, replayed.end_ns[items_of_rank[place]].max())
         within: Bool = (tied.rank == place) & (arrived >= marks[0]) & (arrived < marks[-1])
         lengths.append(np.diff(marks))
         waits.append(int(waited[within].sum()) // (len(marks) - 1))
     result = JobTimes(tuple(lengths), tuple(waits), tuple(map(mean, lengths)))
-    starts, ends = ([values[rows] for rows in own] for values in (replayed.start_ns, replayed.end_ns))
-    rest = [distinct(np.append(part.comm, tied.rest[tied.rank == place])) for place, part in enumerate(parts)]
-    return JobReplay(tuple(parts), tuple(rest), tuple(starts), tuple(ends), result)
+    starts, ends = ([values[rows] for rows in items_of_rank] for values in (replayed.start_ns, replayed.end_ns))
+    finish = [distinct(np.append(part.finish, tied.finish[tied.rank == place])) for place, part in enumerate(parts)]
+    return JobReplay(tuple(parts), tuple(finish), tuple(starts), tuple(ends), result)
 
 
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)

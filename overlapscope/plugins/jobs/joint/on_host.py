@@ -17,7 +17,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, contains, union
 from overlapscope.plugins.jobs.joint.condense import ItemWork
-from overlapscope.plugins.jobs.joint.join import Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.join import RankNetwork, RankSummary, Unfit
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits
 from overlapscope.prediction.hardware import Stance
@@ -93,13 +93,13 @@ def _ready(trace: Trace, found: HostCollectives) -> _Ready:
     return _Ready(np.where(known, earliest_ns, usual_ns), earliest_ns)
 
 
-def _parts(network: Network, issued: I64, ready: I64, marks: I64) -> Parts:
+def _parts(network: Network, issued: I64, ready: I64, marks: I64) -> RankNetwork:
     """Return a rank whose network has nothing but collectives on the device, issued and ready at these calls."""
     count, items = len(issued), network.items
     unknown, none = np.full(count, -1), np.zeros(count, np.int64)
-    return Parts(
+    return RankNetwork(
         network=network,
-        comm=2 * np.arange(count) + 1,
+        finish=2 * np.arange(count) + 1,
         segment_of_item=np.repeat(np.arange(count), 2),
         segment_of_call=np.searchsorted(issued, np.arange(len(network.calls))),
         closed_by=np.arange(count),
@@ -135,7 +135,7 @@ class _Thread:
     def __init__(self, issue: I64, ready: _Ready, waits: Sequence[HostWait], marks: I64, ranges: HostEvents) -> None:
         self._issue, self._ready, self._waits, self._marks, self._ranges = issue, ready, waits, marks, ranges
 
-    def parts(self, stance: Stance | None = None) -> Parts:
+    def parts(self, stance: Stance | None = None) -> RankNetwork:
         """Return the network at a stance; of the recording itself without one."""
         began, noticed, ended = (
             np.array([(wait.start_ns, wait.noticed_ns, wait.end_ns) for wait in self._waits], np.int64).reshape(-1, 3).T

@@ -1,10 +1,10 @@
 """Prediction of a job's step from the summaries of its ranks.
 
-Without the profiler, its hosts' work is shortened until the job's step is the plain one. All ranks are shortened alike,
-first by one, two... times the overhead that each recording shows, as `prediction.overhead.lighter_ones` yields them.
-The overhead itself is used if that gives the plain step within the differences between runs. Otherwise the step is
-nearly linear in it, so predictions are made for these, and interpolated to the one that gives the plain step. The rest
-is scaled.
+If all ranks timed their steps without the profiler (plain steps), the job is predicted as it runs without it. For that,
+the host work of every rank is shortened by once the overhead that its recording shows, then twice, and so on
+(`prediction.overhead.lighter_ones`). If once gives the plain step, except for differences between runs, that job is
+used. Otherwise, the prediction is interpolated linearly between the two jobs whose steps enclose the plain step, and
+scaled by what is then still missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_ear
 from overlapscope.plugins.jobs.joint.join import (
     JobTimes,
     JoinedJob,
-    Parts,
+    RankNetwork,
     RankSummary,
     Ties,
     Unfit,
@@ -116,7 +116,7 @@ def predict_job(
         return _refused((str(error),))
 
 
-def _recorded(job: JoinedJob) -> tuple[list[Parts], Ties]:
+def _recorded(job: JoinedJob) -> tuple[list[RankNetwork], Ties]:
     recorded = [rank.recorded for rank in job.ranks]
     return recorded, ties(job, recorded, job.transfer_ns)
 
@@ -150,20 +150,20 @@ def _timed(job: JoinedJob) -> _TimedJob:
 
 def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
     job, before = timed
-    made = _of_ranks(job)
+    applied = _changes_on_ranks(job)
     places = _late(job, numbers) if changes.no_straggler else []
-    asked = changes.any or bool(made)
+    is_changed = changes.any or bool(applied)
     after: dict[Stance, JobTimes] = {}
-    for stance in Stance if asked else ():
+    for stance in Stance if is_changed else ():
         parts, tied, done = _changed(job, changes, places, stance)
         after[stance] = contended_times(job, parts, tied, stance)
         if stance == Stance.EXPECTED:
-            made += done
-    touched = any(change.touched for change in made)
+            applied += done
+    touched = any(change.touched for change in applied)
     step = None
-    if asked and touched:
+    if is_changed and touched:
         step = _estimate(job, {stance: each.step_ns for stance, each in after.items()})
-    elif asked:
+    elif is_changed:
         step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
     gain = None if step is None else step.below(before.step_ns)
     uncertain = sum(rank.uncertain for rank in job.ranks)
@@ -183,16 +183,18 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
         predicted_step_ns=step,
         gain_ns=gain,
         gain_pct=None if gain is None or not before.step_ns else 100 * gain.value / before.step_ns,
-        changes=tuple(made),
+        changes=tuple(applied),
         ranks=tuple(
             JointRank(
                 rank=job.numbers[place],
                 source=rank.reduced.source,
                 recorded_step_ns=mean(rank.lengths_ns),
                 replayed_step_ns=before.steps_ns[place],
-                predicted_step_ns=_of_rank(before, after, place, touched=touched) if asked else None,
+                predicted_step_ns=_rank_step(before, after, place, touched=touched) if is_changed else None,
                 waited_ns=before.waited_ns[place],
-                predicted_waited_ns=(after[Stance.EXPECTED] if touched else before).waited_ns[place] if asked else None,
+                predicted_waited_ns=(after[Stance.EXPECTED] if touched else before).waited_ns[place]
+                if is_changed
+                else None,
             )
             for place, rank in enumerate(job.ranks)
         ),
@@ -211,7 +213,7 @@ def _contention(job: JoinedJob) -> tuple[str, ...]:
     )
 
 
-def _of_rank(before: JobTimes, after: dict[Stance, JobTimes], place: int, *, touched: bool) -> Estimate:
+def _rank_step(before: JobTimes, after: dict[Stance, JobTimes], place: int, *, touched: bool) -> Estimate:
     by_stance = [after[stance].steps_ns[place] if touched else before.steps_ns[place] for stance in Stance]
     return Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
 
@@ -243,16 +245,16 @@ def _late(job: JoinedJob, numbers: Sequence[int] | None) -> list[int]:
     return [job.numbers.index(late[0].rank)]
 
 
-def _of_ranks(job: JoinedJob) -> list[JointChange]:
+def _changes_on_ranks(job: JoinedJob) -> list[JointChange]:
     """Return the interventions on single ranks, each once, with the effect on the first rank that it applies to."""
-    made = []
+    merged = []
     for number, first in enumerate(next((rank.changed for rank in job.ranks if rank.changed), ())):
         all_ranks = [(rank, rank.changed[number]) for rank in job.ranks if rank.changed]
         applied = [(rank, change) for rank, change in all_ranks if change.touched]
         what = f"Not applicable: nothing on {plural(len(all_ranks), 'rank')} to change."
         if applied:
             what = f"On {plural(len(applied), 'rank')}; on rank {applied[0][0].reduced.rank}: {applied[0][1].what}"
-        made.append(
+        merged.append(
             replace(
                 first,
                 touched=sum(change.touched for _, change in applied),
@@ -260,12 +262,12 @@ def _of_ranks(job: JoinedJob) -> list[JointChange]:
                 assumptions=first.assumptions if applied else (),
             )
         )
-    return made
+    return merged
 
 
 def _without_straggler(
-    job: JoinedJob, parts: list[Parts], late: Sequence[int], stance: Stance
-) -> tuple[list[Parts], JointChange]:
+    job: JoinedJob, parts: list[RankNetwork], late: Sequence[int], stance: Stance
+) -> tuple[list[RankNetwork], JointChange]:
     """Return the ranks' networks in which the late ranks take the median time of the others, and the change."""
     changed = [like_others(job, parts, place, stance) if place in late else part for place, part in enumerate(parts)]
     ranks = listed([f"rank {job.numbers[place]}" for place in late])
@@ -281,35 +283,35 @@ def _without_straggler(
 
 def _changed(
     job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
-) -> tuple[list[Parts], Ties, list[JointChange]]:
+) -> tuple[list[RankNetwork], Ties, list[JointChange]]:
     """Return the ranks' networks and their ties with the changes at a stance, and the changes."""
     parts = [rank.by_stance[stance] for rank in job.ranks]
     transfer = np.rint(job.transfer_ns * (1 + KERNELS.get(stance, 0.0))).astype(np.int64)
-    made = []
+    applied = []
     if changes.no_straggler:
         parts, change = _without_straggler(job, parts, late, stance)
-        made.append(change)
+        applied.append(change)
     if changes.issue_earlier:
         parts, change = _issued_earlier(parts, stance)
-        made.append(change)
+        applied.append(change)
     if changes.bandwidth is not None:
         transfer, change = _faster(job, transfer, changes.bandwidth, stance)
-        made.append(change)
+        applied.append(change)
     tied = ties(job, parts, transfer)
     if changes.bucket_mb is not None:
         parts, tied, change = _rebucketed(job, parts, transfer, changes.bucket_mb, stance)
-        made.append(change)
+        applied.append(change)
     if changes.own_communicators:
         parts, tied, change = _on_own_communicators(job, parts, transfer, stance)
-        made.append(change)
-    if made and made[-1].touched:
-        made[-1] = replace(made[-1], assumptions=made[-1].assumptions + _contention(job))
-    return parts, tied, made
+        applied.append(change)
+    if applied and applied[-1].touched:
+        applied[-1] = replace(applied[-1], assumptions=applied[-1].assumptions + _contention(job))
+    return parts, tied, applied
 
 
-def _issued_earlier(parts: Sequence[Parts], stance: Stance) -> tuple[list[Parts], JointChange]:
+def _issued_earlier(parts: Sequence[RankNetwork], stance: Stance) -> tuple[list[RankNetwork], JointChange]:
     moved = [issued_earlier(part, stance) for part in parts]
-    count, total = sum(count for _, count in moved), sum(len(part.comm) for part in parts)
+    count, total = sum(count for _, count in moved), sum(len(part.finish) for part in parts)
     return [part for part, _ in moved], JointChange(
         change="issue-earlier",
         title="start collectives when their input is ready",
@@ -332,8 +334,8 @@ def _faster(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> t
 
 
 def _rebucketed(
-    job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64, bucket_mb: float, stance: Stance
-) -> tuple[list[Parts], Ties, JointChange]:
+    job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64, bucket_mb: float, stance: Stance
+) -> tuple[list[RankNetwork], Ties, JointChange]:
     bucketed = rebucketed(job, parts, transfer_ns, bucket_mb * 2**20, stance)
     in_steps = f" in {plural(bucketed.steps, 'step')}" if bucketed.steps else ""
     change = JointChange(
@@ -350,10 +352,10 @@ def _rebucketed(
 
 
 def _on_own_communicators(
-    job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64, stance: Stance
-) -> tuple[list[Parts], Ties, JointChange]:
+    job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64, stance: Stance
+) -> tuple[list[RankNetwork], Ties, JointChange]:
     changed, tied, count = on_own_communicators(job, parts, transfer_ns, stance)
-    total = plural(sum(len(part.comm) for part in parts), "collective")
+    total = plural(sum(len(part.finish) for part in parts), "collective")
     change = JointChange(
         change="own-communicators",
         title="give collectives communicators of their own",

@@ -7,6 +7,8 @@ Compute beside collectives is slower: they take multiprocessors and memory bandw
 communication makes compute longer. A recording shows by how much if the same kernels also run apart from collectives.
 Compute lost 27 to 40% of its speed beside NCCL in recordings of two H100s. Lee et al. (arXiv:2507.03114) report that it
 takes 18.9% longer on average, and 40% longer at most.
+
+A collective of a rank is two items in a row, its arrival and its finish (`join`): item `finish - 1` is the arrival.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from overlapscope.plugins.jobs.joint.join import (
     NO_QUEUE_NS,
     JobTimes,
     JoinedJob,
-    Parts,
+    RankNetwork,
     Ties,
     replay_job,
     ties,
@@ -41,8 +43,8 @@ _ROUNDS = 3
 
 
 def on_own_communicators(
-    job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64, stance: Stance
-) -> tuple[list[Parts], Ties, int]:
+    job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64, stance: Stance
+) -> tuple[list[RankNetwork], Ties, int]:
     """Let collectives start beside others of their process group.
 
     Returns:
@@ -62,38 +64,42 @@ def on_own_communicators(
         transfer = alone_ns.copy()
         for place in range(len(parts)):
             rows = np.flatnonzero((tied.rank == place) & (alone_ns > 0))
-            begin = replayed.end_ns[place][tied.rest[rows]] - tied.transfer_ns[rows]
+            begin = replayed.end_ns[place][tied.finish[rows]] - tied.transfer_ns[rows]
             shared = with_sharing(begin + fixed_ns[rows], alone_ns[rows] - fixed_ns[rows])
             transfer[rows] = fixed_ns[rows] + shared
         tied = ties(job, changed, transfer)
     return changed, tied, count
 
 
-def _freed(job: JoinedJob, part: Parts, place: int, stance: Stance) -> tuple[Parts, int]:
-    """Return a rank whose collectives don't wait for others of their group, and the number of those that waited."""
+def _freed(job: JoinedJob, part: RankNetwork, place: int, stance: Stance) -> tuple[RankNetwork, int]:
+    """Return a rank whose collectives don't wait for others of their group, and the number of those that waited.
+
+    If only a finish let a later item begin, and the later collective no longer waits for it, it must still end before
+    that item (`_copied_to_earlier`), or before the next step (`_within_steps`).
+    """
     network = part.network
     items, orders, waits = network.items, network.orders, network.waits
     group = np.full(len(items), -1)
-    rest = part.comm
-    group[rest] = group[rest - 1] = _groups(job, place, len(rest))
-    ends, arrives = mask_of(rest, len(items)), mask_of(rest - 1, len(items))
+    finish = part.finish
+    group[finish] = group[finish - 1] = _groups(job, place, len(finish))
+    ends, arrives = mask_of(finish, len(items)), mask_of(finish - 1, len(items))
     queued = ends[orders.first] & arrives[orders.then] & (group[orders.first] >= 0)
     queued &= group[orders.first] == group[orders.then]
-    freed, behind = mask_of(orders.then[queued], len(items)), [distinct(orders.first[queued])]
+    freed, finishes = mask_of(orders.then[queued], len(items)), [distinct(orders.first[queued])]
     kept, gap = orders.take(~queued), items.queue_lag_ns.copy()
-    ready = mask_of(rest[part.ready == BY_EVENT] - 1, len(items))
+    ready = mask_of(finish[part.ready == BY_EVENT] - 1, len(items))
     for _, rows in rows_by(items.lane):
         if (ends | arrives)[rows].all():
             # The stream has nothing but collectives. Those that wait for an event have their input without it.
-            its = rows[arrives[rows]]
-            alike = (group[its[1:]] == group[its[:-1]]) & (group[its[1:]] >= 0)
-            own = its[1:][alike & ready[its[1:]]]
-            gap[own], freed[own] = NO_QUEUE_NS, True
-            more = _as_later_ones(kept, waits, its + 1)
-            kept, waits = Orders.joined([kept, more[0]]), Waits.joined([waits, more[1]])
-            behind.append(its + 1)
+            arrivals = rows[arrives[rows]]
+            alike = (group[arrivals[1:]] == group[arrivals[:-1]]) & (group[arrivals[1:]] >= 0)
+            unqueued = arrivals[1:][alike & ready[arrivals[1:]]]
+            gap[unqueued], freed[unqueued] = NO_QUEUE_NS, True
+            copied = _copied_to_earlier(kept, waits, arrivals + 1)
+            kept, waits = Orders.joined([kept, copied[0]]), Waits.joined([waits, copied[1]])
+            finishes.append(arrivals + 1)
     if stance != Stance.BEST:
-        kept = Orders.joined([kept, _within_steps(part, distinct(np.concatenate(behind)), kept, waits)])
+        kept = Orders.joined([kept, _within_steps(part, distinct(np.concatenate(finishes)), kept, waits)])
     network = replace(network, items=replace(items, queue_lag_ns=gap), orders=kept, waits=waits)
     return replace(part, network=network), int(freed.sum())
 
@@ -102,36 +108,36 @@ def _groups(job: JoinedJob, place: int, count: int) -> I64:
     """Return a number for the process group of each collective of a rank; -1 for those that aren't joined."""
     entries = np.flatnonzero(job.met.rank == place)
     result = np.full(count, -1)
-    result[job.comm[entries]] = job.met.kernels.group[job.met.row[entries]]
+    result[job.collective[entries]] = job.met.kernels.group[job.met.row[entries]]
     return result
 
 
-def _as_later_ones(orders: Orders, waits: Waits, rest: I64) -> tuple[Orders, Waits]:
-    """Return orders and waits so that anything that waits for a collective waits for those before it on its stream.
+def _copied_to_earlier(orders: Orders, waits: Waits, finish: I64) -> tuple[Orders, Waits]:
+    """Return orders and waits by which whatever waits for a collective also waits for those before it on its stream.
 
-    A stream's last item stands for all of it, so the recording states only that one.
+    The recording states only the last of them, since the collectives of a stream ran in order.
     """
-    awaited: Bool = np.isin(rest, np.append(orders.first, waits.item))
-    following = np.append(np.flatnonzero(awaited), len(rest))
-    place = following[np.searchsorted(following, np.arange(len(rest)))]
-    early = np.flatnonzero((place < len(rest)) & ~awaited)
-    found_orders, found_waits = [orders.take(orders.first < 0)], [waits.take(waits.item < 0)]
+    awaited: Bool = np.isin(finish, np.append(orders.first, waits.item))
+    following = np.append(np.flatnonzero(awaited), len(finish))
+    place = following[np.searchsorted(following, np.arange(len(finish)))]
+    early = np.flatnonzero((place < len(finish)) & ~awaited)
+    copied_orders, copied_waits = [orders.take(orders.first < 0)], [waits.take(waits.item < 0)]
     by_first, by_item = dict(rows_by(orders.first)), dict(rows_by(waits.item))
-    none = rest[:0]
-    for before, later in zip(rest[early].tolist(), rest[place[early]].tolist(), strict=True):
-        its_orders, its_waits = orders.take(by_first.get(later, none)), waits.take(by_item.get(later, none))
-        found_orders.append(replace(its_orders, first=np.full(len(its_orders), before)))
-        found_waits.append(replace(its_waits, item=np.full(len(its_waits), before)))
-    return Orders.joined(found_orders), Waits.joined(found_waits)
+    none = finish[:0]
+    for before, later in zip(finish[early].tolist(), finish[place[early]].tolist(), strict=True):
+        later_orders, later_waits = orders.take(by_first.get(later, none)), waits.take(by_item.get(later, none))
+        copied_orders.append(replace(later_orders, first=np.full(len(later_orders), before)))
+        copied_waits.append(replace(later_waits, item=np.full(len(later_waits), before)))
+    return Orders.joined(copied_orders), Waits.joined(copied_waits)
 
 
-def _within_steps(part: Parts, rest: I64, orders: Orders, waits: Waits) -> Orders:
-    """Return orders: a step that began after a collective had ended still does, if nothing else waits for it."""
-    rest = rest[~np.isin(rest, np.append(orders.first, waits.item))]
+def _within_steps(part: RankNetwork, finish: I64, orders: Orders, waits: Waits) -> Orders:
+    """Return orders that keep collectives which nothing waits for before the steps that began after they had ended."""
+    finish = finish[~np.isin(finish, np.append(orders.first, waits.item))]
     marks = part.marks[np.argsort(part.work.recorded_start_ns[part.marks], kind="stable")]
-    following = np.searchsorted(part.work.recorded_start_ns[marks], part.work.recorded_end_ns[rest])
+    following = np.searchsorted(part.work.recorded_start_ns[marks], part.work.recorded_end_ns[finish])
     within = following < len(marks)
-    return Orders.of(rest[within], marks[following[within]], 0, Why.DATA)
+    return Orders.of(finish[within], marks[following[within]], 0, Why.DATA)
 
 
 def without_sharing(job: JoinedJob, transfer_ns: I64, chosen: Bool) -> I64:
@@ -194,7 +200,7 @@ _NEGLIGIBLE = 0.002
 """Maximum relative change of compute that needs no correction."""
 
 
-def contended_times(job: JoinedJob, parts: Sequence[Parts], tied: Ties, stance: Stance) -> JobTimes:
+def contended_times(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties, stance: Stance) -> JobTimes:
     """Return the times of a job whose compute takes as long as it does beside the collectives that it is beside.
 
     Its recorded length is that beside the collectives that it was beside in the recording.
@@ -207,13 +213,13 @@ def contended_times(job: JoinedJob, parts: Sequence[Parts], tied: Ties, stance: 
     if not any(map(any, lost)):
         return replayed.times
     were = [
-        _shares(part, rest, part.work.recorded_start_ns, part.work.recorded_end_ns)
-        for part, rest in zip(parts, replayed.rest, strict=True)
+        _shares(part, finish, part.work.recorded_start_ns, part.work.recorded_end_ns)
+        for part, finish in zip(parts, replayed.finish, strict=True)
     ]
     for _ in range(_CORRECTIONS):
-        slower, change = list[Parts](), 0.0
+        slower, change = list[RankNetwork](), 0.0
         for place, (part, was) in enumerate(zip(parts, were, strict=True)):
-            now = _shares(part, replayed.rest[place], replayed.start_ns[place], replayed.end_ns[place])
+            now = _shares(part, replayed.finish[place], replayed.start_ns[place], replayed.end_ns[place])
             factors = np.array([(1 - speed * was) / (1 - speed * now) for speed in lost[place]])
             factor = factors.max(axis=0) if stance == Stance.WORST else factors.min(axis=0)
             change = max(change, float(np.abs(factor - 1).max(initial=0)))
@@ -253,14 +259,14 @@ def _lost_speeds(job: JoinedJob, stance: Stance) -> list[tuple[float, ...]]:
     return result
 
 
-def _shares(part: Parts, rest: I64, start: I64, end: I64) -> F64:
-    """Return the share of its time that each item is beside collectives, which are given by the rests of theirs."""
-    begin, stop = _spans(part, mask_of(np.append(rest, rest - 1), len(start)), start, end)
-    shares: F64 = covered(union(start[rest - 1], end[rest]), begin, stop) / np.maximum(stop - begin, 1)
+def _shares(part: RankNetwork, finish: I64, start: I64, end: I64) -> F64:
+    """Return the share of its time that each item is beside collectives, given by their finishes."""
+    begin, stop = _spans(part, mask_of(np.append(finish, finish - 1), len(start)), start, end)
+    shares: F64 = covered(union(start[finish - 1], end[finish]), begin, stop) / np.maximum(stop - begin, 1)
     return shares
 
 
-def _spans(part: Parts, comm: Bool, start: I64, end: I64) -> tuple[I64, I64]:
+def _spans(part: RankNetwork, comm: Bool, start: I64, end: I64) -> tuple[I64, I64]:
     """Return the time in which the work of each item is done.
 
     Work of a stretch (`prediction.condense`) is done between the item of its lane that takes time before it and the end

@@ -25,7 +25,7 @@ from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
 from overlapscope.plugins.jobs.joint.condense import condense
-from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, Parts, RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, RankNetwork, RankSummary, Unfit
 from overlapscope.plugins.jobs.joint.on_host import host_rank
 from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.base import Base, prepare
@@ -125,7 +125,7 @@ def _items_of_collectives(graph: Graph, device: int) -> I64 | None:
     return items if alone[items].all() else None
 
 
-def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
+def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> RankNetwork:
     calls, items = graph.calls, graph.items
     callers = items.call[comm]
     launching = distinct(callers[callers >= 0])
@@ -145,9 +145,9 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> Parts:
     stated = reduced.network.orders.then[reduced.network.orders.why == Why.EVENT]
     by_event = mask_of(stated, len(reduced.network.items))[ends - 1]
     before_launch, after_launch = _around_launch(graph, comm)
-    return Parts(
+    return RankNetwork(
         network=reduced.network,
-        comm=ends,
+        finish=ends,
         segment_of_item=segment[reduced.item],
         segment_of_call=segment_of_call[reduced.call],
         closed_by=np.where(callers >= 0, np.searchsorted(launching, callers), -1),

@@ -61,14 +61,14 @@ def _called(
     # Torch would trace into this in a compiled graph. Tensors that are not on the host are the most common case.
     if (method == "copy_" or tensor.is_cpu) and not torch.compiler.is_compiling():
         upload = _PARSERS[method](function, tensor, *args, **options)
-        if upload is not None and not _of_module(upload.source):
+        if upload is not None and not _is_in_module(upload.source):
             done = handle(upload)
             if done is not None:
                 return done
     return function(tensor, *args, **options)
 
 
-def _of_module(tensor: torch.Tensor) -> bool:
+def _is_in_module(tensor: torch.Tensor) -> bool:
     """Return whether a module is moved, or a parameter."""
     frame = sys._getframe(3)
     while frame.f_code.co_filename in _OURS and frame.f_back is not None:

@@ -32,12 +32,12 @@ class TrainingWatcher:
         """Begin to watch. If the training's `loggers` are unusable, the training goes on without them."""
         from overlapscope.plugins.watch.api import watch_continuously
 
-        asked = settings(self._every, **self._options, log=self._log)
+        chosen = settings(self._every, **self._options, log=self._log)
         try:
-            asked = settings(self._every, **self._options, log=[*loggers(), *self._log])
+            chosen = settings(self._every, **self._options, log=[*loggers(), *self._log])
         except Exception as error:
             tell(f"overlapscope: the training's own loggers get no figures: {error}")
-        self._watching = watch_continuously(asked)
+        self._watching = watch_continuously(chosen)
 
     def _end(self) -> None:
         if self._watching is not None:

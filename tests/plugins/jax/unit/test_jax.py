@@ -22,7 +22,7 @@ from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.jax import xplane
 from overlapscope.prediction.predict import predict
-from overlapscope.reading import look
+from overlapscope.reading import find_traces
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US
 from tests.support.recordings import report_of, trace_of
@@ -214,15 +214,15 @@ def test_a_directory_of_jax_profiler_stands_for_its_newest_recording(tmp_path: P
         shutil.copy(LATE, folder / "vm.xplane.pb")
         for name in ("vm.trace.json.gz", "perfetto_trace.json.gz"):
             shutil.copy(JSON / "late.trace.json.gz", folder / name)
-    result = look(tmp_path)
+    result = find_traces(tmp_path)
     assert result.files == (folder / "vm.xplane.pb",)
     assert result.notes == (f"{tmp_path}: 1 older recording in plugins/profile left out; name its directory.",)
-    assert look(folder).files == result.files
+    assert find_traces(folder).files == result.files
 
 
 def test_the_chrome_trace_is_read_where_nothing_better_lies_beside_it(tmp_path: Path) -> None:
     shutil.copy(JSON / "late.trace.json.gz", tmp_path / "vm.trace.json.gz")
-    assert [path.name for path in look(tmp_path).files] == ["vm.trace.json.gz"]
+    assert [path.name for path in find_traces(tmp_path).files] == ["vm.trace.json.gz"]
 
 
 # -- made-up recordings

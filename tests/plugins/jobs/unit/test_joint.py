@@ -26,7 +26,7 @@ from overlapscope.plugins.jobs.joint.condense import condense
 from overlapscope.plugins.jobs.joint.join import (
     JobTimes,
     JoinedJob,
-    Parts,
+    RankNetwork,
     RankSummary,
     Unfit,
     Unpredictable,
@@ -74,7 +74,7 @@ def waited(program: RanksProgram, its: list[Times]) -> list[int]:
     return result
 
 
-def times_of(job: JoinedJob, parts: Sequence[Parts], transfer_ns: I64) -> JobTimes:
+def times_of(job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64) -> JobTimes:
     return times(job, parts, ties(job, parts, transfer_ns))
 
 
@@ -340,7 +340,7 @@ def test_a_backward_passs_only_bucket_is_divided_if_its_ops_show_when_its_parts_
     parts = [replace(rank.recorded, filled_ns=np.array([840, -1])) for rank in job.ranks]
     made = rebucketed(job, parts, job.transfer_ns, 200, Stance.EXPECTED)
     assert (made.before, made.after) == (1, 3)
-    ends = replay_job(job, made.parts, made.tied).end_ns[0][made.tied.rest[made.tied.rank == 0]]
+    ends = replay_job(job, made.parts, made.tied).end_ns[0][made.tied.finish[made.tied.rank == 0]]
     assert ends.tolist()[:3] == [10 + 280 + number * 2_050 for number in (1, 2, 3)]
 
 
@@ -374,11 +374,11 @@ def test_a_collective_on_a_communicator_of_its_own_shares_the_network_with_the_o
     before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
     changed, tied, count = on_own_communicators(job, parts, job.transfer_ns, Stance.BEST)
     after = replay_job(job, changed, tied)
-    rest = parts[0].comm
+    finish = parts[0].finish
     assert count == 2
     # They take 1,050 and 150 ns alone.
-    assert (before.end_ns[0] - before.start_ns[0])[rest].tolist() == [1_050, 150]
-    assert (after.end_ns[0] - after.start_ns[0])[rest].tolist() == [1_200, 300]
+    assert (before.end_ns[0] - before.start_ns[0])[finish].tolist() == [1_050, 150]
+    assert (after.end_ns[0] - after.start_ns[0])[finish].tolist() == [1_200, 300]
     worst, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.WORST)
     assert worst == parts
 
@@ -429,13 +429,13 @@ def test_a_collective_that_waits_for_one_of_another_group_still_does() -> None:
     members = ((0, 1, 2), (0, 1), (0, 1, 2))
     job, _ = joined(RanksProgram(members, (500, 500, 500), (turns, turns, (turns[0], turns[2]))))
     parts = [rank.recorded for rank in job.ranks]
-    rest = parts[0].comm
+    finish = parts[0].finish
     orders = [part.network.orders for part in parts]
-    needed = Orders.of(rest[:1], rest[1:2] - 1, 0, Why.EVENT)
+    needed = Orders.of(finish[:1], finish[1:2] - 1, 0, Why.EVENT)
     parts[0] = replace(parts[0], network=replace(parts[0].network, orders=Orders.joined([orders[0], needed])))
     changed, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.EXPECTED)
     kept = changed[0].network.orders
-    assert ((kept.first == rest[0]) & (kept.then == rest[1] - 1)).any()
+    assert ((kept.first == finish[0]) & (kept.then == finish[1] - 1)).any()
 
 
 @pytest.mark.parametrize(("count", "blocks", "known"), [(12, 64, True), (2, 64, False), (12, 32, False)])

@@ -31,7 +31,7 @@ from overlapscope.reading import expand, load_all
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.source import ReadRequest
-from overlapscope.reading.steps import found_steps, named_steps
+from overlapscope.reading.steps import named_steps, range_steps
 from overlapscope.trace.model import Kind, Sync, Trace
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import MS, TRACES, Host, Op, make_trace
@@ -463,7 +463,7 @@ def steps_of(trace: Trace) -> list[str]:
     ],
 )
 def test_ranges_that_repeat_around_the_launches_are_steps(names: list[str], steps: list[int]) -> None:
-    trace = found_steps(annotated_loop(names, outer="main"))
+    trace = range_steps(annotated_loop(names, outer="main"))
     assert steps_of(trace) == [f"ProfilerStep#{number}" for number in steps]
     if steps:
         (device,) = ov.analyze(trace).devices

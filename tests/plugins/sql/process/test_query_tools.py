@@ -15,7 +15,7 @@ import pytest
 
 from overlapscope import analyze
 from overlapscope.errors import UsageError
-from overlapscope.plugins.sql.tools import apart
+from overlapscope.plugins.sql.tools import in_child_process
 from tests.support.assistant import Assistant, ToolError, assistant
 from tests.support.helpers import TRACES
 
@@ -145,14 +145,14 @@ def test_work_in_a_process_of_its_own_returns_its_text_or_raises_its_error() -> 
     def fail() -> str:
         raise UsageError("ask otherwise --now", for_assistants="ask otherwise")
 
-    assert apart(lambda: "text" * 100_000, 60) == "text" * 100_000
+    assert in_child_process(lambda: "text" * 100_000, 60) == "text" * 100_000
     with pytest.raises(UsageError) as raised:
-        apart(fail, 60)
+        in_child_process(fail, 60)
     assert raised.value.for_assistants == "ask otherwise"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems make no copy")
 @pytest.mark.parametrize("end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: time.sleep(600)])
 def test_work_that_dies_or_takes_too_long_has_no_text(end: Callable[[], str]) -> None:
-    assert apart(end, 0.3) is None
-    assert apart(lambda: "text", 60) == "text"
+    assert in_child_process(end, 0.3) is None
+    assert in_child_process(lambda: "text", 60) == "text"

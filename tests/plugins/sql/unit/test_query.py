@@ -400,7 +400,7 @@ def test_without_duckdb_it_says_how_to_install_it(
     monkeypatch.setattr(engine, "missing", lambda extra: ["duckdb"])
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingPackage):
-        tools._asked(job, "SELECT 1", lambda answer, rows: "")
+        tools._run_query(job, "SELECT 1", lambda answer, rows: "")
     assert main(["query", str(PIPELINE), "SELECT 1"]) == 2
     assert extras.install_line("sql") in capsys.readouterr().err
 

@@ -92,7 +92,7 @@ def run(train: Train, *changes: Setting) -> tuple[RankResults, Notes]:
         torch.cuda.synchronize()
     finally:
         undo()
-    results = fingerprint.of_optimizers([optimizer])
+    results = fingerprint.optimizer_results([optimizer])
     assert results is not None
     return results, notes
 

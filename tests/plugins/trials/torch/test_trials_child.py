@@ -612,7 +612,7 @@ def test_a_sketch_of_what_is_not_a_number_is_finite() -> None:
 )
 def test_parameters_of_all_kinds_have_results(parameter: torch.Tensor) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(parameter)])
-    computed = fingerprint.of_optimizers([optimizer])
+    computed = fingerprint.optimizer_results([optimizer])
     assert computed is not None
     assert len(computed.digest) == 64
 
