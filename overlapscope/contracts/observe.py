@@ -172,7 +172,7 @@ def observe(trace: Trace) -> Contract:
     return replace(
         contract,
         kernels=transfers.kernels,
-        launches=steps.typical(steps.at(calls.start_ns[_apart(trace, launches)])),
+        launches=steps.typical(steps.at(calls.start_ns[_counted_launches(trace, launches)])),
         graph_launches=steps.typical(steps.at(calls.start_ns[graphs])),
         unrecorded_copies=_unrecorded_copies(trace, steps, step_of_op),
         unknown=tuple(unknown),
@@ -183,8 +183,8 @@ def observe(trace: Trace) -> Contract:
     )
 
 
-def _apart(trace: Trace, launches: I64) -> I64:
-    """Return the calls that launch something, without all but the first of each op of PyTorch's library."""
+def _counted_launches(trace: Trace, launches: I64) -> I64:
+    """Return the launches that count: for each op of PyTorch's library the first, and all others."""
     op = library_ops(trace, launches)
     first = np.unique(np.where(op >= 0, op, -1 - np.arange(len(op))), return_index=True)[1]
     return launches[np.sort(first)]
@@ -318,8 +318,8 @@ class _Transfers:
         items = order.items
         step_of_item = step_of_op[items.op]
         for lane, stream in enumerate(order.streams):
-            theirs = np.flatnonzero((items.lane == lane) & (step_of_item >= 0))
-            self._of_step[stream] = steps.typical(np.repeat(step_of_item[theirs], kernels[theirs]))
+            rows = np.flatnonzero((items.lane == lane) & (step_of_item >= 0))
+            self._of_step[stream] = steps.typical(np.repeat(step_of_item[rows], kernels[rows]))
 
     @property
     def kernels(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -40,6 +40,7 @@ LEFT = 0.2
 H = TypeVar("H", bound=HostEvents)
 _MOST_THREADS = 2
 """Number of threads whose events are kept for the next replay. Most programs launch from two."""
+_Edges = Literal["calls", "work"]
 _Knots = tuple[I64, F64]
 """Instants of the recording, ascending, and their times in the replay."""
 
@@ -119,12 +120,12 @@ def work_inside(graph: Graph, thread: int, rows: I64, when: Intervals) -> I64:
         rows: Its calls, in order.
         when: Times of the recording.
     """
-    measured = _called(graph.recorded, thread, 0)
+    measured = _edges_of_calls(graph.recorded, thread, "work")
     length = np.diff(measured)
     length[::2] = np.minimum(np.maximum(graph.calls.before_ns[rows], 0), length[::2])
     origin = int(measured[0])
     moved = origin + np.append(0, np.cumsum(length))
-    at, left = _with_edges(graph, thread, moved, origin, work=0)
+    at, left = _with_edges(graph, thread, moved, origin, of="work")
     start, end = (np.rint(np.interp(side - origin, at, left)).astype(np.int64) for side in when)
     return covered(union(start, end), moved[::2] - origin, moved[1::2] - origin)
 
@@ -143,20 +144,21 @@ class _HostStretches(Struct, frozen=True, eq=False):
 
 
 @kept()
-def _called(recorded: RecordedParts, thread: int, work: int) -> I64:
-    """Return the measured starts and ends of a thread's calls, in turn, each no earlier than the one before.
+def _edges_of_calls(recorded: RecordedParts, thread: int, of: _Edges) -> I64:
+    """Return the measured starts and ends of a thread's calls, or of the work before each call.
 
-    If `work` is 0, the starts and ends are those of the work before the calls.
+    They alternate, and none is earlier than the one before.
     """
     calls = recorded.calls.take(dict(by_thread(recorded))[thread])
-    sides = (calls.start_ns, calls.end_ns) if work else (np.minimum(calls.since_ns, calls.start_ns), calls.start_ns)
+    work = np.minimum(calls.since_ns, calls.start_ns), calls.start_ns
+    sides = work if of == "work" else (calls.start_ns, calls.end_ns)
     return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
 
 
 @kept(most=_MOST_THREADS)
-def _segments(recorded: RecordedParts, thread: int, work: int) -> _HostStretches:
-    """Return the stretches between a thread's events and the instants of `_called`."""
-    trace, called = recorded.trace, _called(recorded, thread, work)
+def _stretches(recorded: RecordedParts, thread: int, of: _Edges) -> _HostStretches:
+    """Return the stretches between a thread's events and the instants of `_edges_of_calls`."""
+    trace, called = recorded.trace, _edges_of_calls(recorded, thread, of)
     op_ns, call_ns, around_ns, frame_ns = event_cost(trace, Constants())
     in_graph = mask_of(recorded.calls.row, len(trace.runtime_calls))
     rows = rows_of(trace.runtime_calls, thread)
@@ -168,7 +170,7 @@ def _segments(recorded: RecordedParts, thread: int, work: int) -> _HostStretches
     )
     # Half of the overhead outside an event lies before its start, half after its end; half of that inside after its
     # start, half before its end.
-    sides = [(around_ns / 2, 0.0) if work else (0.0, around_ns / 2)]
+    sides = [(0.0, around_ns / 2) if of == "work" else (around_ns / 2, 0.0)]
     sides += [(outside / 2, inside / 2) for _, outside, inside in tables]
     edges = [called, *(np.stack([table.start_ns, table.end_ns], axis=1).ravel() for table, _, _ in tables)]
     at = np.concatenate(edges)
@@ -184,23 +186,24 @@ def _segments(recorded: RecordedParts, thread: int, work: int) -> _HostStretches
     return _HostStretches(at, place.astype(np.int32), after[:-1] + before[1:], in_call)
 
 
-def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, work: int = 1) -> _Knots:
+def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, of: _Edges = "calls") -> _Knots:
     """Return the knots of a thread: its calls, and the edges of events inside work that becomes shorter.
 
     Args:
         graph: A graph of the recording.
         thread: The thread.
-        moved: Times in the replay of the instants of `_called`.
+        moved: Times in the replay of the instants of `_edges_of_calls`.
         origin: Instant that the knots count from, so that they are exact as floating-point numbers.
-        work: As for `_called`.
+        of: As for `_edges_of_calls`.
     """
-    measured = _called(graph.recorded, thread, work) - origin
+    measured = _edges_of_calls(graph.recorded, thread, of) - origin
     moved = moved - origin
     lost = np.maximum(np.diff(measured) - np.diff(moved), 0)
-    lost[1 - work :: 2] = 0
+    # Only work gets shorter, which is every second stretch.
+    lost[int(of == "work") :: 2] = 0
     if not lost.any():
         return measured, moved.astype(np.float64)
-    segments, count = _segments(graph.recorded, thread, work), len(lost)
+    segments, count = _stretches(graph.recorded, thread, of), len(lost)
     within = (segments.place >= 0) & (segments.place < count)
     within[within] = lost[segments.place[within]] > 0
     segment = np.flatnonzero(within)

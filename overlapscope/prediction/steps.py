@@ -147,8 +147,8 @@ def _begins(graph: Graph, judged: JudgedSteps, start_ns: I64) -> tuple[I64, I64]
     present = (items.device == judged.device) & ~items.gone
     on_stream = present & _launched_on(graph.recorded, judged.main_stream) & (place >= 0)
     begins, begins_moved = np.full((2, len(judged.numbers)), _NEVER_NS)
-    for into, its in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
-        np.minimum.at(into, place[its], start_ns[its])
+    for into, mask in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
+        np.minimum.at(into, place[mask], start_ns[mask])
     stayed = begins < _NEVER_NS
     may = on_stream & (items.moved != pick(stayed, place, False))
     return np.where(stayed, begins, begins_moved), np.where(may, place, -1)

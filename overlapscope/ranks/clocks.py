@@ -227,7 +227,9 @@ class _Ends:
             count = np.bincount(rank, minlength=self.ranks)
             offset[shifted] = middle
             np.maximum.at(
-                error, rank, np.abs(difference - offset[rank]) + doubt[meeting] + self._alike(meeting, count[rank])
+                error,
+                rank,
+                np.abs(difference - offset[rank]) + doubt[meeting] + self._common_error(meeting, count[rank]),
             )
             estimated[shifted] = True
         return _Estimate(reference, offset, error)
@@ -271,11 +273,11 @@ class _Ends:
         )
         fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
         # The meeting's own slack is no limit, because a jump within a kernel may have shortened it.
-        within = np.maximum(spread, nearby) + changed + self._alike(np.arange(len(spread)), fewest)
+        within = np.maximum(spread, nearby) + changed + self._common_error(np.arange(len(spread)), fewest)
         return _Followed(offset[rank] + drift, within, odd, opening, order[jumps - 1], order[jumps])
 
-    def _alike(self, meeting: I64, count: I64) -> I64:
-        """Return the distance between ends that may be alike in so many meetings of which each is one."""
+    def _common_error(self, meeting: I64, count: I64) -> I64:
+        """Return how far the ends of each meeting may be off, alike in all of `count` meetings."""
         alike: I64 = self.slack[meeting] - self._transfer[meeting]
         return alike + (self._transfer[meeting] >> np.clip(count - 1, 0, HALVINGS))
 

@@ -73,7 +73,7 @@ class _Function(Struct, frozen=True):
     def run(self, task: Task, limit_s: float) -> EndedRun:
         began = time.monotonic()
         try:
-            outcomes: tuple[RankOutcome, ...] = (_run(self.build, task),)
+            outcomes: tuple[RankOutcome, ...] = (_run_task(self.build, task),)
             output = ""
         except Exception:
             if not task.changes:
@@ -90,13 +90,13 @@ class _Function(Struct, frozen=True):
         raise NotImplementedError("a function is not recorded")
 
 
-def _run(build: Build, task: Task) -> RankOutcome:
-    course = TaskRun(task)
+def _run_task(build: Build, task: Task) -> RankOutcome:
+    run = TaskRun(task)
     with ExitStack() as undo:
-        undo.callback(course.begin())
+        undo.callback(run.begin())
         step = build()
         with suppress(StopIteration):
-            while not course.complete:
+            while not run.complete:
                 step()
-                course.step()
-        return course.outcome(rank=0, ranks=1)
+                run.step()
+        return run.outcome(rank=0, ranks=1)

@@ -77,17 +77,17 @@ def _non_blocking(graph: Graph, request: Request) -> Applied:
         # The host reads downloads, so their waits stay.
         down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
         waits, blocking = waits[~among(waits, down)], blocking[~among(blocking, down)]
-    wait_of_own = among(graph.waits.call, waits)
-    wait_of_copy = among(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
+    is_synchronize = among(graph.waits.call, waits)
+    is_copy_call = among(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
     new_calls = calls.copied("before_ns", "length_ns")
     waited = (calls.end_ns - calls.start_ns)[waits].sum()
     # At worst, the call's own time returns as host time elsewhere.
     new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
     new_calls.before_ns[waits] = 0
     new_calls.length_ns[blocking] = np.minimum(new_calls.length_ns[blocking], graph.constants.copy_call_ns or 0)
-    changed = replace(graph, calls=new_calls, waits=graph.waits.take(~(wait_of_own | wait_of_copy)))
+    changed = replace(graph, calls=new_calls, waits=graph.waits.take(~(is_synchronize | is_copy_call)))
     if request.stance == Stance.EXPECTED:
-        dropped = graph.waits.take(wait_of_own | wait_of_copy)
+        dropped = graph.waits.take(is_synchronize | is_copy_call)
         changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
     touched = distinct(np.concatenate([waits, blocking]))
     what = f"{plural(len(touched), 'wait')} after copies, {duration(waited)} in total, no longer happen."
