@@ -27,12 +27,14 @@ def _structure(name: str, group: Group, doc: str, **more: Any) -> type:
     return defstruct(name, fields, frozen=True, kw_only=True, module=__name__, namespace=namespace)
 
 
-def _named(buckets: Any) -> dict[str, int]:
+def _by_json_name(buckets: Any) -> dict[str, int]:
     """Return each bucket's length by its name in JSON (`exposed copy`), in order."""
     return {bucket_of(field).json_name: ns for field, ns in asdict(buckets).items()}
 
 
-Buckets = _structure("Buckets", "buckets", "Partition of a window, whose parts add up to it exactly.", named=_named)
+Buckets = _structure(
+    "Buckets", "buckets", "Partition of a window, whose parts add up to it exactly.", named=_by_json_name
+)
 Engines = _structure("Engines", "engines", "Working times of the engines, which may run side by side.")
 Overlap = _structure("Overlap", "overlap", "Amount of work that ran side by side.")
 

@@ -116,7 +116,7 @@ def _find_kernels(timeline: Timeline, windows: Intervals) -> _Kernels:
     ops = timeline.ops
     ops = ops.take((ops.kind == Kind.COMPUTE) & (ops.end_ns > ops.start_ns))
     start, end = ops.start_ns, ops.end_ns
-    disturbing = join(_several(start, end), timeline.other)
+    disturbing = join(_overlaps(start, end), timeline.other)
     equal = (ops.name_id, ops.blocks, ops.block_threads, ops.stream, *_neighbours(ops.stream, ops.name_id))
     return _Kernels(
         start_ns=start,
@@ -136,7 +136,7 @@ def _neighbours(stream: I32, name_id: I32) -> tuple[I64, I64]:
     return before, after
 
 
-def _several(start: I64, end: I64) -> Intervals:
+def _overlaps(start: I64, end: I64) -> Intervals:
     """Return the times in which several of some intervals, sorted by start, run at once."""
     # An interval overlaps those before it up to the latest of their ends.
     return union(start[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
@@ -162,7 +162,7 @@ def _judge(
     for _, which in rows_by(kernels.group[concerned]):
         rows = concerned[which]
         sides = rows[alone[rows]], rows[sample[rows]]
-        ran_alone, ran_beside = (_some(end[side] - start[side]) for side in sides)
+        ran_alone, ran_beside = (_sampled(end[side] - start[side]) for side in sides)
         group_ns = int(inside_ns[rows].sum())
         estimate = _longer(ran_alone, ran_beside)
         if not len(sides[0]):
@@ -211,7 +211,7 @@ def _means(totals: list[int], steps: int) -> list[int]:
     return [after - before for before, after in pairwise(running)]
 
 
-def _some(lengths: I64) -> I64:
+def _sampled(lengths: I64) -> I64:
     """Return at most `_MOST` of some lengths, evenly chosen."""
     return lengths if len(lengths) <= _MOST else lengths[np.linspace(0, len(lengths) - 1, _MOST).astype(np.int64)]
 

@@ -51,7 +51,8 @@ def newest_recording(directory: Path, readable: Callable[[Path], bool] = Path.ex
     Any other directory is returned unchanged. `readable` excludes recordings that must not be opened.
     """
     for source in _sources():
-        runs = sorted(run for run in directory.glob(source.runs) if readable(run) and _has_any(run, source))
+        readable_runs = filter(readable, directory.glob(source.runs))
+        runs = sorted(run for run in readable_runs if any(any(run.glob(f"*{suffix}")) for suffix in source.suffixes))
         if runs:
             left_out = f"{plural(len(runs) - 1, 'older recording')} in {Path(source.runs).parent} left out"
             return runs[-1], [f"{directory}: {left_out}; name its directory."] if runs[1:] else []
@@ -73,7 +74,3 @@ def without_copies(files: list[Path]) -> list[Path]:
 
 def _sources() -> Iterable[TraceSource]:
     return (source for source in sources() if source.runs)
-
-
-def _has_any(run: Path, source: TraceSource) -> bool:
-    return any(any(run.glob(f"*{suffix}")) for suffix in source.suffixes)

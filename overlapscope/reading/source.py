@@ -76,10 +76,10 @@ def _source_of_plugin(source: plugin.TraceSource) -> Source:
 
 
 _OF_PLUGINS: Final = tuple(map(_source_of_plugin, plugin.sources()))
-_OWN: Final = (*_OF_PLUGINS, KINETO)
-"""Sources in the order in which they are asked."""
+_SOURCES: Final = (*_OF_PLUGINS, KINETO)
+"""Sources in the order in which they are tried."""
 
-SUFFIXES: Final = tuple(dict.fromkeys(suffix for source in _OWN for suffix in source.suffixes))
+SUFFIXES: Final = tuple(dict.fromkeys(suffix for source in _SOURCES for suffix in source.suffixes))
 """Endings, in any case, of the files to find in a directory."""
 
 
@@ -93,7 +93,7 @@ def read(path: str | Path, request: ReadRequest) -> Trace:
     source = source_of(Path(path), request.limit_bytes)
     trace = source.read(Path(path), request)
     # The cache cannot detect that another package now reads files differently.
-    return trace if source in _OWN else replace(trace, unpacked_bytes=0)
+    return trace if source in _SOURCES else replace(trace, unpacked_bytes=0)
 
 
 def parts(path: Path) -> list[Path]:
@@ -101,7 +101,7 @@ def parts(path: Path) -> list[Path]:
     if is_pipe(path):
         return [path]
     head = _head(path, LIMIT_BYTES)
-    source = next((source for source in _OWN if source.recognises(head)), None)
+    source = next((source for source in _SOURCES if source.recognises(head)), None)
     count = source.parts(path) if source is not None and source.parts else 1
     return [path.with_name(f"{path.name}@{number}") for number in range(count)] if count > 1 else [path]
 
@@ -117,7 +117,7 @@ def is_trace_name(name: str) -> bool:
 def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
     """Return the source of a file; Kineto's where none recognizes it, or it cannot be read."""
     head = _head(file_and_part(path)[0], limit_bytes)
-    ours = next((source for source in _OWN if source.recognises(head)), None)
+    ours = next((source for source in _SOURCES if source.recognises(head)), None)
     return ours or next((source for source in _others() if source.recognises(head)), KINETO)
 
 

@@ -194,7 +194,11 @@ def front_end(trace: Trace) -> str | None:
 
     A front end runs nothing on a GPU, and marks no steps.
     """
-    if len(trace.gpu_ops) or len(trace.runtime_calls) or trace.annotations.named(_is_step_of_server).any():
+    if (
+        len(trace.gpu_ops)
+        or len(trace.runtime_calls)
+        or trace.annotations.named(lambda name: phase_in(name) is not None).any()
+    ):
         return None
     if is_front_end_file(PurePath(trace.source).name):
         return "vLLM"
@@ -203,10 +207,6 @@ def front_end(trace: Trace) -> str | None:
 
 def _has_frame(trace: Trace, functions: re.Pattern[str]) -> bool:
     return bool(trace.python_frames.named(lambda name: functions.search(name) is not None).any())
-
-
-def _is_step_of_server(name: str) -> bool:
-    return phase_in(name) is not None
 
 
 # -- Names of steps --------------------------------------------------------------------------------

@@ -264,13 +264,9 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> Joint:
         shift = int(offset[place])
         items.append(_moved_items(network.items, shift, int(call[place]), int(lane[place])))
         calls.append(_moved_calls(network.calls, shift, int(call[place]), int(thread[place])))
-        orders_of_rank = network.orders
-        orders.append(
-            replace(orders_of_rank, first=orders_of_rank.first + item[place], then=orders_of_rank.then + item[place])
-        )
-        waits.append(
-            replace(network.waits, call=network.waits.call + call[place], item=network.waits.item + item[place])
-        )
+        orders_of_rank, waits_of_rank, by = network.orders, network.waits, item[place]
+        orders.append(replace(orders_of_rank, first=orders_of_rank.first + by, then=orders_of_rank.then + by))
+        waits.append(replace(waits_of_rank, call=waits_of_rank.call + call[place], item=waits_of_rank.item + by))
     finish = tied.finish + item[tied.rank]
     # Hubs share a lane in the order in which they happen.
     first = group_starts(tied.meeting)
@@ -278,7 +274,8 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> Joint:
     number = np.empty(len(first), np.int64)
     number[order] = item[-1] + np.arange(len(first))
     hub = np.repeat(number, np.diff(np.append(first, len(finish))))
-    hubs = _hubs(tied.last_ns[first][order], int(lane[-1]))
+    at = tied.last_ns[first][order]
+    hubs = DeviceItems.of(lane=int(lane[-1]), duration_ns=0, queue_lag_ns=NO_QUEUE_NS, start_ns=at, end_ns=at)
     orders.append(Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT))
     orders.append(replace(Orders.of(hub, finish, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)))
     joined = DeviceItems.joined([*items, hubs]).copied("duration_ns")
@@ -315,10 +312,6 @@ def _moved_calls(calls: Calls, shift_ns: int, call: int, thread: int) -> Calls:
 
 def _shifted(release_ns: I64, shift_ns: int) -> I64:
     return np.where(release_ns > EARLIEST_NS, release_ns - shift_ns, release_ns)
-
-
-def _hubs(last_ns: I64, lane: int) -> DeviceItems:
-    return DeviceItems.of(lane=lane, duration_ns=0, queue_lag_ns=NO_QUEUE_NS, start_ns=last_ns, end_ns=last_ns)
 
 
 class JobTimes(Struct, frozen=True, eq=False):
