@@ -145,7 +145,10 @@ def page(folder: Path) -> str:
     for kind, rows in results.items():
         counts = [sum(row.outcome == outcome for row in rows) for outcome in _OUTCOMES]
         means = f"{fmean(row.seconds for row in rows):.0f} | {fmean(row.load for row in rows):.1f}"
-        summary.append(f"| {kind.replace('-', ', ')} | {len(rows)} | {' | '.join(map(str, counts))} | {means} |")
+        machine, arm = kind.split("-", 1)
+        summary.append(
+            f"| {machine}, {', '.join(arm.rsplit('-', 1))} | {len(rows)} | {' | '.join(map(str, counts))} | {means} |"
+        )
     plants = {(kind.partition("-")[0], row.plant): None for kind, rows in results.items() for row in rows}
     table = [f"| lost | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
     for machine, plant in plants:
