@@ -30,7 +30,7 @@ from overlapscope.base.words import (
 from overlapscope.catalog.buckets import BUCKETS, bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
+from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, stacked_bars
 from overlapscope.documents.model import Card
 from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
@@ -56,6 +56,7 @@ def bucket_bar(section: DeviceReport, dark: bool) -> Figure:
                 "type": "bar",
                 "orientation": "h",
                 "name": f"{name} {part}%",
+                "meta": BUCKETS[name].id,
                 "x": [ns / unit.ns],
                 "y": [""],
                 "marker": {"color": color, "line": {"color": colors["panel"], "width": 1}},
@@ -121,7 +122,6 @@ CAUSE_TITLES: Final[Mapping[Subject, str]] = {
 
 def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
     """Return a bar for each cause, largest first; shares are of the bucket."""
-    colors = palette(dark)
     descriptions = CAUSES[subject]
     lengths = {} if section.device is None else causes_of(section.device, subject)
     bucket_ns = sum(lengths.values())
@@ -134,7 +134,7 @@ def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
         "orientation": "h",
         "x": [ns / unit.ns for ns in lengths.values()],
         "y": [escape(cause) for cause in lengths],
-        "marker": {"color": [colors.get(f"{subject}:{cause}", colors["muted"]) for cause in lengths]},
+        "marker": filled([f"{subject}:{cause}" for cause in lengths], dark),
         "text": texts,
         "textposition": "outside",
         "cliponaxis": False,

@@ -44,9 +44,12 @@ def stream(trace: str, label: str) -> TimelineLane:
 
 
 def open_timeline(page: Page, served: Served, trace: str, **query: str | int) -> None:
-    """Open the timeline of the recording, as `drawn` returns it."""
+    """Open the timeline of the recording, as `drawn` returns it. Without a place in `query`, it shows all GPU work."""
     visit(page, served, "timeline", trace=trace, of="recorded", **query)
     painted(page)
+    if not query:
+        page.get_by_role("button", name="Fit").click()
+        painted(page)
 
 
 def painted(page: Page) -> None:
