@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.host_lines import has_wrappers
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import most_informative
 from overlapscope.base.words import clean
@@ -25,7 +26,7 @@ from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
 from overlapscope.report.document import strip_title
-from overlapscope.report.page import DeviceReport
+from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.tables import causes_of
 from overlapscope.report.verdict import judge
 
@@ -246,8 +247,9 @@ def host(context: PageContext) -> list[Component]:
         panel(
             host_view.TITLE,
             *(dmc.Text(sentence, size="sm", className="prose") for sentence in host_view.sentences(section, sampled)),
-            render.graph(charts.flame_graph(sampled, context.dark), "host-flame", name="host"),
+            _flame_graph(context, sampled, wrappers=False),
             dmc.Text(host_view.LEGEND, c="dimmed", size="sm", mb="sm"),
+            *(_wrappers(context, sampled) if has_wrappers(sampled.activity) else []),
             grid(
                 context,
                 host_view.table(rows, sampled),
@@ -257,6 +259,17 @@ def host(context: PageContext) -> list[Component]:
             beside=_csv_button("host-lines"),
         )
     ]
+
+
+def _wrappers(context: PageContext, sampled: SampledHost) -> list[Component]:
+    """Return the flame graph with all functions, folded."""
+    title = html.Summary("With wrappers such as _call_impl", style={"cursor": "pointer", "fontSize": "14px"})
+    return [html.Details([title, _flame_graph(context, sampled, wrappers=True)], id="host-wrappers")]
+
+
+def _flame_graph(context: PageContext, sampled: SampledHost, *, wrappers: bool) -> Component:
+    figure = charts.flame_graph(sampled, context.dark, context.source, wrappers=wrappers)
+    return render.graph(figure, "host-flame-whole" if wrappers else "host-flame", name="host")
 
 
 # -- Two timelines ---------------------------------------------------------------------------------
