@@ -123,7 +123,7 @@ def answer(
     )
     answer_text = dmc.Text(sentence, fz=20, fw=600, lh=1.3, mt=4, id=ids[1])
     return dmc.Paper(
-        [head, answer_text, *more], withBorder=True, px="md", py="sm", style={"borderLeft": f"6px solid {color}"}
+        [head, answer_text, *more], withBorder=True, px="md", py=8, style={"borderLeft": f"6px solid {color}"}
     )
 
 
@@ -132,8 +132,8 @@ def verdict(context: PageContext, section: DeviceReport) -> Component:
     judgement = judge(section)
     reasons = "" if judgement.of_finding else " ".join(filter(None, (judgement.why, judgement.remedy)))
     more = [dmc.Text(reasons, fz=15, mt=4)] if reasons else []
-    notes = [dmc.Text(note, size="sm", c="dimmed", mt=4) for note in judgement.notes]
-    more += [html.Div(notes, id="verdict-notes")] if notes else []
+    notes = " ".join(judgement.notes)
+    more += [dmc.Text(notes, size="sm", c="dimmed", mt=4, id="verdict-notes")] if notes else []
     ids = ("verdict-level", "verdict-text")
     return answer(context, judgement.level, judgement.level, judgement.lead, *more, ids=ids, subject=judgement.subject)
 
@@ -360,7 +360,7 @@ def step_timeline(context: PageContext, page: str, analysis: DeviceAnalysis) -> 
         ],
         withBorder=True,
         px="md",
-        py="xs",
+        py=8,
     )
 
 

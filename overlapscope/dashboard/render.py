@@ -173,7 +173,7 @@ def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Compo
         *([dmc.Text(block.where, c="dimmed", size="sm")] if block.where else []),
     ]
     place = [html.Div(f"at {block.place}", className="place")] if block.place else []
-    return dmc.Stack([dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600), *place], gap=2)
+    return dmc.Stack([dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600, fz=15), *place], gap=2)
 
 
 def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:

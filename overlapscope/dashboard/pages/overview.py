@@ -40,7 +40,7 @@ def layout(context: PageContext, device: Device) -> Component:
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data=True),
         ],
-        gap="sm",
+        gap=10,
         maw=1500,
     )
 

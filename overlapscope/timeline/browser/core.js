@@ -88,7 +88,7 @@
       if (!this.element.isConnected) return;
       const { fill, bare } = this.options;
       // Viewport units are resolved to pixels.
-      const most = fill ? parseFloat(window.getComputedStyle(this.stage).maxHeight) : 0;
+      const most = fill || bare ? parseFloat(window.getComputedStyle(this.stage).maxHeight) : 0;
       this.rows = lib.layRows(this.model, this.folded, { room: most - lib.TOP - 1, bare });
       const content = lib.TOP + this.rows.height + 1;
       this.stage.style.height = `${content}px`;
