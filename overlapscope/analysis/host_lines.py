@@ -137,8 +137,8 @@ def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart,
     """Return the calls of the main thread as a tree: parts after their callers, most samples first.
 
     Samples of a part are those of the parts that it calls, and those that found it innermost. Parts of less than 0.5%
-    of all samples are joined with those of the same caller. What `wrappers` call is part of their caller, unless the
-    tree shows them.
+    of all samples are joined with those of the same caller. Unless the tree shows `wrappers`, the functions that they
+    call belong to their caller.
     """
     root = _SampleSum()
     keys = [None if not wrappers and is_wrapper(frame) else _flame_key(frame) for frame in activity.frames]

@@ -169,17 +169,22 @@ def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Compo
         html.Span(icon, style=color, **UNREAD),
         html.Span(block.severity, style={"fontSize": "14px"} | color),
         dmc.Text(block.rule, c="dimmed", size="sm"),
-        dmc.Text(block.cost, size="sm", fw=600),
+        dmc.Text(block.cost, size="sm", fw=600, className="finding-cost"),
         *([dmc.Text(block.where, c="dimmed", size="sm")] if block.where else []),
     ]
     place = [html.Div(f"at {block.place}", className="place")] if block.place else []
-    return dmc.Stack([dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600, fz=15), *place], gap=2)
+    return dmc.Stack(
+        [dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600, fz=15, className="finding-title"), *place], gap=2
+    )
 
 
 def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:
     links = [dmc.Group(list(ends), fz=14)] if ends else []
     change, _, how = block.advice.partition("\n")
-    steps = [dmc.Text(change, size="sm", fw=600, className="prose"), dmc.Text(how, size="sm", className="prose")]
+    steps = [
+        dmc.Text(change, size="sm", fw=600, className="prose finding-change"),
+        dmc.Text(how, size="sm", className="prose"),
+    ]
     answer = [_titled("What to change", *steps)] if block.advice else []
     if block.proof:
         answer.append(_titled("See what it saves", _command(block.proof), *links))

@@ -21,7 +21,7 @@ _DEF = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 
 
 def is_private(host: str, base: str) -> bool:
-    """Return whether a server is for the user of this machine alone, neither for a network nor behind a proxy."""
+    """Return whether a server is for the user of this machine alone, without a network or a proxy."""
     return host in ("127.0.0.1", "::1", "localhost") and base == "/"
 
 
