@@ -33,8 +33,8 @@ _PAGE = """\
 **Question:** Does the overview state problem, place, edit and saving without scrolling?
 
 In **{whole} of {found}** bundled recordings with a finding, a window of 1280 by 720 pixels shows the verdict, a step as
-a timeline, the finding with its place, the first line of its edit, the saving, and the button that copies the command
-that proves it. The other {rest} recordings have no finding, and the screen says so.
+a timeline, the finding, the first line of its edit, and its place ({placed} have one) and saving with the button that
+copies the command for it ({proven}). The other {rest} recordings have no finding, or nothing that ran on a GPU.
 
 | recording | verdict | finding, and where | edit | saving |
 |---|---|---|---|---|
@@ -96,7 +96,9 @@ def _page(rows: dict[str, dict[str, Any]]) -> str:
         for trace, row in rows.items()
         if trace in SIX
     ]
-    return _PAGE.format(whole=whole, found=len(found), rest=len(rows) - len(found), table="\n".join(lines))
+    placed, proven = (sum(row[part] != "none" for row in found) for part in ("where", "copy"))
+    rest, table = len(rows) - len(found), "\n".join(lines)
+    return _PAGE.format(whole=whole, found=len(found), placed=placed, proven=proven, rest=rest, table=table)
 
 
 if __name__ == "__main__":

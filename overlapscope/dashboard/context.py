@@ -226,10 +226,10 @@ class PageContext(Struct, frozen=True):
 
     def timeline_href(self, window: Window) -> str:
         """Return the URL of the timeline around a window, with as much time again on either side."""
-        lanes = self.opened.lanes
+        origin, last = self.opened.bounds_ns
         margin = max(window.end_ns - window.start_ns, _MARGIN_NS)
-        start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
-        return self.url.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
+        start, end = window.start_ns - margin - origin, window.end_ns + margin - origin
+        return self.url.href("timeline", start_ns=max(0, start), end_ns=min(end, max(last - origin, 1)))
 
     @property
     def colors(self) -> dict[str, str]:

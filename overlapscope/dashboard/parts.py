@@ -345,9 +345,9 @@ def step_timeline(context: PageContext, page: str, analysis: DeviceAnalysis) -> 
     opened, extent = context.opened, most_informative(analysis.result)
     of = {} if context.url.of is None else {"of": context.url.of}
     number = analysis.result.device
-    side = TimelineSide(
-        "step", opened.id, opened.lanes.origin_ns, extent.window, of, {"device": number}, kinds=("overlap", "stream")
-    )
+    origin, _ = opened.bounds_ns
+    kinds = ("overlap", "stream")
+    side = TimelineSide("step", opened.id, origin, extent.window, of, {"device": number}, kinds=kinds)
     link = dcc.Link("open in timeline →", href=context.url.href("timeline"), className="timeline-link")
     return dmc.Paper(
         [

@@ -83,7 +83,7 @@
 
   /* An op's name without what many share: the word of a step, namespaces, template arguments, parameters and what a
      kernel returns. Angle brackets of Python (`<module>`, `<lambda>`) have a space or nothing before them. */
-  lib.shortName = (name) => {
+  const shortName = (name) => {
     const step = /^ProfilerStep(#\d+)$/.exec(name);
     if (step) return step[1];
     // All kernels of CUTLASS have this name; which it is, the first argument says.
@@ -104,7 +104,7 @@
     let found = labels.get(name);
     if (!found) {
       if (labels.size > MOST_KEPT) labels.clear();
-      const short = lib.shortName(name);
+      const short = shortName(name);
       const [, rest = ""] = short.split(": ");
       found = [...new Set([short, rest, short.replace(/ \([^()]*\)$/, "")])].filter(Boolean);
       labels.set(name, found);
