@@ -5,15 +5,17 @@
   const GROUP_HEIGHT = 24;
   const HEIGHTS = { overlap: 50, stream: 32, steps: 22, ranges: 20, host: 20 };
 
+  const FIXED = new Set(["steps", "ranges"]);
   const MOST_GROWTH = 2.2;
   const LEAST_GROWTH = 0.7;
 
-  /* {rows, height}; rows of lanes grow to fill `room`, within a limit. A `bare` timeline is of a single group, which
+  /* {rows, height}; rows of ops grow to fill `room`, within a limit. A `bare` timeline is of a single group, which
      has no row, and its rows shrink instead. A row is {group, lane, y, height, folded}; y is within the lanes' area. A group's own row has
      `header: true` and, while folded, the group's first lane in small. */
   lib.layRows = (model, folded, { room = 0, bare = false }) => {
     const natural = lay(model, folded, 1, bare);
-    const lanes = natural.rows.reduce((sum, row) => sum + (row.header ? 0 : row.height), 0);
+    const growing = natural.rows.filter((row) => !row.header && !FIXED.has(row.lane.kind));
+    const lanes = growing.reduce((sum, row) => sum + row.height, 0);
     const [least, most] = bare ? [LEAST_GROWTH, 1] : [1, MOST_GROWTH];
     const growth = Math.max(least, Math.min(most, (room - natural.height + lanes) / (lanes || 1)));
     return growth === 1 ? natural : lay(model, folded, growth, bare);
@@ -32,7 +34,7 @@
         y += height;
       }
       if (folded.has(group)) continue;
-      const height = Math.floor((HEIGHTS[lane.kind] || HEIGHTS.host) * growth);
+      const height = Math.floor((HEIGHTS[lane.kind] || HEIGHTS.host) * (FIXED.has(lane.kind) ? 1 : growth));
       rows.push({ header: false, group, lane, folded: false, y, height });
       y += height;
     }
