@@ -14,17 +14,15 @@
     if (!done) throw new Error("The browser does not copy.");
   };
 
-  const copy = (text) => (navigator.clipboard ? navigator.clipboard.writeText(text) : Promise.resolve().then(() => copySelected(text)));
+  const copy = async (text) => (navigator.clipboard ? navigator.clipboard.writeText(text) : copySelected(text));
 
   document.addEventListener("click", async (event) => {
     const button = event.target.closest && event.target.closest("button[data-copy]");
     if (!button) return;
-    const word = button.textContent;
-    const said = await copy(button.dataset.copy).then(
+    button.textContent = await copy(button.dataset.copy).then(
       () => "Copied",
       () => "Not copied",
     );
-    button.textContent = said;
-    setTimeout(() => (button.textContent = word === "Copied" || word === "Not copied" ? "Copy" : word), SAID_MS);
+    setTimeout(() => (button.textContent = "Copy"), SAID_MS);
   });
 })();
