@@ -46,6 +46,11 @@ class Strip(Struct, frozen=True, eq=False):
     exposed_copy_ns: I64
     idle_ns: I64
 
+    @property
+    def span_ns(self) -> int:
+        """Length of the part."""
+        return self.extent.window.end_ns - self.extent.window.start_ns
+
 
 def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8) -> Strip:
     """Measure the most informative part of a device's window, on at most `lanes` streams, the busiest ones.

@@ -379,8 +379,7 @@ def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_pla
     `beside_plain` is whether the figures beside it are of the program without the profiler.
     """
     width = len(strip.slice_ns)
-    window = strip.extent.window
-    begin, end = "0", unit.text(window.end_ns - window.start_ns)
+    begin, end = "0", unit.text(strip.span_ns)
     gap = max(1, width - len(begin) - len(end) - 2)
     present = {kind for lane in strip.lanes for kind in Kind if lane.busy_ns[kind].any()}
     legend = [f"{glyphs.compute} compute"] if Kind.COMPUTE in present else []
