@@ -1,4 +1,7 @@
-"""Takes the pictures of the dashboard, with a browser: `python -m docs.screenshots`."""
+"""Takes the pictures of the dashboard, with a browser: `python -m docs.screenshots`, in the repository's root.
+
+Commands on the pages name the recordings relative to it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from tests.support.dashboard_process import Served, serve
 from tests.support.ranks_samples import job
 
 IMAGES = Path(__file__).parent / "images"
-TRACES = IMAGES.parents[1] / "traces"
-SAMPLES = IMAGES.parents[1] / "overlapscope" / "samples"
+TRACES = Path("traces")
+SAMPLES = Path("overlapscope", "samples")
 TRACE = "laboratory/offload_pipeline/two_streams"
 WIDTH, HEIGHT = 1280, 860
 
@@ -34,7 +37,8 @@ def main() -> None:
 
 
 def overview(page: Page, served: Served) -> None:
-    visit(page, served, "overview", trace=TRACE)
+    visit(page, served, "overview", trace=TRACE.replace("two_streams", "one_stream"))
+    expect(page.locator("#overview-timeline-step[data-exact=true]")).to_be_visible()
     page.screenshot(path=IMAGES / "overview.png")
 
 
@@ -46,7 +50,7 @@ def timeline(page: Page, served: Served) -> None:
     page.get_by_role("button", name="Zoom out").click()
     expect(page.locator("#timeline[data-exact=true]")).to_be_visible()
     page.wait_for_timeout(300)
-    page.screenshot(path=IMAGES / "timeline.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": 545})
+    page.screenshot(path=IMAGES / "timeline.png", clip={"x": 0, "y": 0, "width": WIDTH, "height": 760})
 
 
 def whatif(page: Page, served: Served) -> None:

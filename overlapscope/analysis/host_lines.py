@@ -30,6 +30,7 @@ _WRAPPERS: Final = frozenset(
     }
 )
 """Names of functions that only call another function, which says more."""
+_TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
 _LEAST_SHARE = 0.005
 """Smallest share of all samples that is a part of its own in a flame graph."""
 _DEEPEST = 100
@@ -132,17 +133,20 @@ def host_lines(activity: HostActivity) -> tuple[HostLine, ...]:
     )
 
 
-def flame(activity: HostActivity) -> tuple[FlamePart, ...]:
+def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart, ...]:
     """Return the calls of the main thread as a tree: parts after their callers, most samples first.
 
     Samples of a part are those of the parts that it calls, and those that found it innermost. Parts of less than 0.5%
-    of all samples are joined with those of the same caller.
+    of all samples are joined with those of the same caller. Unless the tree shows `wrappers`, the functions that they
+    call belong to their caller.
     """
-    root, keys = _SampleSum(), [_flame_key(frame) for frame in activity.frames]
+    root = _SampleSum()
+    keys = [None if not wrappers and is_wrapper(frame) else _flame_key(frame) for frame in activity.frames]
     for stack in main_stacks(activity):
         node = root
         node.add(stack)
-        for key in [keys[number] for number in stack.frames[:_DEEPEST]] or [_JOINED]:
+        shown = [key for number in stack.frames if (key := keys[number]) is not None]
+        for key in shown[:_DEEPEST] or [_JOINED]:
             node = node.inner.setdefault(key, _SampleSum())
             node.add(stack)
     parts: list[FlamePart] = []
@@ -179,10 +183,20 @@ def _own_line(frames: Sequence[StackFrame]) -> int:
     return next(own, len(frames) - 1)
 
 
+def has_wrappers(activity: HostActivity) -> bool:
+    """Return whether `flame` leaves out any function."""
+    return any(is_wrapper(activity.frames[number]) for stack in main_stacks(activity) for number in stack.frames)
+
+
+def is_wrapper(frame: StackFrame) -> bool:
+    """Return whether a frame is of a library's function that only calls another one."""
+    name = frame.function.rpartition(".")[2]
+    return is_library(frame.file) and (name in _WRAPPERS or (name == "__call__" and bool(_TORCH.search(frame.file))))
+
+
 def _called(frames: Sequence[StackFrame]) -> str:
     """Return the function that the frame before these calls, passing over wrappers; empty if there is none."""
-    names = (frame.function for frame in frames)
-    return next((name for name in names if name.rpartition(".")[2] not in _WRAPPERS), "")
+    return next((frame.function for frame in frames if not is_wrapper(frame)), "")
 
 
 def _flame_key(frame: StackFrame) -> _Key:

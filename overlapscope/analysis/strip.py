@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.average import in_frame, judged_steps
-from overlapscope.analysis.figures import TimeFigures
+from overlapscope.analysis.figures import TimeFigures, Window
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.analysis.timeline import Timeline
@@ -23,15 +23,20 @@ class Lane(Struct, frozen=True, eq=False):
     """Time of each kind in each slice, of shape `(len(Kind), slices)`."""
 
 
+class Extent(Struct, frozen=True):
+    """The most informative part of a device's window."""
+
+    label: str
+    """Step or range; empty for all time after the lead-in."""
+    of: int
+    """Number of such steps or ranges, among which this one has the median length."""
+    window: Window
+
+
 class Strip(Struct, frozen=True, eq=False):
     """A part of one device's window, divided into slices."""
 
-    label: str
-    """Step or range shown; empty for all time after the lead-in."""
-    of: int
-    """Number of such steps or ranges, among which this one has the median length."""
-    start_ns: int
-    end_ns: int
+    extent: Extent
     slice_ns: I64
     """Length of each slice."""
     lanes: tuple[Lane, ...]
@@ -41,18 +46,20 @@ class Strip(Struct, frozen=True, eq=False):
     exposed_copy_ns: I64
     idle_ns: I64
 
+    @property
+    def span_ns(self) -> int:
+        """Length of the part."""
+        return self.extent.window.end_ns - self.extent.window.start_ns
+
 
 def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8) -> Strip:
     """Measure the most informative part of a device's window, on at most `lanes` streams, the busiest ones.
 
-    This is the occurrence of median length of the step or range `scope`, or without `scope` the judged step of median
-    length. If no step is judged, or that step shows little of the time that an average step loses, it is all time
-    after the lead-in.
-
     Returns:
-        The part, in `slices` slices of equal length.
+        The part (`most_informative`), in `slices` slices of equal length.
     """
-    label, of, start, end = _shown(device, scope)
+    extent = most_informative(device, scope)
+    start, end = extent.window.start_ns, extent.window.end_ns
     slices = max(1, min(slices, end - start))
     edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
     ops = timeline.ops
@@ -69,10 +76,7 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
         measured.append(Lane(stream, busy))
     kept = sorted(measured, key=lambda lane: -int(lane.busy_ns.sum()))[:lanes]
     return Strip(
-        label=label,
-        of=of,
-        start_ns=start,
-        end_ns=end,
+        extent=extent,
         slice_ns=np.diff(edges),
         lanes=tuple(sorted(kept, key=lambda lane: lane.stream)),
         left_out=len(measured) - len(kept),
@@ -81,7 +85,12 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
     )
 
 
-def _shown(device: Device, scope: str) -> tuple[str, int, int, int]:
+def most_informative(device: Device, scope: str = "window") -> Extent:
+    """Return the occurrence of median length of the step or range `scope`, or of the judged steps.
+
+    If no step is judged, or that step shows little of the time that an average step loses, it is all time after the
+    lead-in.
+    """
     candidates = [period for period in (*device.steps, *device.ranges) if period.name == scope]
     frame = in_frame(device)
     if scope == "window" and device.per_step is not None:
@@ -89,8 +98,8 @@ def _shown(device: Device, scope: str) -> tuple[str, int, int, int]:
     shown = median_step(candidates)
     if shown is None or (scope == "window" and 2 * _lost_share(shown) < _lost_share(frame)):
         whole = device if device.judged is None else device.judged
-        return "", 1, whole.window.start_ns, whole.window.end_ns
-    return shown.name, len(candidates), shown.window.start_ns, shown.window.end_ns
+        return Extent("", 1, whole.window)
+    return Extent(shown.name, len(candidates), shown.window)
 
 
 def _lost_share(part: TimeFigures) -> float:

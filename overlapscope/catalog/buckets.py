@@ -58,20 +58,20 @@ BUCKETS: Final = {
         Bucket(
             "exposed-other",
             "only memory work in or between GPUs ran",
-            ("#8f861f", "#bdb23a"),
+            ("#464600", "#d9d02c"),
             causes="exposed-other",
             words="memset/D2D/P2P",
         ),
-        Bucket("idle", "nothing ran", ("#a9afb9", "#7d8592"), causes="idle"),
+        Bucket("idle", "nothing ran", ("#8c8ca0", "#5a7882"), causes="idle"),
         Bucket(
             "missing-ops",
             "the host waited for GPU ops that were not recorded",
-            ("#c9bfae", "#6b6355"),
+            ("#506e6e", "#dcdcd2"),
         ),
         Bucket(
             "unrecorded",
             "a plain step is longer than the recorded one",
-            ("#cfc5b4", "#5f584b"),
+            ("#50463c", "#786e5a"),
         ),
     )
 }

@@ -107,14 +107,12 @@ IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
 
 
 class CauseWords(Struct, frozen=True, forbid_unknown_fields=True):
-    """Texts and colors of a cause, from `causes.toml`."""
+    """Texts of a cause, from `causes.toml`."""
 
     meaning: str
     """Meaning as a single sentence."""
     evidence: str
     """Meaning for a single call or op that shows it, as a clause whose subject is that call or op."""
-    colors: tuple[str, str]
-    """Colors `#rrggbb` for light and dark pages."""
     remedy: str = ""
     """Remedy in a sentence; empty if there is none."""
     fixing: str = ""
@@ -142,7 +140,7 @@ class Cause(Struct, frozen=True):
 
     @property
     def words(self) -> CauseWords:
-        """Texts and colors."""
+        """Texts."""
         return _words()[_SUBJECTS[type(self.id)]][self.id]
 
 

@@ -45,6 +45,11 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
         release_free_memory()
         return built
 
+    @cached_property
+    def bounds_ns(self) -> tuple[int, int]:
+        """Start and end of the timeline, which pages link to before it is built."""
+        return lanes.bounds(self.analysis.trace)
+
     def of(self, program: str | None) -> Opened:
         """Return the program to show: the plain program, if any, unless the URL asks for the recording."""
         return self if self.plain is None or program == RECORDED else self.plain

@@ -11,8 +11,11 @@ from dash.development.base_component import Component
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.host_lines import has_wrappers
 from overlapscope.analysis.results import Device
+from overlapscope.analysis.strip import most_informative
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
@@ -22,7 +25,8 @@ from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
-from overlapscope.report.page import DeviceReport
+from overlapscope.report.document import strip_title
+from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.tables import causes_of
 from overlapscope.report.verdict import judge
 
@@ -117,20 +121,19 @@ def answer(
         wrap="nowrap",
         style={"color": color},
     )
-    answer_text = dmc.Text(sentence, fz=22, fw=600, lh=1.3, mt=4, id=ids[1])
-    return dmc.Paper([head, answer_text, *more], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
+    answer_text = dmc.Text(sentence, fz=20, fw=600, lh=1.3, mt=4, id=ids[1])
+    return dmc.Paper(
+        [head, answer_text, *more], withBorder=True, px="md", py=8, style={"borderLeft": f"6px solid {color}"}
+    )
 
 
 def verdict(context: PageContext, section: DeviceReport) -> Component:
-    """Return the verdict on a device."""
+    """Return the verdict on a device. A page shows the finding that it repeats beside it."""
     judgement = judge(section)
-    more = [dmc.Text(sentence, fz=16, mt=4) for sentence in (judgement.why, judgement.remedy) if sentence]
-    more += [dmc.Text(judgement.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if judgement.plain else []
-    more += [
-        dmc.Text(note, size="sm", c="dimmed", mt=4)
-        for note in (judgement.steps, judgement.overlap_cost, judgement.doubt)
-        if note
-    ]
+    reasons = "" if judgement.of_finding else " ".join(filter(None, (judgement.why, judgement.remedy)))
+    more = [dmc.Text(reasons, fz=15, mt=4)] if reasons else []
+    notes = " ".join(judgement.notes)
+    more += [dmc.Text(notes, size="sm", c="dimmed", mt=4, id="verdict-notes")] if notes else []
     ids = ("verdict-level", "verdict-text")
     return answer(context, judgement.level, judgement.level, judgement.lead, *more, ids=ids, subject=judgement.subject)
 
@@ -208,7 +211,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
     legend = [
         html.Div(
             [
-                html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **render.UNREAD),
+                *render.dotted("", f"{subject}:{cause}", context.dark),
                 html.Strong(cause),
                 f": {descriptions[cause].words.meaning}",
                 *([html.Em(f" {remedy}")] if (remedy := descriptions[cause].words.helps(recorder)[0]) else []),
@@ -244,8 +247,9 @@ def host(context: PageContext) -> list[Component]:
         panel(
             host_view.TITLE,
             *(dmc.Text(sentence, size="sm", className="prose") for sentence in host_view.sentences(section, sampled)),
-            render.graph(charts.flame_graph(sampled, context.dark), "host-flame", name="host"),
+            _flame_graph(context, sampled, wrappers=False),
             dmc.Text(host_view.LEGEND, c="dimmed", size="sm", mb="sm"),
+            *(_wrappers(context, sampled) if has_wrappers(sampled.activity) else []),
             grid(
                 context,
                 host_view.table(rows, sampled),
@@ -255,6 +259,17 @@ def host(context: PageContext) -> list[Component]:
             beside=_csv_button("host-lines"),
         )
     ]
+
+
+def _wrappers(context: PageContext, sampled: SampledHost) -> list[Component]:
+    """Return the flame graph with all functions, folded."""
+    title = html.Summary("With wrappers such as _call_impl", style={"cursor": "pointer", "fontSize": "14px"})
+    return [html.Details([title, _flame_graph(context, sampled, wrappers=True)], id="host-wrappers")]
+
+
+def _flame_graph(context: PageContext, sampled: SampledHost, *, wrappers: bool) -> Component:
+    figure = charts.flame_graph(sampled, context.dark, context.source, wrappers=wrappers)
+    return render.graph(figure, "host-flame-whole" if wrappers else "host-flame", name="host")
 
 
 # -- Two timelines ---------------------------------------------------------------------------------
@@ -274,6 +289,8 @@ class TimelineSide(Struct, frozen=True):
     """The device, if there may be several."""
     host: Window | None = None
     """When the host ran the same step, to be shown as well."""
+    kinds: tuple[str, ...] | None = None
+    """Kinds of the device's lanes to show; None for all lanes."""
 
     @property
     def reach_ns(self) -> tuple[int, int]:
@@ -284,7 +301,7 @@ class TimelineSide(Struct, frozen=True):
 
 
 def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSide]) -> dict[str, Any]:
-    """Return the data of two timelines for the browser (`assets/linked_timelines.js`)."""
+    """Return the data of timelines for the browser (`assets/linked_timelines.js`)."""
     starts, ends = zip(*(side.reach_ns for side in sides), strict=True)
     margin = round(_MARGIN * (max(ends) - min(starts)))
     return {
@@ -294,6 +311,7 @@ def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSi
                 "trace": side.trace,
                 "of": side.of,
                 "offset": side.window.start_ns - side.origin_ns,
+                "kinds": side.kinds,
                 **side.scroll_to,
             }
             for side in sides
@@ -319,6 +337,30 @@ def timelines_panel(page: str, data: dict[str, Any] | None, captions: dict[str, 
             for name, caption in captions.items()
         ),
         note=note,
+    )
+
+
+def step_timeline(context: PageContext, page: str, analysis: DeviceAnalysis) -> Component:
+    """Return the device's median step, at the scale of the terminal's strip, with a link to the page Timeline."""
+    opened, extent = context.opened, most_informative(analysis.result)
+    of = {} if context.url.of is None else {"of": context.url.of}
+    number = analysis.result.device
+    origin, _ = opened.bounds_ns
+    kinds = ("overlap", "stream")
+    side = TimelineSide("step", opened.id, origin, extent.window, of, {"device": number}, kinds=kinds)
+    link = dcc.Link("open in timeline →", href=context.url.href("timeline"), className="timeline-link")
+    return dmc.Paper(
+        [
+            dmc.Group(
+                [dmc.Text(strip_title(extent), fw=600, size="sm"), link], justify="space-between", gap="xs", fz=14, mb=4
+            ),
+            dcc.Store(id=f"{page}-timelines", data=linked_timelines(context, page, [side])),
+            html.Div(id=f"{page}-mounted", hidden=True),
+            html.Div(id=_mount(page, side.name), className="step-timeline"),
+        ],
+        withBorder=True,
+        px="md",
+        py=8,
     )
 
 

@@ -14,7 +14,8 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.documents import model
-from overlapscope.documents.colors import palette
+from overlapscope.documents.colors import PATTERNS, Pattern, palette
+from overlapscope.documents.figure import legible
 from overlapscope.documents.model import Block, Figure, Words
 from overlapscope.documents.table import Cell, Column, Table
 from overlapscope.rules import RULES
@@ -146,9 +147,7 @@ def _(block: Table, dark: bool) -> Component:
 # -- Findings --------------------------------------------------------------------------------------
 
 
-def findings(
-    blocks: Sequence[model.FindingBlock], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
-) -> Component:
+def findings(blocks: Sequence[model.FindingBlock], dark: bool, ends: Sequence[Sequence[Component]] = ()) -> Component:
     """Return findings that unfold below their heads, the first already unfolded; `ends` are added to their panels."""
     items = [
         dmc.AccordionItem(
@@ -160,7 +159,7 @@ def findings(
         )
         for number, block in enumerate(blocks)
     ]
-    return dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", **named(id))
+    return dmc.Accordion(items, variant="separated", value=["0"], multiple=True)
 
 
 def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Component:
@@ -170,27 +169,45 @@ def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Compo
         html.Span(icon, style=color, **UNREAD),
         html.Span(block.severity, style={"fontSize": "14px"} | color),
         dmc.Text(block.rule, c="dimmed", size="sm"),
-        dmc.Text(block.cost, size="sm", fw=600),
+        dmc.Text(block.cost, size="sm", fw=600, className="finding-cost"),
         *([dmc.Text(block.where, c="dimmed", size="sm")] if block.where else []),
     ]
     place = [html.Div(f"at {block.place}", className="place")] if block.place else []
-    return dmc.Stack([dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600), *place], gap=2)
+    return dmc.Stack(
+        [dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600, fz=15, className="finding-title"), *place], gap=2
+    )
 
 
 def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:
-    paragraphs = (
-        ("Evidence", "\n".join(block.evidence)),
-        ("What to change", block.advice),
-        ("See what it saves", block.proof),
-    )
-    sections = [
-        html.Div([dmc.Text(title, c="dimmed", size="sm"), dmc.Text(text, className="prose")])
-        for title, text in paragraphs
-        if text
+    links = [dmc.Group(list(ends), fz=14)] if ends else []
+    change, _, how = block.advice.partition("\n")
+    steps = [
+        dmc.Text(change, size="sm", fw=600, className="prose finding-change"),
+        dmc.Text(how, size="sm", className="prose"),
     ]
+    answer = [_titled("What to change", *steps)] if block.advice else []
+    if block.proof:
+        answer.append(_titled("See what it saves", _command(block.proof), *links))
+    elif links:
+        answer += links
+    evidence = dmc.Text("\n".join(block.evidence), size="sm", className="prose")
     rule = RULES.get(block.rule)
     ruled = [] if rule is None else [_programs(rule, dark), _meaning(rule)]
-    return dmc.Stack([*sections, *([dmc.Group(list(ends))] if ends else []), *ruled], gap="sm")
+    beside = dmc.SimpleGrid(answer, cols={"base": 1, "md": max(1, len(answer))}, spacing="lg", verticalSpacing="xs")
+    return dmc.Stack([beside, *([_titled("Evidence", evidence)] if block.evidence else []), *ruled], gap="sm")
+
+
+def _titled(title: str, *shown: Component) -> Component:
+    return html.Div([dmc.Text(title, c="dimmed", size="sm"), *shown])
+
+
+def _command(command: str) -> Component:
+    """Return a command with a button that copies it (`assets/copy.js`)."""
+    copied: dict[str, Any] = {"data-copy": command, "aria-label": "copy the command"}
+    button = html.Button("Copy", className="copy-button", type="button", **copied)
+    # Lines break between words, not at the dashes of options.
+    spaced = (part for word in command.split(" ") for part in (html.Span(word), " "))
+    return html.Div([dmc.Code([*spaced][:-1]), button], className="command")
 
 
 def _programs(rule: Rule, dark: bool) -> Component:
@@ -225,9 +242,21 @@ def segments(shown: Iterable[model.Part], colors: Mapping[str, str]) -> list[Com
     ]
 
 
-def dotted(name: str, color: str) -> list[Component | str]:
-    """Return a name with a dot of its color."""
-    return [html.Span(className="timeline-dot", style={"background": color}), name]
+_MARKS: Mapping[Pattern, str] = {
+    "rising": "repeating-linear-gradient(135deg, {0} 0 2px, transparent 2px 5px)",
+    "falling": "repeating-linear-gradient(45deg, {0} 0 2px, transparent 2px 5px)",
+    "dotted": "radial-gradient({0} 1px, transparent 1.5px) 0 0 / 4px 4px",
+    "ruled": "repeating-linear-gradient({0} 0 1px, transparent 1px 4px)",
+}
+"""CSS images of the patterns, for the color of the marks."""
+
+
+def dotted(name: str, of: str, dark: bool) -> list[Component | str]:
+    """Return a name with a dot in the color and pattern of a name in the palette."""
+    color, pattern = palette(dark)[of], PATTERNS.get(of, "")
+    layers: tuple[Pattern, ...] = ("rising", "falling") if pattern == "crossed" else (pattern,)
+    marks = [_MARKS[layer].format(f"{legible(color)}66") for layer in layers if layer]
+    return [html.Span(className="timeline-dot", style={"background": ", ".join([*marks, color])}), name]
 
 
 def graph(figure: Figure, id: str, *, name: str) -> Component:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from overlapscope.base.words import (
 from overlapscope.catalog.buckets import BUCKETS, bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
+from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, stacked_bars
 from overlapscope.documents.model import Card
 from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
@@ -56,6 +56,7 @@ def bucket_bar(section: DeviceReport, dark: bool) -> Figure:
                 "type": "bar",
                 "orientation": "h",
                 "name": f"{name} {part}%",
+                "meta": BUCKETS[name].id,
                 "x": [ns / unit.ns],
                 "y": [""],
                 "marker": {"color": color, "line": {"color": colors["panel"], "width": 1}},
@@ -121,7 +122,6 @@ CAUSE_TITLES: Final[Mapping[Subject, str]] = {
 
 def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
     """Return a bar for each cause, largest first; shares are of the bucket."""
-    colors = palette(dark)
     descriptions = CAUSES[subject]
     lengths = {} if section.device is None else causes_of(section.device, subject)
     bucket_ns = sum(lengths.values())
@@ -134,7 +134,7 @@ def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
         "orientation": "h",
         "x": [ns / unit.ns for ns in lengths.values()],
         "y": [escape(cause) for cause in lengths],
-        "marker": {"color": [colors.get(f"{subject}:{cause}", colors["muted"]) for cause in lengths]},
+        "marker": filled([f"{subject}:{cause}" for cause in lengths], dark),
         "text": texts,
         "textposition": "outside",
         "cliponaxis": False,
@@ -254,10 +254,17 @@ _LEVELS = 24
 _ROW_PX = 24
 
 
-def flame_graph(host: SampledHost, dark: bool) -> Figure:
-    """Return the calls of the main thread in an average step, each below its caller."""
+SourceOf = Callable[[FlamePart], str]
+"""Returns the line of code of a part; empty if unknown."""
+
+
+def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *, wrappers: bool = False) -> Figure:
+    """Return the calls of the main thread in an average step, each below its caller.
+
+    Functions that only call another one, such as `_call_impl`, are left out unless `wrappers` are wanted.
+    """
+    parts = flame(host.activity, wrappers=wrappers)
     colors = palette(dark)
-    parts = flame(host.activity)
     running = sum(part.running for part in parts if part.caller < 0)
     unit = unit_for(round(host.step_ns))
     step = FlamePart(-1, "", 0, "step", False, host.samples, running)
@@ -287,7 +294,9 @@ def flame_graph(host: SampledHost, dark: bool) -> Figure:
         },
         "textinfo": "label",
         "textfont": {"color": [legible(fill) for fill in fills]},
-        "customdata": [_flame_hover(part, host, unit) for part in every],
+        "customdata": [
+            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in every
+        ],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     height = _ROW_PX * (min(_flame_depth(parts), _LEVELS - 1) + 1) + 16
@@ -309,8 +318,9 @@ def _flame_label(part: FlamePart) -> str:
     return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
 
 
-def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
+def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit, code: str) -> str:
     where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
+    where += f"<br><b>{escape(code, 120)}</b>" if code else ""
     return (
         f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
         f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device, by_subject, partition
-from overlapscope.analysis.strip import Lane, Strip
+from overlapscope.analysis.strip import Extent, Lane, Strip
 from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, shares_of
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
@@ -379,7 +379,7 @@ def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_pla
     `beside_plain` is whether the figures beside it are of the program without the profiler.
     """
     width = len(strip.slice_ns)
-    begin, end = "0", unit.text(strip.end_ns - strip.start_ns)
+    begin, end = "0", unit.text(strip.span_ns)
     gap = max(1, width - len(begin) - len(end) - 2)
     present = {kind for lane in strip.lanes for kind in Kind if lane.busy_ns[kind].any()}
     legend = [f"{glyphs.compute} compute"] if Kind.COMPUTE in present else []
@@ -387,13 +387,8 @@ def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_pla
     if present - {Kind.COMPUTE}:
         legend.append("lower case: < half")
     left_out = f" ({plural(strip.left_out, 'stream')} with less work not shown)" if strip.left_out else ""
-    what = clean(strip.label, 60) if strip.label else "all that was recorded"
-    if strip.label and beside_plain:
-        what += " as recorded"
-    if strip.of > 1:
-        what += f" (the median of {strip.of})"
     return Drawing(
-        title=f"Timeline of {what}{left_out}",
+        title=f"{strip_title(strip.extent, beside_plain=beside_plain)}{left_out}",
         lanes=tuple(_lane(lane, strip, glyphs) for lane in strip.lanes),
         totals=(
             _level("exposed copy", strip.exposed_copy_ns.tolist(), strip, glyphs),
@@ -402,6 +397,16 @@ def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_pla
         scale=f"{'':<{LABEL_WIDTH}}{begin} {glyphs.rule * gap} {end}",
         legend=", ".join(legend),
     )
+
+
+def strip_title(extent: Extent, *, beside_plain: bool = False) -> str:
+    """Return `Timeline of ProfilerStep#8 (the median of 7)`."""
+    what = clean(extent.label, 60) if extent.label else "all that was recorded"
+    if extent.label and beside_plain:
+        what += " as recorded"
+    if extent.of > 1:
+        what += f" (the median of {extent.of})"
+    return f"Timeline of {what}"
 
 
 def _lane(lane: Lane, strip: Strip, glyphs: Glyphs) -> StripLine:

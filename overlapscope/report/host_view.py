@@ -47,7 +47,8 @@ _NO_LINES = (
 )
 LEGEND = (
     "Each function is below its caller, as wide as its share of the step. Your own code is colored, by line; libraries "
-    "are gray. Parts in which the thread mostly sleeps are hatched. A click on a part enlarges it."
+    "are gray. Functions that only call another one, such as _call_impl, are left out. Parts in which the thread "
+    "mostly sleeps are hatched. A click on a part enlarges it."
 )
 
 

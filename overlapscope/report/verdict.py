@@ -232,8 +232,7 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     if first is not None and times * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
         where = first.where
         place = where.line or where.op or where.call if where is not None else None
-        # A fix that saves nothing by itself comes after one that may save something.
-        fixed = next((each for each in section.findings if each.cost_ns and not _saves_nothing(section, each)), first)
+        fixed = to_fix(section) or first
         advice = fixed.advice.partition("\n")[0].rstrip()
         saving = f" It {cost(section, fixed)}." if fixed.saving else ""
         return f"Why: {first.title}.{_costliest(place)}", f"Next: {advice}{saving}", True
@@ -252,6 +251,12 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     a_step = " a step" if section.steps else ""
     why = f"Why: {cause.words.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
     return why, f"Next: {remedy}" if remedy else "", False
+
+
+def to_fix(section: DeviceReport) -> Finding | None:
+    """Return the first finding, or the first of those whose fix may save something by itself; None without findings."""
+    costly = (each for each in section.findings if each.cost_ns and not _saves_nothing(section, each))
+    return next(costly, next(iter(section.findings), None))
 
 
 def _costliest(place: str | None) -> str:

@@ -3,7 +3,7 @@
 Pure numpy. A browser gets the results of these functions through `dashboard.routes`.
 """
 
-from overlapscope.timeline.build import build
+from overlapscope.timeline.build import bounds, build
 from overlapscope.timeline.details import op, span
 from overlapscope.timeline.lane import CATEGORIES, Lanes, TimelineLane
 from overlapscope.timeline.links import LaneRow
@@ -18,6 +18,7 @@ __all__ = [
     "Subject",
     "TimelineLane",
     "at",
+    "bounds",
     "build",
     "model",
     "op",

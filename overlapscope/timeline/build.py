@@ -31,11 +31,7 @@ from overlapscope.trace.model import I8, I64, HostEvents, Index, Trace
 def build(analysis: TraceAnalysis) -> Lanes:
     """Return the lanes of every device, then those of every host thread."""
     trace = analysis.trace
-    tables = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.overheads)
-    drawn = [table for table in tables if len(table)]
-    # Tables are sorted by start.
-    origin = min((int(table.start_ns[0]) for table in drawn), default=0)
-    end = max((int(table.end_ns.max()) for table in drawn), default=origin)
+    origin, end = bounds(trace)
     lanes: list[TimelineLane] = []
     for device in analysis.devices:
         lanes += _device_lanes(trace, device, origin)
@@ -47,6 +43,15 @@ def build(analysis: TraceAnalysis) -> Lanes:
         lanes=tuple(replace(lane, id=number) for number, lane in enumerate(lanes)),
         analysis=analysis,
     )
+
+
+def bounds(trace: Trace) -> tuple[int, int]:
+    """Return the start of the first event that is drawn, and the end of the last."""
+    tables = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.overheads)
+    drawn = [table for table in tables if len(table)]
+    # Tables are sorted by start.
+    origin = min((int(table.start_ns[0]) for table in drawn), default=0)
+    return origin, max((int(table.end_ns.max()) for table in drawn), default=origin)
 
 
 def _device_lanes(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.base.words import clean
+from overlapscope.documents.colors import PATTERNS
 from overlapscope.timeline.fill import columns_of, shares
 from overlapscope.timeline.lane import CATEGORIES, Lanes, TimelineLane, least_level
 from overlapscope.trace.model import I32
@@ -43,6 +44,7 @@ def model(lanes: Lanes) -> dict[str, Any]:
         "end": lanes.end_ns,
         "window": [min(w[0] for w in windows) - origin, max(w[1] for w in windows) - origin] if windows else None,
         "categories": list(CATEGORIES),
+        "patterns": [PATTERNS.get(category, "") for category in CATEGORIES],
         "lanes": [
             {
                 "id": lane.id,

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Page, ViewportSize, expect
 
 from overlapscope.commands import main
@@ -65,6 +66,26 @@ def test_a_program_on_the_cpu_is_shown_by_line_in_light_and_dark(page: Page, ser
     settle(page)
     _look(page, "cpu-dark")
     check_accessible(page, colors_alone=True)
+
+
+def test_functions_that_only_call_another_are_shown_on_demand(
+    page: Page, serve_traces: Serve, of_gpu: Path, tmp_path: Path
+) -> None:
+    activity = _of_gpu("logs")
+    wrapper = StackFrame(f"{_TORCH}/nn/modules/module.py", 1775, "Module._call_impl")
+    activity = replace(
+        activity,
+        frames=(*activity.frames, wrapper),
+        stacks=(*activity.stacks, SampledStack(1, (0, 1, len(activity.frames)), 50, 50)),
+    )
+    source = TRACES / "known_causes" / "item_every_step_stacks.json.gz"
+    visit(page, serve_traces(with_host_activity(source, tmp_path / "wrapped.json.gz", activity)), "idle")
+    whole = page.locator("#host-flame-whole .slice").filter(has_text="_call_impl").first
+    expect(page.locator("#host-flame .slice").filter(has_text="_call_impl")).to_have_count(0)
+    expect(whole).not_to_be_visible()
+    page.get_by_text("With wrappers such as _call_impl").click()
+    expect(whole).to_be_visible()
+    check_accessible(page)
 
 
 def test_a_click_on_a_function_enlarges_it(page: Page, serve_traces: Serve) -> None:

@@ -16,10 +16,13 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.strip import most_informative
+from overlapscope.report.document import strip_title
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.page import Page as ReportPage
-from overlapscope.report.verdict import judge
+from overlapscope.report.tables import called
+from overlapscope.report.verdict import cost, judge, to_fix
 from overlapscope.rules.explained import examples, explanation
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import arrive, check_accessible, holding, settle, visit
@@ -72,15 +75,68 @@ def test_the_answer_needs_no_scrolling(page: Page, dashboard: Served, trace: str
     start = verdict.lead[:40]
     expect(page.locator("#verdict-text")).to_contain_text(start, ignore_case=True)
     expect(page.locator("#verdict-text")).to_be_in_viewport(ratio=1)
-    for sentence in filter(None, (verdict.why, verdict.remedy)):
-        expect(page.get_by_text(sentence)).to_be_in_viewport(ratio=1)
+    if not verdict.of_finding:
+        for sentence in filter(None, (verdict.why, verdict.remedy)):
+            expect(page.get_by_text(sentence)).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize("trace", [SYNCS, OFFLOAD, "gpt2_train", "laboratory/kv_offload/on_demand"])
+def test_the_first_screen_says_what_to_change_where_and_what_it_saves(
+    page: Page, dashboard: Served, trace: str
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 720})
+    visit(page, dashboard, trace=trace)
+    section = section_of(trace)
+    finding = to_fix(section)
+    assert finding is not None
+    shown = page.locator("#overview-findings .mantine-Accordion-item").first
+    step = page.locator("#overview-timeline-step")
+    expect(step).to_have_attribute("data-exact", "true")
+    for part in (
+        page.locator("#verdict-text"),
+        step.locator(".tl-canvas"),
+        shown.get_by_text(finding.title),
+        shown.get_by_text(called(finding)).first,
+        shown.get_by_text(finding.advice.partition("\n")[0], exact=True),
+        shown.get_by_text(cost(section, finding)),
+        shown.get_by_role("button", name="copy the command"),
+    ):
+        expect(part).to_be_in_viewport(ratio=1)
+
+
+def test_the_first_screen_draws_the_step_that_the_terminal_draws(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace=OFFLOAD)
+    device = section_of(OFFLOAD).window
+    assert device is not None
+    extent = most_informative(device)
+    expect(page.get_by_text(strip_title(extent))).to_be_in_viewport()
+    expect(page.locator("#overview-timeline-step")).to_have_attribute("data-exact", "true")
+    kinds, view = page.evaluate(
+        """() => [[...new Set(overlapscope.activeTimeline.model.lanes.map((lane) => lane.kind))],
+                  overlapscope.activeTimeline.toCaller(overlapscope.activeTimeline.view)]"""
+    )
+    span_ns = extent.window.end_ns - extent.window.start_ns
+    assert kinds == ["overlap", "stream"]
+    assert (view["start"], view["end"]) == pytest.approx((-0.02 * span_ns, 1.02 * span_ns), abs=0.001 * span_ns)
+
+
+def test_a_button_copies_the_command_of_a_finding(page: Page, dashboard: Served) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit(page, dashboard, trace=OFFLOAD)
+    button = page.get_by_role("button", name="copy the command").first
+    command = button.get_attribute("data-copy")
+    button.click()
+    expect(button).to_have_text("Copied")
+    assert command is not None and command.startswith("overlapscope whatif ")
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    expect(button).to_have_text("Copy")
 
 
 def test_a_finding_has_evidence_advice_and_code_and_leads_to_its_place(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace=SYNCS)
     finding = section_of(SYNCS).findings[0]
     card = page.locator("#overview-findings .mantine-Accordion-item").first
-    for text in (finding.title, finding.detail, finding.advice, "known_causes.py:272"):
+    for text in (finding.title, finding.detail, *finding.advice.splitlines(), "known_causes.py:272"):
         expect(card).to_contain_text(text)
     assert finding.example is not None
     for number, code in enumerate(examples(finding.rule)):
@@ -95,8 +151,8 @@ def test_a_finding_has_evidence_advice_and_code_and_leads_to_its_place(page: Pag
 def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace=OFFLOAD)
     first, second = section_of(OFFLOAD).findings[:2]
-    advice = page.get_by_text(second.advice[:60])
-    expect(page.get_by_text(first.advice[:60])).to_be_visible()
+    advice = page.get_by_text(second.advice.partition("\n")[0])
+    expect(page.get_by_text(first.advice.partition("\n")[0])).to_be_visible()
     expect(advice).not_to_be_visible()
     page.get_by_text(second.title).click()
     expect(advice).to_be_visible()

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from overlapscope import timeline as lanes
+from overlapscope.analysis.strip import most_informative
 from overlapscope.base.words import percent, unit_for
 from overlapscope.documents.colors import palette
 from overlapscope.timeline import Lanes, TimelineLane, links
@@ -44,9 +45,12 @@ def stream(trace: str, label: str) -> TimelineLane:
 
 
 def open_timeline(page: Page, served: Served, trace: str, **query: str | int) -> None:
-    """Open the timeline of the recording, as `drawn` returns it."""
+    """Open the timeline of the recording, as `drawn` returns it. Without a place in `query`, it shows all GPU work."""
     visit(page, served, "timeline", trace=trace, of="recorded", **query)
     painted(page)
+    if not query:
+        page.get_by_role("button", name="Fit").click()
+        painted(page)
 
 
 def painted(page: Page) -> None:
@@ -101,6 +105,75 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> No
 
 def longest(lane: TimelineLane) -> int:
     return int(np.argmax(lane.end_ns - lane.start_ns))
+
+
+# -- the first view
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (1440, 900)])
+def test_it_opens_on_the_median_step_and_is_as_high_as_the_window_allows(
+    page: Page, dashboard: Served, size: tuple[int, int]
+) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    visit(page, dashboard, "timeline", trace=TRAINING, of="recorded")
+    painted(page)
+    device = drawn(TRAINING).analysis.devices[0].result
+    window, origin = most_informative(device).window, drawn(TRAINING).origin_ns
+    start, end = view(page)
+    assert start <= window.start_ns - origin < window.end_ns - origin <= end
+    assert end - start <= 1.05 * (window.end_ns - window.start_ns)
+    box = page.locator("#timeline .tl-canvas").bounding_box()
+    assert box is not None and box["height"] >= size[1] - 300
+    expect(page.locator("#timeline-details")).to_be_in_viewport()
+
+
+def test_an_address_that_names_an_op_or_a_selection_shows_that(page: Page, dashboard: Served) -> None:
+    lane = stream(TRAINING, "7")
+    row = len(lane.start_ns) - 1
+    visit(page, dashboard, "timeline", trace=TRAINING, of="recorded", op=f"{lane.id}:{row}")
+    painted(page)
+    start, end = view(page)
+    assert start <= int(lane.start_ns[row]) and int(lane.end_ns[row]) <= end
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("ProfilerStep#4", ["#4"]),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int, float)",
+            ["vectorized_elementwise_kernel"],
+        ),
+        ("void (anonymous namespace)::softmax_warp_forward<float, 10>(float*)", ["softmax_warp_forward"]),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm>(cutlass::Params)", ["cutlass_80_tensorop_s1688gemm"]),
+        ("aten::copy_", ["copy_"]),
+        ("autograd::engine::evaluate_function: AddmmBackward0", ["AddmmBackward0"]),
+        ("Memcpy HtoD (Pageable -> Device)", ["Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"]),
+        ("exposed copy: pageable-memory", ["exposed copy: pageable-memory", "pageable-memory"]),
+        ("train.py(12): step", ["train.py(12): step", "step"]),
+        ("operator<<", ["operator<<"]),
+        ("<lambda>", ["<lambda>"]),
+        ("void ", ["void "]),
+        ("", []),
+    ],
+)
+def test_labels_leave_out_what_names_share(page: Page, dashboard: Served, name: str, labels: list[str]) -> None:
+    if not page.url.startswith(dashboard.base):
+        open_timeline(page, dashboard, PIPELINE)
+    assert page.evaluate("name => overlapscope.labelsOf(name)", name) == labels
+
+
+def test_a_label_that_would_say_nothing_is_left_out(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    fit = """([name, letters]) => {
+        const context = document.createElement("canvas").getContext("2d");
+        context.font = "11px monospace";
+        return overlapscope.fitLabel(context, name, letters * context.measureText("m").width + 0.1);
+    }"""
+    name = "exposed copy: pageable-memory"
+    assert [page.evaluate(fit, [name, letters]) for letters in (29, 20, 12, 3)] == [name, "pageable-memory", "", ""]
+    shortened = page.evaluate(fit, ["sm90_xmma_gemm_bf16bf16_cublas", 20])
+    assert shortened.startswith("sm90_xmma") and "…" in shortened
 
 
 # -- moving

@@ -27,7 +27,7 @@ from overlapscope.dashboard import launch
 from overlapscope.dashboard.context import PageContext, UrlState, moved, parse
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import RECORDED, Opened
-from overlapscope.dashboard.pages import copies
+from overlapscope.dashboard.pages import copies, overview
 from overlapscope.dashboard.security import own_token
 from overlapscope.dashboard.server import DEFAULT_PORT, Listening
 from overlapscope.dashboard.shell import look
@@ -408,3 +408,15 @@ def test_two_traces_are_opened_beside_one_another_where_that_is_asked_for() -> N
     assert None not in (place.trace, place.other) and place.trace != place.other
     with pytest.raises(UsageError, match="takes two traces"):
         launch.launch([before], port=0, compare=True)
+
+
+def test_the_overview_answers_before_the_timeline_is_built() -> None:
+    """A large trace's timeline takes seconds; the browser asks for it once the verdict is on the screen."""
+    library = Library([TRACES / "gpt2_train.json.gz"])
+    opened = library.wait("gpt2_train")
+    context = PageContext(UrlState(trace="gpt2_train"), library, opened)
+    device = context.device
+    assert device is not None
+    assert "overview-timelines" in str(overview.layout(context, device))
+    assert "lanes" not in vars(opened)
+    assert opened.bounds_ns == (opened.lanes.origin_ns, opened.lanes.origin_ns + opened.lanes.end_ns)

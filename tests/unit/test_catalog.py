@@ -28,7 +28,6 @@ def test_every_cause_has_words_and_nothing_else_has() -> None:
         words = cause.words
         assert words.meaning.endswith(".") and not words.evidence.endswith(".")
         assert not words.remedy or words.remedy.endswith(".")
-        assert all(re.fullmatch("#[0-9a-f]{6}", color) for color in words.colors)
 
 
 def test_causes_name_rules_that_there_are() -> None:

@@ -152,7 +152,7 @@ def test_the_strip_accounts_for_every_nanosecond_of_its_window() -> None:
     whole = device.result
     name = whole.steps[1].name
     measured = measure(device.timeline, whole, scope=name, slices=77)
-    assert (measured.label, measured.of) == (name, 1)
+    assert (measured.extent.label, measured.extent.of) == (name, 1)
     assert int(measured.slice_ns.sum()) == whole.steps[1].span_ns
     assert int(measured.idle_ns.sum()) == whole.steps[1].buckets.idle_ns
     assert int(measured.exposed_copy_ns.sum()) == whole.steps[1].buckets.exposed_copy_ns
@@ -180,8 +180,8 @@ def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
 
 
 def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -> None:
-    assert _strip_of([100, 100, 100, 100, 100, 100]).label == "ProfilerStep#2"
-    assert _strip_of([100, 100, 900, 100, 100, 100]).label == ""
+    assert _strip_of([100, 100, 100, 100, 100, 100]).extent.label == "ProfilerStep#2"
+    assert _strip_of([100, 100, 900, 100, 100, 100]).extent.label == ""
 
 
 def _strip_of(lengths: list[int]) -> Strip:

@@ -1,4 +1,4 @@
-/* Timelines above one another, each with its own zero, that move together. */
+/* Timelines, each with its own zero; several above one another move together. */
 (() => {
   "use strict";
   const clientside = (window.dash_clientside = window.dash_clientside || {});
@@ -28,7 +28,9 @@
     if (mounted.filter(isAt(side.element)).some((one) => one.key === key)) return;
     const lib = window.overlapscope;
     const source = lib.serverSource(lib.basePath(), side.trace, side.of);
-    const model = await source.model();
+    const whole = await source.model();
+    const isShown = (lane) => lane.device === side.device && side.kinds.includes(lane.kind);
+    const model = side.kinds ? { ...whole, lanes: whole.lanes.filter(isShown) } : whole;
     const element = document.getElementById(side.element);
     if (!element || !current()) return;
     mounted.filter(isAt(side.element)).forEach(drop);
@@ -37,14 +39,14 @@
       view = { start, end };
       mounted.forEach((one) => one !== made && one.timeline.setView(start, end, { silent: true }));
     };
-    made.timeline = lib.mountTimeline(element, { model, source, palette, offset: side.offset, view, onView });
+    made.timeline = lib.mountTimeline(element, { model, source, palette, offset: side.offset, view, onView, bare: Boolean(side.kinds) });
     if (side.device !== undefined) made.timeline.showDevice(side.device);
     mounted.push(made);
   };
 
   clientside.overlapscope_linked = {
-    /* `sides`: [{element, trace, of, offset, device}], where `of` has further parameters for the source, and `device`
-       is the device to scroll to. The view is `view`, unless the first side or all sides were visible already; then it
+    /* `sides`: [{element, trace, of, offset, device, kinds}], where `of` has further parameters for the source, `device`
+       is the device to scroll to, and `kinds` those of its lanes to show, null for all lanes. The view is `view`, unless the first side or all sides were visible already; then it
        stays. */
     mount: async (data) => {
       latest = data;

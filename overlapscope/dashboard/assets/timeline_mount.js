@@ -51,13 +51,17 @@
     const entry = isPlaceOf(config, url) ? lib.address.shownEntry() : null;
     // The same place again, with other colours or after another page.
     const arrangement = left && left.entry === entry && left.config.trace === config.trace ? left.handle.arrangement() : null;
+    const place = placeIn(url, config.device);
+    // An address that names an op or a selection shows that.
+    if (!place.view && !place.op && !place.selection) place.view = config.view;
     const keep = (changes) => entry && lib.address.keep(entry, { trace: config.trace, ...changes }, REST_MS);
     const handle = lib.mountTimeline(element, {
       model: config.model,
       source: lib.serverSource(config.base, config.trace, config.of ? { of: config.of } : {}),
       palette: config.palette,
       details: document.getElementById("timeline-details"),
-      ...placeIn(url, config.device),
+      ...place,
+      fill: true,
       arrangement,
       onView: (start, end) => keep({ from: start, to: end }),
       onOp: (op) => keep({ op: op && `${op.lane}:${op.row}` }),

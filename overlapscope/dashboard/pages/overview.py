@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash
@@ -22,26 +22,33 @@ from overlapscope.report import charts
 from overlapscope.report.charts import headlines, reasons
 from overlapscope.report.document import finding_block
 from overlapscope.report.tables import checks, findings_note, phases, where_none_found
+from overlapscope.report.verdict import to_fix
 from overlapscope.rules.finding import Finding
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """Return the verdict and its figures. The rest follows once they are on the screen (`show_more`)."""
+    """Return verdict, one step and findings. The rest follows once they are on the screen (`show_more`)."""
     notes = [clean(note, 1000) for note in context.opened.report.notes]
+    analysis = context.device_analysis
     return dmc.Stack(
         [
             parts.verdict(context, context.section),
             *([parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []),
+            *([] if analysis is None else [parts.step_timeline(context, "overview", analysis)]),
+            html.Div(_findings(context), id="overview-findings"),
             render.tiles(headlines(context.section, device), "overview-figures"),
             html.Div(id="overview-more"),
             dcc.Store(id="overview-begun", data=True),
         ],
-        gap="md",
+        gap=10,
         maw=1500,
     )
 
 
 callbacks = Callbacks()
+callbacks.in_browser(
+    ("overlapscope_linked", "mount"), Output("overview-mounted", "children"), Input("overview-timelines", "data")
+)
 
 
 @callbacks.add(Output("overview-more", "children"), Input("overview-begun", "data"))
@@ -60,7 +67,6 @@ def _more(context: PageContext, device: Device) -> Component:
                 *_buckets(context),
                 *(_reason(context, subject, causes) for subject, causes in reasons(device).items()),
             ),
-            _findings(context),
             _trust(context),
         ],
         gap="md",
@@ -70,7 +76,7 @@ def _more(context: PageContext, device: Device) -> Component:
 def _buckets(context: PageContext) -> list[Component]:
     """Return the bar of buckets below a legend that wraps; Plotly's would cover the bar in a narrow window."""
     bar = charts.bucket_bar(context.section, context.dark)
-    legend = [html.Span(render.dotted(part["name"], part["marker"]["color"])) for part in bar["data"]]
+    legend = [html.Span(render.dotted(part["name"], part["meta"], context.dark)) for part in bar["data"]]
     figure = bar | {"layout": bar["layout"] | {"showlegend": False, "height": 104}}
     return [
         dmc.Group(legend, gap="md", fz=14, my="xs"),
@@ -81,13 +87,7 @@ def _buckets(context: PageContext) -> list[Component]:
 def _reason(context: PageContext, subject: Subject, causes: Mapping[str, str]) -> Component:
     """Return the main causes of a bucket, with their shares, in a line."""
     shown: list[Component] = [
-        html.Span(
-            [
-                html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **render.UNREAD),
-                f"{cause} {part}%",
-            ],
-            style={"whiteSpace": "nowrap"},
-        )
+        html.Span(render.dotted(f"{cause} {part}%", f"{subject}:{cause}", context.dark), style={"whiteSpace": "nowrap"})
         for cause, part in causes.items()
     ]
     page = "copies" if subject == "exposed-copy" else "idle"
@@ -95,36 +95,34 @@ def _reason(context: PageContext, subject: Subject, causes: Mapping[str, str]) -
     return dmc.Group([html.Strong(f"{subject.replace('-', ' ')} is"), *shown, more], gap="md", fz=14, mt=4)
 
 
-def _findings(context: PageContext) -> Component:
-    """Return the findings with links to their places in the timeline. A recording beside its plain program has none."""
+def _findings(context: PageContext) -> Sequence[Component]:
+    """Return the findings with links to their places in the timeline, first the one to fix first.
+
+    A recording beside its plain program has none.
+    """
     section = context.section
-    findings = section.findings
     if section.page.recorded:
         plain = dcc.Link("show them →", href=context.url.href(of=None), className="timeline-link")
-        return parts.panel(
-            "Findings",
-            parts.empty(["Verdict and findings are about the program without the profiler: ", plain]),
-            id="overview-findings",
+        of_plain = parts.empty(["Verdict and findings are about the program without the profiler: ", plain])
+        return [parts.panel("Findings", of_plain)]
+    first = to_fix(section)
+    if first is None:
+        none = parts.empty(
+            f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the "
+            f"{'step' if section.steps else 'time'} or more.",
+            "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
         )
-    if not findings:
-        return parts.panel(
-            "Findings",
-            parts.empty(
-                f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the "
-                f"{'step' if section.steps else 'time'} or more.",
-                "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
-            ),
-        )
-    blocks = [finding_block(section, finding) for finding in findings]
+        return [parts.panel("Findings", none)]
+    findings = [first, *(finding for finding in section.findings if finding is not first)]
     links = [
         [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, finding))]
         for finding in findings
     ]
-    return parts.panel(
-        "Findings",
-        render.findings(blocks, context.dark, "overview-findings", links),
-        note=f"What costs most comes first. {findings_note([section.trace], findings)}".rstrip(),
-    )
+    note = findings_note([section.trace], findings)
+    return [
+        *([dmc.Text(note, c="dimmed", size="sm", mb=6)] if note else []),
+        render.findings([finding_block(section, finding) for finding in findings], context.dark, links),
+    ]
 
 
 def _example(context: PageContext, finding: Finding) -> Window | None:

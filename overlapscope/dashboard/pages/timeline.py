@@ -15,6 +15,7 @@ from dash.development.base_component import Component
 from overlapscope import timeline as lanes
 from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.results import by_subject, partition
+from overlapscope.analysis.strip import most_informative
 from overlapscope.base.words import Unit, clean, percent, share, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
@@ -25,12 +26,14 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.report.charts import CAUSE_TITLES
 from overlapscope.timeline import Lanes
 
+_MARGIN = 50
+"""Part of the first view that is shown on either side of it."""
 _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
 
 
 def layout(context: PageContext) -> Component:
     """Return the page."""
-    drawn, colors = context.opened.lanes, context.colors
+    drawn = context.opened.lanes
     if not drawn.lanes:
         return parts.page("Timeline", parts.panel("Nothing to draw", parts.empty("This trace holds no event at all.")))
     device = context.section.device
@@ -40,7 +43,8 @@ def layout(context: PageContext) -> Component:
         "base": context.url.base,
         "device": device.device if device else None,
         "model": lanes.model(drawn),
-        "palette": colors,
+        "palette": context.colors,
+        "view": _first_view(context),
     }
     return dmc.Stack(
         [
@@ -65,6 +69,16 @@ def layout(context: PageContext) -> Component:
         ],
         gap="sm",
     )
+
+
+def _first_view(context: PageContext) -> dict[str, int] | None:
+    """Return the median step with a margin, relative to the lanes' origin; None without a device."""
+    analysis, origin = context.device_analysis, context.opened.lanes.origin_ns
+    if analysis is None:
+        return None
+    window = most_informative(analysis.result).window
+    margin = (window.end_ns - window.start_ns) // _MARGIN
+    return {"start": window.start_ns - margin - origin, "end": window.end_ns + margin - origin}
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -132,12 +146,12 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
     if overlap.comm_compute_pct is not None:
         facts.append(("comm under compute", percent(overlap.comm_compute_pct)))
     buckets = [_part(name, ns, period, unit, BUCKETS[name].id) for name, ns in partition(period).items()]
-    tables = [_amounts("Where the time goes", buckets, unit, context.colors)]
+    tables = [_amounts("Where the time goes", buckets, unit, context.dark)]
     for subject, by_cause in by_subject(period).items():
         causes = sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda pair: -pair[1])
         if causes:
             amounts = [_part(cause, ns, period, unit, f"{subject}:{cause}") for cause, ns in causes]
-            tables.append(_amounts(CAUSE_TITLES[subject], amounts, unit, context.colors))
+            tables.append(_amounts(CAUSE_TITLES[subject], amounts, unit, context.dark))
     children: list[Component] = [
         html.Div([html.Strong("Selected time"), html.Span(note, className="timeline-note")]),
         *render.draw([Bar(tuple(buckets))], context.dark),
@@ -151,11 +165,11 @@ def _part(name: str, ns: int, period: Period, unit: Unit, color: str) -> Part:
     return Part(name, ns, unit.text(ns), share(ns, period.span_ns), color)
 
 
-def _amounts(title: str, amounts: Sequence[Part], unit: Unit, colors: dict[str, str]) -> Component:
+def _amounts(title: str, amounts: Sequence[Part], unit: Unit, dark: bool) -> Component:
     rows = [
         html.Tr(
             [
-                html.Td(render.dotted(part.name, colors[part.color])),
+                html.Td(render.dotted(part.name, part.color, dark)),
                 html.Td(unit.number(part.amount)),
                 html.Td(part.share),
             ]

@@ -93,7 +93,7 @@ def _figures(context: PageContext, prediction: WhatIf) -> Component:
     lines += [(*line, "" if line[2] == NOTHING else "%") for line in overlap if line[1:3] != [NOTHING, NOTHING]]
     figures = []
     for name, measured, predicted, between, of in lines:
-        head = render.dotted(name, context.colors[BUCKETS[name].id]) if name in BUCKETS else [name]
+        head = render.dotted(name, BUCKETS[name].id, context.dark) if name in BUCKETS else [name]
         figures.append(html.Div([html.Dt(head), html.Dd(f"{measured} → {predicted}{of}"), html.Dd(between)]))
     return html.Dl(figures, className="whatif-figures", id="whatif-figures")
 

@@ -58,13 +58,13 @@ def draw(sides: list[tuple[str, Strip]]) -> bytes:
         sides: Each strip with its name, in lower case: `before`.
     """
     colors = {name: _rgb(color) for name, color in palette(dark=False).items()}
-    longest = max(strip.end_ns - strip.start_ns for _, strip in sides)
+    longest = max(strip.span_ns for _, strip in sides)
     shown = {kind for _, strip in sides for lane in strip.lanes for kind in Kind if lane.busy_ns[kind].any()}
     legend = [_COLORS[kind] for kind in Kind if kind in shown]
     rows = [_legend([*legend, ("copy alone", "exposed-copy"), ("idle", "idle")], colors)]
     for name, strip in sides:
-        span = strip.end_ns - strip.start_ns
-        rows.append(_titled(f"{name}: {unit_for(span).text(span)}{' a step' if strip.label else ''}", colors))
+        span = strip.span_ns
+        rows.append(_titled(f"{name}: {unit_for(span).text(span)}{' a step' if strip.extent.label else ''}", colors))
         width = max(1, WIDTH * span // longest)
         for lane in strip.lanes:
             kind = lane.busy_ns.argmax(axis=0)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.strip import measure
+from overlapscope.analysis.strip import most_informative
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import Intervals, covered
 from overlapscope.base.words import clean, plural
@@ -349,8 +349,8 @@ def _judged_causes(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
 
 def _strip(timeline: Timeline, device: Device) -> RecordedStrip:
     """Return the part of the recording shown in strips, by kind of work instead of by stream."""
-    shown = measure(timeline, device, slices=1)
-    start, end = shown.start_ns, shown.end_ns
+    shown = most_informative(device)
+    start, end = shown.window.start_ns, shown.window.end_ns
     slices = max(1, min(SLICES, end - start))
     edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
     lanes = []

@@ -13,6 +13,8 @@
      selection  {start, end, device?} to begin with
      op         {lane, row} to begin with
      arrangement  how the lanes of a timeline that this one replaces were folded and scrolled
+     fill       whether lanes grow until the timeline is as high as its style allows
+     bare       whether the lanes, all of one group, have no row for it
      details    an element elsewhere for what is known of the chosen op
      onView(start, end), onSelect({start, end, device} or null), onOp({lane, row} or null) */
   lib.mountTimeline = (element, options) => {

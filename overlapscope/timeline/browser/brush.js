@@ -1,29 +1,19 @@
-/* Colours and patterns of the categories. Patterns show the most important facts without colour: copies from pageable
-   memory are hatched one way, exposed time is hatched the other way or dotted, blocking calls are ruled. */
+/* Colours and patterns of the categories, as overlapscope/documents/colors.py gives them. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
-  const SOLID = 0;
-  const RISING = 1;
-  const FALLING = 2;
-  const DOTS = 3;
-  const RULED = 4;
   const FALLBACK = "#8a8f98";
 
-  const patternOf = (category) => {
-    if (category.endsWith("-pageable")) return RISING;
-    if (category.startsWith("exposed-copy")) return FALLING;
-    if (category.startsWith("exposed-")) return DOTS;
-    return category === "blocking-call" ? RULED : SOLID;
-  };
+  const rising = (x, y, u) => (x + y) % (7 * u) < 2 * u;
+  const falling = (x, y, u) => (((x - y) % (7 * u)) + 7 * u) % (7 * u) < 2 * u;
 
-  /* Whether a pixel belongs to the pattern's mark; a pixel of the page is `unit` device pixels. */
-  const marked = (pattern, x, y, unit) => {
-    const u = unit;
-    if (pattern === RISING) return (x + y) % (7 * u) < 2 * u;
-    if (pattern === FALLING) return (((x - y) % (7 * u)) + 7 * u) % (7 * u) < 2 * u;
-    if (pattern === DOTS) return x % (5 * u) < 2 * u && y % (5 * u) < 2 * u;
-    return y % (4 * u) < u;
+  /* Whether a pixel belongs to a pattern's mark; a pixel of the page is `u` device pixels. */
+  const MARKED = {
+    rising,
+    falling,
+    crossed: (x, y, u) => rising(x, y, u) || falling(x, y, u),
+    dotted: (x, y, u) => x % (5 * u) < 2 * u && y % (5 * u) < 2 * u,
+    ruled: (x, y, u) => y % (4 * u) < u,
   };
 
   const parse = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
@@ -42,28 +32,28 @@
   const BLACK = [12, 14, 18];
   const WHITE = [255, 255, 255];
 
-  /* palette: {name: "#rrggbb"} -> {unit, paper, raised, grid, css, of: [brush of each category]}. `paper` is the panel
-     colour behind lanes, `raised` the page's colour. A brush has its colours as words of ImageData (`base`, `mark`) and
-     for the canvas (`fill`, `ink`). */
-  lib.brushes = (palette, categories, unit) => {
+  /* palette: {name: "#rrggbb"}; patterns: one for each category, "" for none -> {unit, paper, raised, grid, css, of: [brush
+     of each category]}. `paper` is the panel colour behind lanes, `raised` the page's colour. A brush has its colours as
+     words of ImageData (`base`, `mark`) and for the canvas (`fill`, `ink`). */
+  lib.brushes = (palette, { categories, patterns }, unit) => {
     const rgb = (name) => parse(palette[name] || FALLBACK);
     const paper = rgb("panel");
-    const brush = (name) => {
+    const brush = (name, number) => {
       const base = rgb(name);
       const light = luminance(base);
       const ink = (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? BLACK : WHITE;
-      const pattern = patternOf(name);
+      const pattern = patterns[number];
       const mark = mix(base, ink, 0.24);
       return {
         name,
         pattern,
         base: word(base),
         mark: word(mark),
-        fill: pattern === SOLID ? css(base) : tile(base, mark, pattern, unit),
+        fill: pattern ? tile(base, mark, pattern, unit) : css(base),
         plain: css(base),
         ink: css(ink),
         // A label on a pattern gets a background of the plain colour.
-        backed: pattern !== SOLID,
+        backed: pattern !== "",
       };
     };
     return {
@@ -89,13 +79,13 @@
     const image = context.createImageData(side, side);
     const pixels = new Uint32Array(image.data.buffer);
     for (let y = 0; y < side; y++) {
-      for (let x = 0; x < side; x++) pixels[y * side + x] = word(marked(pattern, x, y, unit) ? mark : base);
+      for (let x = 0; x < side; x++) pixels[y * side + x] = word(MARKED[pattern](x, y, unit) ? mark : base);
     }
     context.putImageData(image, 0, 0);
     return context.createPattern(canvas, "repeat");
   };
 
-  lib.pixelOf = (brush, x, y, unit) => (brush.pattern && marked(brush.pattern, x, y, unit) ? brush.mark : brush.base);
+  lib.pixelOf = (brush, x, y, unit) => (brush.pattern && MARKED[brush.pattern](x, y, unit) ? brush.mark : brush.base);
 
   /* A small square of a category for legend and details. */
   lib.swatch = (brush, unit) => {

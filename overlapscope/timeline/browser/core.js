@@ -73,7 +73,7 @@
     setPalette(palette) {
       this.palette = palette;
       this.overview = null;
-      this.brushes = lib.brushes(palette, this.model.categories, window.devicePixelRatio || 1);
+      this.brushes = lib.brushes(palette, this.model, window.devicePixelRatio || 1);
       for (const [name, color] of Object.entries(this.brushes.css)) {
         for (const part of [this.element, this.panel]) part.style.setProperty(`--tl-${name}`, color);
       }
@@ -86,7 +86,10 @@
 
     measure() {
       if (!this.element.isConnected) return;
-      this.rows = lib.layRows(this.model, this.folded);
+      const { fill, bare } = this.options;
+      // Viewport units are resolved to pixels.
+      const most = fill || bare ? parseFloat(window.getComputedStyle(this.stage).maxHeight) : 0;
+      this.rows = lib.layRows(this.model, this.folded, { room: most - lib.TOP - 1, bare });
       const content = lib.TOP + this.rows.height + 1;
       this.stage.style.height = `${content}px`;
       const width = this.stage.clientWidth;

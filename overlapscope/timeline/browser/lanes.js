@@ -6,7 +6,7 @@
   const lib = (window.overlapscope = window.overlapscope || {});
   const INSET = 2;
   const SMALLEST_OP = 2;
-  const SMALLEST_LABEL = 22;
+  const SMALLEST_LABEL = 14;
   const FRAMED = 8;
   const EDGE = "rgba(0,0,0,0.24)";
 
@@ -164,7 +164,7 @@
     const from = Math.max(0, left) + 3 * unit;
     const room = Math.min(width, right) - 3 * unit - from;
     if (room < SMALLEST_LABEL * unit) return;
-    const shown = lib.fitText(context, text, room);
+    const shown = lib.fitLabel(context, text, room);
     if (!shown) return;
     const wide = Math.min(room, context.measureText(shown).width);
     const middle = box.top + box.height / 2;

@@ -68,21 +68,77 @@
     return cause ? `${text}: ${cause}` : text;
   };
 
+  /* The text without its parts between angle brackets; without an end to one, the text. */
+  const withoutTemplates = (text) => {
+    let depth = 0;
+    let kept = "";
+    for (const letter of text) {
+      if (letter === "<") depth += 1;
+      if (!depth) kept += letter;
+      if (letter === ">") depth -= 1;
+      if (depth < 0) return text;
+    }
+    return depth ? text : kept;
+  };
+
+  /* An op's name without what many share: the word of a step, namespaces, template arguments, parameters and what a
+     kernel returns. Angle brackets of Python (`<module>`, `<lambda>`) have a space or nothing before them. */
+  const shortName = (name) => {
+    const step = /^ProfilerStep(#\d+)$/.exec(name);
+    if (step) return step[1];
+    // All kernels of CUTLASS have this name; which it is, the first argument says.
+    const told = name.replace(/\bKernel2?<([\w:]+)[^]*/, "$1");
+    const plain = /[\w>)]</.test(told) ? withoutTemplates(told) : told;
+    const short = plain
+      .replaceAll("(anonymous namespace)::", "")
+      .replace(/^void /, "")
+      .replace(/(?:[A-Za-z_]\w*::)+(?=\w)/g, "")
+      .replace(/^evaluate_function: /, "")
+      .replace(/(\w)\([^()]*\)$/, "$1");
+    return short.trim() || name;
+  };
+
+  /* The labels of an op, the most telling first: its short name, then that without its beginning (`idle: dispatch`) or
+     its remark (`Memcpy HtoD (Pageable -> Device)`). */
+  lib.labelsOf = (name) => {
+    let found = labels.get(name);
+    if (!found) {
+      if (labels.size > MOST_KEPT) labels.clear();
+      const short = shortName(name);
+      const [, rest = ""] = short.split(": ");
+      found = [...new Set([short, rest, short.replace(/ \([^()]*\)$/, "")])].filter(Boolean);
+      labels.set(name, found);
+    }
+    return found;
+  };
+
+  const LEAST_SHORTENED = 12; // letters; fewer of a long name tell nothing
+  const MOST_KEPT = 20000;
+  const labels = new Map();
   const widths = new Map();
 
-  /* The text, with its middle left out if it is wider than `width` in the canvas' font; "" if nothing fits. */
-  lib.fitText = (context, text, width) => {
-    let whole = widths.get(context.font + text);
-    if (whole === undefined) {
-      if (widths.size > 20000) widths.clear();
-      whole = context.measureText(text).width;
-      widths.set(context.font + text, whole);
+  const widthOf = (context, text) => {
+    let width = widths.get(context.font + text);
+    if (width === undefined) {
+      if (widths.size > MOST_KEPT) widths.clear();
+      width = context.measureText(text).width;
+      widths.set(context.font + text, width);
     }
+    return width;
+  };
+
+  /* The first of an op's labels that fits, or a shortened one. */
+  lib.fitLabel = (context, name, width) => {
+    const ways = lib.labelsOf(name);
+    return ways.find((label) => widthOf(context, label) <= width) || lib.fitText(context, ways.at(-1) || "", width);
+  };
+
+  /* The text, with its middle left out if it is wider than `width` in the canvas' font; "" if too little would remain. */
+  lib.fitText = (context, text, width) => {
+    const whole = widthOf(context, text);
     if (whole <= width) return text;
     const count = Math.floor((width / whole) * text.length) - 1;
-    if (count < 3) return "";
-    // Of a few letters, the first tell most.
-    if (count < 9) return `${text.slice(0, count)}…`;
+    if (count < LEAST_SHORTENED) return "";
     const head = Math.ceil((count * 2) / 3);
     return `${text.slice(0, head)}…${text.slice(text.length - (count - head))}`;
   };

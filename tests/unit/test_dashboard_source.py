@@ -1,0 +1,87 @@
+"""Lines of code that a trace names: shown from the very file that it names, or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from overlapscope.dashboard.source import is_private, line_of
+
+CODE = """import time
+
+def step(batch):
+    # A comment at the margin of nothing.
+    for item in batch:
+        time.sleep(item)
+
+    def inner():
+        return 1
+
+step([1])
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Return a trace that is younger than the code beside it."""
+    (tmp_path / "train.py").write_text(CODE)
+    os.utime(tmp_path / "train.py", (1_000, 1_000))
+    path = tmp_path / "trace.json"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "code"),
+    [
+        (6, "step", "time.sleep(item)"),
+        (6, "Model.step", "time.sleep(item)"),
+        (9, "step.<locals>.inner", "return 1"),
+        (11, "<module>", "step([1])"),
+        (6, "load", ""),
+        (6, "<module>", ""),
+        (0, "step", ""),
+        (99, "step", ""),
+    ],
+)
+def test_a_line_is_shown_if_it_is_in_the_function_that_the_trace_names(
+    trace: Path, line: int, function: str, code: str
+) -> None:
+    assert line_of(str(trace.with_name("train.py")), line, function, trace) == code
+
+
+def test_a_file_that_changed_after_the_recording_is_not_shown(trace: Path) -> None:
+    os.utime(trace, (500, 500))
+    assert line_of(str(trace.with_name("train.py")), 6, "step", trace) == ""
+
+
+def test_nothing_but_a_regular_small_file_of_python_is_read(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trace.parent
+    os.mkfifo(folder / "pipe.py")
+    (folder / "secret.txt").write_text(CODE)
+    (folder / "large.py").write_text(CODE + "#" * (1 << 20))
+    (folder / "folder.py").mkdir()
+    for name in ("secret.txt", "large.py", "folder.py", "missing.py", "pipe.py"):
+        path = folder / name
+        if path.exists():
+            os.utime(path, (1_000, 1_000))
+        assert line_of(str(path), 6, "step", trace) == "", name
+    monkeypatch.chdir(folder)
+    assert line_of("train.py", 6, "step", trace) == ""
+    assert line_of("/dev/zero\0.py", 6, "step", trace) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "base", "private"),
+    [
+        ("127.0.0.1", "/", True),
+        ("localhost", "/", True),
+        ("0.0.0.0", "/", False),
+        ("gpu-box", "/", False),
+        ("127.0.0.1", "/tools/overlapscope/", False),
+    ],
+)
+def test_code_is_shown_to_the_user_of_this_machine_alone(host: str, base: str, private: bool) -> None:
+    assert is_private(host, base) is private
