@@ -90,7 +90,7 @@ def interval(figure: FigureChange, unit: Unit) -> str:
     """Return `-2.1 to -1.9`; empty if unknown."""
     if figure.low is None or figure.high is None:
         return ""
-    return f"{signed(figure.unit, figure.low, unit)} to {signed(figure.unit, figure.high, unit)}"
+    return words.ends(signed(figure.unit, figure.low, unit), signed(figure.unit, figure.high, unit))
 
 
 def pair(figure: FigureChange, unit: Unit) -> str:
@@ -183,7 +183,7 @@ def standing(diff: Diff) -> tuple[str, Tone]:
 
 def doubt_words(doubt: Doubt) -> tuple[str, str]:
     """Return what differs, and what can still be compared."""
-    return clean(doubt.detail, 1000), f"Still comparable: {clean(doubt.holds, 1000)}"
+    return clean(doubt.detail, 1000), f"Still valid: {clean(doubt.holds, 1000)}"
 
 
 def device_title(diff: Diff, device: DeviceDiff) -> str:
