@@ -377,7 +377,8 @@ def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
     if device.alone is None or not section.may_be_slowed:
         return ""
     interval = between(device.alone.low_ns, device.alone.high_ns).replace(" to ", " and ")
-    return f"Recording slows the host. Alone, {what} takes between {interval}; `overlapscope run` measures it."
+    without = f"Without the profiler {what} takes between {interval}"
+    return f"Recording slows the host. {without}; `overlapscope run` measures it."
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------
