@@ -377,8 +377,9 @@ def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
     if device.alone is None or not section.may_be_slowed:
         return ""
     interval = between(device.alone.low_ns, device.alone.high_ns).replace(" to ", " and ")
-    without = f"Without the profiler {what} takes between {interval}"
-    return f"Recording slows the host. {without}; `overlapscope run` measures it."
+    can_run = section.trace.environment.recorder == "kineto"
+    remedy = "`overlapscope run` measures it" if can_run else "if you know it, pass it as `--plain-step`"
+    return f"Recording slows the host. Without the profiler {what} takes between {interval}; {remedy}."
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------
