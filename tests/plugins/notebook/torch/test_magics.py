@@ -34,7 +34,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
     made.run_line_magic("load_ext", "overlapscope")
     yield made
     atexit.unregister(made.atexit_operations)
-    made.atexit_operations()
+    made.atexit_operations()  # type: ignore[no-untyped-call]
     InteractiveShell.clear_instance()
 
 
