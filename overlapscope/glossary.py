@@ -52,7 +52,7 @@ _OTHER_SPELLINGS: Final = {
 }
 """Terms by their short forms in narrow tables and their names in JSON, in their plain spelling."""
 _HEADING: Final = re.compile(
-    r"^(?:\+/-|copy:|comm:|memory:|idle:) | a step(?= \w+$)|(?: by cause|,? (?:ns|us|ms|s|%)(?:: \w+)?)$"
+    r"^(?:\+/-|copy:|comm:|memory:|idle:) | a step(?= \w+$)|(?: by (?:cause|kernel)|,? (?:ns|us|ms|s|%)(?:: \w+)?)$"
 )
 """Parts of a heading besides the word, such as the unit."""
 
