@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from overlapscope.analysis.results import Beside, Device
-from overlapscope.compare.difference import ComputeChange, ComputePart, FigureChange, Pace, PartOfCompute, SlowedChange
+from overlapscope.compare.difference import (
+    ComputeChange,
+    ComputePart,
+    FigureChange,
+    KernelPace,
+    PartOfCompute,
+    SlowedChange,
+)
 from overlapscope.compare.groups import Steps, kernel_tables, matched_kernels
 from overlapscope.compare.noise import GPU_SHARE, Pair
 
@@ -68,7 +75,7 @@ def _part(part: PartOfCompute, named: dict[str, float]) -> ComputePart:
     )
 
 
-def _pace(paces: Sequence[tuple[float, float]]) -> Pace | None:
+def _pace(paces: Sequence[tuple[float, float]]) -> KernelPace | None:
     """Return by which ratio calls of all kernels became longer; None if not by the same, or by hardly any."""
     if len(paces) < _LEAST_KERNELS:
         return None
@@ -78,7 +85,7 @@ def _pace(paces: Sequence[tuple[float, float]]) -> Pace | None:
     near = np.abs(ratios / middle - 1) <= _SAME_PACE
     if abs(middle - 1) <= _SAME_PACE or weights[near].sum() < _MOST * weights.sum():
         return None
-    return Pace(ratio=middle, low=float(ratios[near].min()), high=float(ratios[near].max()))
+    return KernelPace(ratio=middle, low=float(ratios[near].min()), high=float(ratios[near].max()))
 
 
 def _slowed(before: Device, after: Device, pair: Pair) -> Iterator[SlowedChange]:

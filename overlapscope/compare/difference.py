@@ -136,7 +136,7 @@ class ComputePart(msgspec.Struct, frozen=True, kw_only=True):
     """Its kernels by the name after, or before if they are gone, with the change of each; the largest first."""
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class KernelPace(msgspec.Struct, frozen=True, kw_only=True):
     """Ratio by which calls of nearly all kernels became longer, as at another clock of the GPU."""
 
     ratio: float
@@ -160,7 +160,7 @@ class ComputeChange(msgspec.Struct, frozen=True, kw_only=True):
     """The change of the bucket `compute`, to which the parts add up."""
     parts: tuple[ComputePart, ...] = ()
     """Parts, the largest first."""
-    pace: Pace | None = None
+    pace: KernelPace | None = None
     slowed: tuple[SlowedChange, ...] = ()
 
 
