@@ -1,4 +1,4 @@
-"""Why compute takes longer or shorter: its change by what became of kernels, and what else the recordings show."""
+"""Reasons for a change of compute time: kernels that are new, gone or changed, contention, and a common ratio."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class OpChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PartOfCompute = Literal["new", "gone", "replaced", "calls", "length", "side-by-side"]
-"""What became of kernels: they are new or gone, others run for the same op, or they run more or fewer times, or longer
-or shorter each time. `side-by-side` is how much more or less of their time they run beside each other."""
+"""Parts of a change of compute time: kernels that are new or gone, others that run for the same op, more or fewer calls,
+longer or shorter calls, and the time in which several kernels run at once."""
 
 
 class ComputePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +146,7 @@ class KernelPace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """How much more other work slows the kernels beside it (`NetOverlap`), as an interval without zero."""
+    """Change of the time by which other work slows the kernels beside it (`NetOverlap`): an interval without zero."""
 
     beside: Beside
     low_ns: int
@@ -154,7 +154,7 @@ class SlowedChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComputeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Why compute takes longer or shorter."""
+    """Reasons for a change of compute time."""
 
     change_ns: int
     """The change of the bucket `compute`, to which the parts add up."""

@@ -387,7 +387,7 @@ def _kernels(compute: ComputeChange | None) -> str:
 
 
 def compute_notes(compute: ComputeChange, unit: Unit) -> str:
-    """Return what else the recordings show about the length of kernels, in sentences."""
+    """Return sentences on contention and on a common ratio of all kernels; empty without either."""
     notes = []
     for each in compute.slowed:
         least, most = sorted((abs(each.low_ns), abs(each.high_ns)))

@@ -71,7 +71,7 @@ class OverlapscopeMagics(Magics):
 
 
 def _run(shell: InteractiveShell, code: str) -> object:
-    """Run code as a cell does, and return the value of its last expression. What it raises is the caller's."""
+    """Run code as a cell does, and return the value of its last expression. Exceptions of the code pass."""
     __tracebackhide__ = True
     source: str = shell.transform_cell(code)  # type: ignore[no-untyped-call]
     name = shell.compile.cache(source, raw_code=code)
