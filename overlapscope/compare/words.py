@@ -382,8 +382,9 @@ def _kernels(compute: ComputeChange | None) -> str:
     if 2 * abs(most.change_ns) <= abs(compute.change_ns):
         return ""
     kernel, ns = next(iter(most.kernels.items()), ("", 0))
-    of = f" of {clean(short_kernel(kernel), _KERNEL_LIMIT)}" if 2 * abs(ns) > abs(most.change_ns) else ""
-    return f" ({compute_part(most)}{of})"
+    of = " of " if most.part in ("calls", "length") else ", mostly "
+    named = f"{of}{clean(short_kernel(kernel), _KERNEL_LIMIT)}" if 2 * abs(ns) > abs(most.change_ns) else ""
+    return f" ({compute_part(most)}{named})"
 
 
 def compute_notes(compute: ComputeChange, unit: Unit) -> str:
