@@ -123,8 +123,8 @@ class OpChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PartOfCompute = Literal["new", "gone", "replaced", "calls", "length", "side-by-side"]
-"""Parts of a change of compute time: kernels that are new or gone, others that run for the same op, more or fewer calls,
-longer or shorter calls, and the time in which several kernels run at once."""
+"""Parts of a change of compute time: kernels that are new or gone, others that run for the same op, more or fewer
+calls, longer or shorter calls, and the time in which several kernels run at once."""
 
 
 class ComputePart(msgspec.Struct, frozen=True, kw_only=True):
