@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import starmap
@@ -42,10 +43,18 @@ _BLAMED_BUCKETS: Final = {"compute": "kernels"}
 _OTHER_SPELLINGS: Final = {
     "efficiency": "overlap-efficiency",
     "exposed-other": "memset/d2d/p2p",
+    "beside-it": "beside",
+    "stall": "host-stall",
+    "stall-cost": "host-stall",
+    "eff.": "overlap-efficiency",
     "bubble": "pipeline-bubble",
     "load": "load-of-experts",
 }
 """Terms by their short forms in narrow tables and their names in JSON, in their plain spelling."""
+_HEADING: Final = re.compile(
+    r"^(?:\+/-|copy:|comm:|memory:|idle:) | a step(?= \w+$)|(?: by (?:cause|kernel)|,? (?:ns|us|ms|s|%)(?:: \w+)?)$"
+)
+"""Parts of a heading besides the word, such as the unit."""
 
 
 class GlossaryEntry(Struct, frozen=True):
@@ -62,8 +71,7 @@ class GlossaryEntry(Struct, frozen=True):
 
 def explain(word: str) -> Document:
     """Return all meanings of a word. Raise UsageError if no report uses it."""
-    entry_word = _OTHER_SPELLINGS.get(_plain(word), _plain(word))
-    matches = [entry for entry in entries() if _plain(entry.word) == entry_word]
+    matches = _entries_of(word) or _entries_of(_HEADING.sub("", word).replace("exp. ", "exposed "))
     if not matches:
         hint = did_you_mean(_plain(word), {_plain(entry.word) for entry in entries()})
         unknown = f"no report uses the word {word!r}{hint};"
@@ -75,6 +83,15 @@ def explain(word: str) -> Document:
     for entry in matches:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
     return Document(word, tuple(blocks))
+
+
+def _entries_of(word: str) -> list[GlossaryEntry]:
+    """Return the meanings of a word, or of the singular that it is the plural of."""
+    plain = _plain(word)
+    single = plain.removesuffix("s")
+    spellings = {_OTHER_SPELLINGS.get(plain, plain), _OTHER_SPELLINGS.get(single, single)}
+    found = [entry for entry in entries() if _plain(entry.word) in spellings]
+    return [entry for entry in found if _plain(entry.word) == plain] or found
 
 
 def listing() -> Document:

@@ -71,4 +71,5 @@ def _requirement(extra: str, origin: dict[str, Any]) -> str:
         return shlex.quote(f"overlapscope[{extra}] @ {vcs['vcs']}+{url}@{vcs['commit_id']}")
     elif url:
         return shlex.quote(f"overlapscope[{extra}] @ {url}")
-    return shlex.quote(f"overlapscope[{extra}]")
+    # Nothing is published yet, so the user has a checkout.
+    return f"-e {shlex.quote(f'.[{extra}]')}"

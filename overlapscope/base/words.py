@@ -36,7 +36,7 @@ class Unit:
         if ns is None:
             return NOTHING
         if self.hides(ns):
-            return f"< {self.least}"
+            return f"< {self.least}" if ns > 0 else f"> -{self.least}"
         return f"{ns / self.ns:,.{self.decimals}f}" if ns else "0"
 
     def text(self, ns: int | None) -> str:
@@ -87,9 +87,15 @@ def part_of(part: int, whole: int) -> str:
     return f"nearly all {duration(whole)}" if number == unit.number(whole) else f"{number} of {duration(whole)}"
 
 
+def ends(low: str, high: str) -> str:
+    """Return `15.8 to 17.1`; the text alone if both ends look the same."""
+    return low if low == high else f"{low} to {high}"
+
+
 def between(low_ns: int, high_ns: int) -> str:
     """Return `15.8 to 17.1 ms`, with the unit and the decimals of the upper end."""
-    return f"{_three_digits(high_ns).number(low_ns)} to {duration(high_ns)}"
+    unit = _three_digits(high_ns)
+    return f"{ends(unit.number(low_ns), unit.number(high_ns))} {unit.name}"
 
 
 def saved_between(low_ns: int, value_ns: int, high_ns: int) -> str:

@@ -13,6 +13,7 @@ from overlapscope.base.output import tell
 from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
+    FORMATS,
     add_analysis,
     add_format,
     add_output,
@@ -21,7 +22,7 @@ from overlapscope.commands._options import (
     less_common,
     size_limit,
 )
-from overlapscope.commands._output import check_output, present
+from overlapscope.commands._output import check_output, present, write
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class AnalyzeCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_traces(parser)
-        add_format(parser)
+        add_format(parser, (*FORMATS, "speedscope"))
         add_output(parser)
         parser.add_argument("--device", type=int, metavar="N", help="only this device")
         scope = parser.add_mutually_exclusive_group()
@@ -79,6 +80,11 @@ class AnalyzeCommand:
             )
         with _activity(count) as now:
             traces, unread = _read(args, found.files, now)
+            if args.format == "speedscope":
+                from overlapscope.export import speedscope
+
+                write(speedscope.render(traces), args.output, force=args.force)
+                return DONE
             analyses, scope = _analyze(args, traces, now)
             from msgspec.structs import replace
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 from overlapscope.base.output import tell
+from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_reading, less_common, parse_size, whole_number
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
 from overlapscope.dashboard.pages import with_data
+
+_MOST_RECENT = 20
+"""Maximum number of recordings to open that nobody has named."""
+
+
+def recent(directory: Path) -> list[Path]:
+    """Return the latest recordings of `overlapscope run` and of torch.profiler in a directory, the newest first."""
+    found = (path for ending in ("json", "json.gz") for path in directory.glob(f"*.trace.{ending}") if path.is_file())
+    return sorted(found, key=lambda path: (-path.stat().st_mtime_ns, path.name))[:_MOST_RECENT]
 
 
 class DashboardCommand:
@@ -19,7 +30,8 @@ class DashboardCommand:
     A TRACE is a file (.json.gz, trace_view.json, .sqlite, .xplane.pb), a glob
     pattern, a directory to choose traces from (also from its subdirectories),
     or a report that `overlapscope ranks --format json` wrote. More traces can
-    be dropped onto the page. Ctrl-C stops the server.
+    be dropped onto the page. Without any, the latest recordings in this
+    directory are opened. Ctrl-C stops the server.
 
     Only this machine can reach the server, unless --host says otherwise. Each
     request needs the token in the printed address: a new token each time, or
@@ -62,8 +74,12 @@ class DashboardCommand:
         from overlapscope.reading.files import input_path
 
         base = args.base_path.strip("/")
+        chosen = {page: choice for page in with_data() if (choice := getattr(args, page)) is not None}
+        traces = [input_path(trace) for trace in args.traces] or ([] if chosen else recent(Path()))
+        if traces and not args.traces:
+            tell(f"No trace was named; these are the latest recordings here: {listed(traces, 3)}.")
         server, url = launch(
-            [input_path(trace) for trace in args.traces],
+            traces,
             host=args.host,
             port=args.port,
             base=f"/{base}/" if base else "/",
@@ -71,7 +87,7 @@ class DashboardCommand:
             cache=args.cache,
             upload_bytes=args.max_upload,
             compare=args.compare,
-            chosen={page: choice for page in with_data() if (choice := getattr(args, page)) is not None},
+            chosen=chosen,
         )
         tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:

@@ -13,6 +13,7 @@ from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.steps import whole
 from overlapscope.catalog.causes import IdleCause
+from overlapscope.compare.compute import compare_compute
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
 from overlapscope.compare.figures import compare, occurrences
@@ -141,6 +142,7 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         spans_ns=pair.spans_ns,
         reliable=alike and not lost & CAUSES,
     )
+    compute = compare_compute(*devices, steps, pair, figures.bucket("compute"))
     return DeviceDiff(
         rank=before.trace.rank if after.trace.rank is None else after.trace.rank,
         device=after.device.device,
@@ -157,7 +159,8 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         findings=findings,
         kernels=compare_kernels(*devices, steps, pair),
         ops=compare_ops(*devices, steps, pair),
-        verdict=of_device(basis, figures, findings) if pair.reliable else of_lost(lost & FIGURES),
+        compute=compute,
+        verdict=of_device(basis, figures, findings, compute) if pair.reliable else of_lost(lost & FIGURES),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import CopyDirection, Environment, Trust
+from overlapscope.analysis.results import Beside, CopyDirection, Environment, Trust
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.rules.finding import Finding
@@ -66,6 +66,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[FigureChange, ...]
     overlap: tuple[FigureChange, ...]
 
+    def bucket(self, name: str) -> FigureChange:
+        """Return the bucket of that name."""
+        return next(bucket for bucket in self.buckets if bucket.name == name)
+
 
 class CopyChange(msgspec.Struct, frozen=True, kw_only=True):
     """Copies with the same direction and memory kinds, on the main stream or on side streams."""
@@ -118,6 +122,48 @@ class OpChange(msgspec.Struct, frozen=True, kw_only=True):
     time: FigureChange
 
 
+PartOfCompute = Literal["new", "gone", "replaced", "calls", "length", "side-by-side"]
+"""Parts of a change of compute time: kernels that are new or gone, others that run for the same op, more or fewer
+calls, longer or shorter calls, and the time in which several kernels run at once."""
+
+
+class ComputePart(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of the change of compute time."""
+
+    part: PartOfCompute
+    change_ns: int
+    kernels: dict[str, int] = {}
+    """Its kernels by the name after, or before if they are gone, with the change of each; the largest first."""
+
+
+class KernelPace(msgspec.Struct, frozen=True, kw_only=True):
+    """Ratio by which calls of nearly all kernels became longer, as at another clock of the GPU."""
+
+    ratio: float
+    """Median over the kernels' time."""
+    low: float
+    high: float
+
+
+class SlowedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Change of the time by which other work slows the kernels beside it (`NetOverlap`): an interval without zero."""
+
+    beside: Beside
+    low_ns: int
+    high_ns: int
+
+
+class ComputeChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Reasons for a change of compute time."""
+
+    change_ns: int
+    """The change of the bucket `compute`, to which the parts add up."""
+    parts: tuple[ComputePart, ...] = ()
+    """Parts, the largest first."""
+    pace: KernelPace | None = None
+    slowed: tuple[SlowedChange, ...] = ()
+
+
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     """A finding before and after. Costs are upper bounds."""
 
@@ -164,6 +210,7 @@ class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels that changed, the largest change of time first."""
     ops: tuple[OpChange, ...]
     """Ops that changed, the largest change of time first."""
+    compute: ComputeChange
     verdict: str
     """The result in a sentence."""
 

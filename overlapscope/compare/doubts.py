@@ -193,7 +193,7 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
                 yield Doubt(
                     id="profiler",
                     detail=detail,
-                    holds="Corrected figures of the host, but not causes that one side did not record.",
+                    holds="All figures, corrected for the profiler, but not causes that one side did not record.",
                 )
         return
     plain = [is_plain(fingerprint(of_program(report))) for report in recorded]
@@ -228,9 +228,9 @@ def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
             id="few-steps",
             detail=f"Only {plural(few, 'step')} can be compared; {FEWEST} are needed to measure how much steps vary.",
             holds=(
-                "Means. A change counts as more than noise only if every step of one side differs from every "
+                "Means per step. A change counts as more than noise only if every step of one side differs from every "
                 "step of the other."
             )
             if few > 1
-            else "Means. Noise is unknown.",
+            else "Means per step. Noise is unknown.",
         )

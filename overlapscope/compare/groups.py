@@ -220,7 +220,7 @@ _KernelKey = tuple[str, str | None]
 _Tables = dict[_KernelKey, F64]
 
 
-class _Match(Struct, frozen=True):
+class Match(Struct, frozen=True):
     """A kernel with its names `before` and `after`; None on a side without it."""
 
     op: str | None
@@ -234,7 +234,7 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
     Kernels are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
     by op only, since another version of a library may have other names.
     """
-    matches = _matched_kernels(_kernel_tables(before, steps[0]), _kernel_tables(after, steps[1]), pair)
+    matches = matched_kernels(kernel_tables(before, steps[0]), kernel_tables(after, steps[1]), pair)
     kernels = []
     for match, changed in changes(matches, _kernel_rows, pair):
         renamed = match.before is not None and match.after is not None and match.before != match.after
@@ -257,7 +257,7 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
 
     Kernels that another op or a graph launches after the change are left out.
     """
-    tables = _kernel_tables(before, steps[0]), _kernel_tables(after, steps[1])
+    tables = kernel_tables(before, steps[0]), kernel_tables(after, steps[1])
     moved, alike = _moved(*tables), tables[0].keys() & tables[1].keys()
     first, second = (
         summed(
@@ -279,20 +279,25 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
     )
 
 
-def _kernel_tables(device: Device, steps: Steps) -> _Tables:
-    """Return count and time of each kernel, without kernels that ran in none of the compared steps."""
+def kernel_tables(device: Device, steps: Steps, *, comm: bool = True) -> _Tables:
+    """Return count and time of each kernel, without kernels that ran in none of the compared steps.
+
+    Kernels of communication are included unless `comm` is false.
+    """
     return summed(
         (
             (group.kernel, group.op),
             table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns), steps),
         )
         for group in device.kernels
+        if comm or not group.comm
     )
 
 
-def _matched_kernels(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, F64, F64]]:
+def matched_kernels(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[Match, F64, F64]]:
+    """Return the kernels of both sides, matched as `compare_kernels` says, with their count and time in each step."""
     alike = before.keys() & after.keys()
-    matches = [(_Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
+    matches = [(Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
     gone, new = _without(before, alike), _without(after, alike)
 
     # By name only, over all ops that launch the kernel.
@@ -300,21 +305,21 @@ def _matched_kernels(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[
     moved = _moved(before, after)
     for name in sorted(moved):
         ops = {op for kernel, op in new if kernel == name}
-        match = _Match(ops.pop() if len(ops) == 1 else None, name, name)
+        match = Match(ops.pop() if len(ops) == 1 else None, name, name)
         matches.append((match, old_names[name], new_names[name]))
     gone, new = (_without(side, {key for key in side if key[0] in moved}) for side in (gone, new))
 
     # By op only.
     renamed = _renamed(gone, new)
     matches += [
-        (_Match(old[1], old[0], renamed_to[0]), gone[old], new[renamed_to]) for old, renamed_to in renamed.items()
+        (Match(old[1], old[0], renamed_to[0]), gone[old], new[renamed_to]) for old, renamed_to in renamed.items()
     ]
     gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
 
     for (kernel, op), values_before, values_after in both(gone, new, pair):
         is_gone = (kernel, op) in gone
         matches.append(
-            (_Match(op, kernel if is_gone else None, None if is_gone else kernel), values_before, values_after)
+            (Match(op, kernel if is_gone else None, None if is_gone else kernel), values_before, values_after)
         )
     return matches
 

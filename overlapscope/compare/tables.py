@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import Unit, clean, plural
+from overlapscope.base.words import Unit, clean, listed, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.measures import of_group
 from overlapscope.compare.difference import (
@@ -31,6 +31,8 @@ from overlapscope.compare.words import (
     MARKS,
     Good,
     basis,
+    compute_notes,
+    compute_part,
     device_title,
     finding_standing,
     interval,
@@ -63,6 +65,8 @@ _FINDING_TONES: Final[dict[str, Tone]] = {
     "gone (bad)": "poor",
 }
 _NAME_LIMIT = 200
+_KERNELS = 3
+"""Maximum number of kernels that are named in a cell."""
 _MORE = "-v lists all"
 _GOOD: Final[Mapping[str, Good]] = {
     measure.label: "more" if measure.more_is_better else "less"
@@ -92,11 +96,7 @@ def _change_cells(change: FigureChange, unit: Unit) -> tuple[str, ...]:
 
 
 def _lost_cells(figures: Figures, unit: Unit) -> tuple[str, ...]:
-    return tuple(signed("ns", _bucket(figures, name).change, unit) for name in _LOST)
-
-
-def _bucket(figures: Figures, name: str) -> FigureChange:
-    return next(bucket for bucket in figures.buckets if bucket.name == name)
+    return tuple(signed("ns", figures.bucket(name).change, unit) for name in _LOST)
 
 
 # -- Both sides -----------------------------------------------------------------------------------
@@ -248,12 +248,14 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
     }
     tables = []
     for name, by_cause in buckets.items():
-        whole = _bucket(figures, name)
+        whole = figures.bucket(name)
         if any(map(worth_showing, (whole, *by_cause))) or (verbose and _exists(whole)):
             existing = sorted(filter(_exists, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
             lines = [*(_Line(cause.name, cause, "less") for cause in existing), _Line("total", whole, "less")]
             title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
+    if device.compute.parts and (verbose or worth_showing(figures.bucket("compute"))):
+        tables.append(_compute(device, verbose))
     return tables
 
 
@@ -278,7 +280,7 @@ def phases(device: DeviceDiff) -> Table:
 
 def _busy(figures: Figures) -> FigureChange:
     """Return the time of a step in which the GPU worked. No interval is known for its change."""
-    span, idle = figures.span, _bucket(figures, "idle")
+    span, idle = figures.span, figures.bucket("idle")
     before, after = (
         (whole or 0) - (part or 0) for whole, part in ((span.before, idle.before), (span.after, idle.after))
     )
@@ -287,6 +289,21 @@ def _busy(figures: Figures) -> FigureChange:
 
 def _most(change: FigureChange) -> float:
     return max(change.before or 0, change.after or 0)
+
+
+def _compute(device: DeviceDiff, verbose: bool) -> Table:
+    """Return the change of compute by what became of kernels, with the names of those that changed most."""
+    unit = _unit(device)
+    lines = []
+    for part in device.compute.parts:
+        named = [
+            f"{clean(kernel if verbose else short_kernel(kernel), _NAME_LIMIT)} {signed('ns', ns, unit)}"
+            for kernel, ns in part.kernels.items()
+        ]
+        lines.append((compute_part(part), signed("ns", part.change_ns, unit), listed(named, _KERNELS)))
+    lines.append(("total", signed("ns", device.compute.change_ns, unit), ""))
+    columns = (words("compute by kernel", heads=True), Column(f"change {unit.name}"), prose("kernels"))
+    return Table("Why compute changed", columns, rows(lines), compute_notes(device.compute, unit), total=True)
 
 
 def details(device: DeviceDiff, *, verbose: bool) -> list[Table]:

@@ -10,12 +10,24 @@ from pathlib import PurePath
 from typing import Literal
 
 from overlapscope.base import words
-from overlapscope.base.words import NOTHING, Unit, clean, percent, plural, unit_for
-from overlapscope.compare.difference import Basis, DeviceDiff, Diff, Doubt, FigureChange, Figures, FindingChange, Side
+from overlapscope.base.words import NOTHING, Unit, between, clean, percent, plural, unit_for
+from overlapscope.compare.difference import (
+    Basis,
+    ComputeChange,
+    ComputePart,
+    DeviceDiff,
+    Diff,
+    Doubt,
+    FigureChange,
+    Figures,
+    FindingChange,
+    Side,
+)
 from overlapscope.compare.difference import Unit as Measure
 from overlapscope.compare.noise import GPU_SHARE
 from overlapscope.documents.table import Cell, Tone
 from overlapscope.trace.lost import FIGURES, Part, part_words
+from overlapscope.trace.op_names import short_kernel
 
 Good = Literal["less", "more"]
 """Direction in which a figure improves."""
@@ -90,7 +102,7 @@ def interval(figure: FigureChange, unit: Unit) -> str:
     """Return `-2.1 to -1.9`; empty if unknown."""
     if figure.low is None or figure.high is None:
         return ""
-    return f"{signed(figure.unit, figure.low, unit)} to {signed(figure.unit, figure.high, unit)}"
+    return words.ends(signed(figure.unit, figure.low, unit), signed(figure.unit, figure.high, unit))
 
 
 def pair(figure: FigureChange, unit: Unit) -> str:
@@ -183,7 +195,7 @@ def standing(diff: Diff) -> tuple[str, Tone]:
 
 def doubt_words(doubt: Doubt) -> tuple[str, str]:
     """Return what differs, and what can still be compared."""
-    return clean(doubt.detail, 1000), f"Still comparable: {clean(doubt.holds, 1000)}"
+    return clean(doubt.detail, 1000), f"Still valid: {clean(doubt.holds, 1000)}"
 
 
 def device_title(diff: Diff, device: DeviceDiff) -> str:
@@ -236,19 +248,21 @@ def trust(side: Side) -> str:
 # -- Sentences ---------------------------------------------------------------------------------------
 
 _MOST_REASONS = 2
+_KERNEL_LIMIT = 40
+"""Maximum length of a kernel's name in a sentence."""
 _MOST_FINDINGS = 3
-_NAMED = {"exposed comm": "of communication running alone", "compute": "compute"}
-"""Buckets in a sentence."""
 
 
-def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange]) -> str:
+def of_device(
+    basis: Basis, figures: Figures, findings: Sequence[FindingChange], compute: ComputeChange | None = None
+) -> str:
     """Return the change of a step in a sentence.
 
     Example: `Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-memory gone.`
     """
     span = figures.span
     unit = unit_for(round(max(span.before or 0, span.after or 0)))
-    parts = [*_reasons(figures, unit), *_findings(findings)]
+    parts = [*_reasons(figures, compute, unit), *_findings(findings)]
     return f"{_span(basis, span, unit)}{': ' if parts else ''}{', '.join(parts)}."
 
 
@@ -288,7 +302,7 @@ def _span(basis: Basis, span: FigureChange, unit: Unit) -> str:
     return f"{name} {much} {faster[change > 0]}{sure} ({both})"
 
 
-def _reasons(figures: Figures, unit: Unit) -> list[str]:
+def _reasons(figures: Figures, compute: ComputeChange | None, unit: Unit) -> list[str]:
     """Return the largest changes: of copies by direction, of idle time by cause, and of other buckets.
 
     If none of them changed, return those of hidden copies and of single causes of idle time.
@@ -305,7 +319,10 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     reasons.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} run at once"))
     idle = buckets["idle"]
     reasons.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
-    reasons += [(buckets[name], f"{_more(buckets[name], unit)} {what}") for name, what in _NAMED.items()]
+    reasons += [
+        (buckets["exposed comm"], f"{_more(buckets['exposed comm'], unit)} of communication running alone"),
+        (buckets["compute"], f"{_more(buckets['compute'], unit)} compute{_kernels(compute)}"),
+    ]
     hidden = overlap["hidden copy"]
     alone = [(cause, f"{_more(cause, unit)} idle time from {cause.name}") for cause in figures.idle_by_cause]
     alone.append((hidden, f"{_more(hidden, unit)} copy time hidden"))
@@ -338,6 +355,52 @@ def _cause(whole: FigureChange, causes: Sequence[FigureChange]) -> str:
     sure = [cause for cause in causes if cause.beyond_noise is not False]
     most = max(sure, key=lambda cause: sign * (cause.change or 0), default=None)
     return f" ({most.name})" if most and 2 * sign * (most.change or 0) > abs(whole.change or 0) else ""
+
+
+def compute_part(part: ComputePart) -> str:
+    """Return what became of kernels, such as `longer calls`."""
+    more = part.change_ns > 0
+    match part.part:
+        case "new":
+            return "new kernels"
+        case "gone":
+            return "kernels gone"
+        case "replaced":
+            return "other kernels for the same ops"
+        case "calls":
+            return "more calls" if more else "fewer calls"
+        case "length":
+            return "longer calls" if more else "shorter calls"
+    return "fewer kernels side by side" if more else "more kernels side by side"
+
+
+def _kernels(compute: ComputeChange | None) -> str:
+    """Return the part of more than half of the change of compute, in parentheses, with the kernel of most of it."""
+    if compute is None or not compute.parts:
+        return ""
+    most = max(compute.parts, key=lambda part: part.change_ns if compute.change_ns > 0 else -part.change_ns)
+    if 2 * abs(most.change_ns) <= abs(compute.change_ns):
+        return ""
+    kernel, ns = next(iter(most.kernels.items()), ("", 0))
+    of = " of " if most.part in ("calls", "length") else ", mostly "
+    named = f"{of}{clean(short_kernel(kernel), _KERNEL_LIMIT)}" if 2 * abs(ns) > abs(most.change_ns) else ""
+    return f" ({compute_part(most)}{named})"
+
+
+def compute_notes(compute: ComputeChange, unit: Unit) -> str:
+    """Return sentences on contention and on a common ratio of all kernels; empty without either."""
+    notes = []
+    for each in compute.slowed:
+        least, most = sorted((abs(each.low_ns), abs(each.high_ns)))
+        more = "more" if each.low_ns > 0 else "less"
+        notes.append(f"Kernels beside {each.beside} are slowed by {between(least, most)} {more} than before.")
+    if compute.pace is not None:
+        ratio, low, high = (100 * (value - 1) for value in (compute.pace.ratio, compute.pace.low, compute.pace.high))
+        notes.append(
+            f"Calls of nearly all kernels changed alike, by {ratio:+.1f}% ({low:+.1f} to {high:+.1f}%), as at another "
+            "clock of the GPU, which recordings don't state."
+        )
+    return " ".join(notes)
 
 
 def _counts(change: FigureChange, span: FigureChange) -> bool:

@@ -24,7 +24,7 @@ from overlapscope.dashboard.context import PageContext, UrlState, moved, parse
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened, WhatIfRequest
 from overlapscope.errors import OverlapscopeError
-from overlapscope.export import annotated
+from overlapscope.export import annotated, speedscope
 from overlapscope.render import html
 from overlapscope.report.page import Page
 from overlapscope.timeline import Lanes
@@ -42,17 +42,23 @@ class Refused(Exception):
 
 
 def register(server: flask.Flask, library: Library, base: str) -> None:
-    """Register the routes. The first three wait for the trace, and require only the trace and an instant's times.
+    """Register the routes. The first four wait for the trace, and require only the trace and an instant's times.
 
     - `GET /api/export.html?trace=ID&of=PROGRAM&device=N&from=NS&to=NS`: the view as a self-contained file
     - `GET /api/annotated?trace=ID`: the annotated copy of the trace, always of its recording
+    - `GET /api/speedscope?trace=ID`: its sampled stacks
     - `GET /api/at?trace=ID&of=PROGRAM&start=NS&end=NS`: redirects to the timeline around a window of the recording
     - `GET /api/timeline/NAME?trace=ID&...`: answers of `_TIMELINE` from the plain program's timeline if the trace has
       one, with `of=recorded` from the recording's, with `predicted=["pin",...]&device=N` from the timeline predicted
       for these interventions. Invalid parameters are answered with 400, unknown things with 404, unfinished
       computations with 503.
     """
-    views: dict[str, _View] = {"export.html": _send_report, "annotated": _send_annotated, "at": _lead}
+    views: dict[str, _View] = {
+        "export.html": _send_report,
+        "annotated": _send_annotated,
+        "speedscope": _send_stacks,
+        "at": _lead,
+    }
     for name, view in views.items():
         server.add_url_rule(f"/api/{name}", name.partition(".")[0], functools.partial(_answer, library, base, view))
     for name, answer in _TIMELINE.items():
@@ -111,6 +117,13 @@ def _send_annotated(context: PageContext) -> flask.typing.ResponseReturnValue:
     first = next(blocks)
     response = flask.Response(itertools.chain([first], blocks), mimetype="application/gzip")
     response.headers.set("Content-Disposition", "attachment", filename=_file_name(recording.id, "annotated.json.gz"))
+    return response
+
+
+def _send_stacks(context: PageContext) -> flask.typing.ResponseReturnValue:
+    recording = context.loaded
+    response = flask.Response(speedscope.render([recording.analysis.trace]), mimetype="application/json")
+    response.headers.set("Content-Disposition", "attachment", filename=_file_name(recording.id, "speedscope.json"))
     return response
 
 

@@ -205,7 +205,7 @@ def show(context: PageContext, loaded: int) -> Any:
         devices,
         {} if len(devices) > 1 else _HIDDEN,
         {} if switched else _HIDDEN,
-        _exports(url) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
+        _exports(context) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
         {"trace": url.trace, "device": device, "program": url.of or _PLAIN, "page": url.page},
     )
 
@@ -356,15 +356,18 @@ def _devices(context: PageContext) -> tuple[list[dict[str, str]], str | None]:
     return choices, str(shown.device) if shown else None
 
 
-def _exports(url: UrlState) -> list[Component]:
-    """Return links to files. `assets/address.js` adds the visible span."""
-    query = url.href().partition("?")[2]
+def _exports(context: PageContext) -> list[Component]:
+    """Return links to files. `assets/address.js` adds the visible span, `assets/perfetto.js` opens Perfetto's page."""
+    query = context.url.href().partition("?")[2]
     files = {
         "html": ("export.html", "This report as one HTML file"),
         "annotated": ("annotated", "The recording with causes, for Perfetto"),
+        "perfetto": ("annotated", "Open it in Perfetto (ui.perfetto.dev) ↗"),
     }
+    if context.loaded.analysis.trace.host_activity is not None:
+        files["speedscope"] = ("speedscope", "The flame graph, for speedscope")
     return [
-        dmc.MenuItem(label, href=f"{url.base}api/{route}?{query}", id=f"export-{name}", refresh=True)
+        dmc.MenuItem(label, href=f"{context.url.base}api/{route}?{query}", id=f"export-{name}", refresh=True)
         for name, (route, label) in files.items()
     ]
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from overlapscope.base.words import Unit, capital, clean, listed, number_runs, percent, plural, unit_for
+from overlapscope.base.words import Unit, capital, clean, ends, listed, number_runs, percent, plural, unit_for
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.catalog.names import in_words_of
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
@@ -284,7 +284,7 @@ def _communication(report: RanksReport) -> Iterator[str]:
     if shares is None or not shares.max:
         return
     low, high = percent(shares.min), percent(shares.max)
-    between = low if low == high else f"{low} to {high}"
+    between = ends(low, high)
     if shares.ranks < _FEW or low == high:
         yield f"Exposed communication takes {between} of the time.{_causes(report)}"
     else:

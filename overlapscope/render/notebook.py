@@ -27,6 +27,8 @@ from overlapscope.report.verdict import judge
 WIDTH, LINES = 100, 30
 """Size of the text in a notebook, in characters and lines."""
 _LONGEST = 300
+_SAME_BEGINNING = 60
+"""Number of characters by which a text that begins with the verdict is recognized."""
 
 
 def sentence(result: Shown) -> str:
@@ -40,7 +42,8 @@ def screen(result: Shown) -> str:
     verdict, document = _verdict_and_document(result)
     text = terminal.render(brief(document()), width=WIDTH)
     # A check's outcome is at the end of its document, so the verdict goes first.
-    lines = [] if " ".join(text.split()).startswith(" ".join(verdict.split())) else [clean(verdict), ""]
+    begins = (" ".join(words.split())[:_SAME_BEGINNING] for words in (text, verdict))
+    lines = [] if len({*begins}) == 1 else [clean(verdict), ""]
     lines += text.splitlines()
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... and {plural(len(lines) - LINES + 1, 'line')} more on the command line."]

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
+from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.base.grouping import distinct, first_of_each
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import bandwidth as rate_text
@@ -61,6 +62,13 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
     alone = np.bincount(group[np.setdiff1d(chosen, first)], minlength=len(count))
     stands_for[first] = (count - alone)[group[first]]
     return Drawn(sized[chosen], stands_for[chosen], len(sized))
+
+
+def link_note(copies: EachCopy) -> str:
+    """Return what the copies show about the speed of the link, in a sentence."""
+    if any(peak_gb_per_s(copies, direction) is not None for direction in (Kind.H2D, Kind.D2H)):
+        return "A dashed line is the best rate of pinned memory in this recording, not that of the link's data sheet."
+    return f"No copy of pinned memory is large enough ({size_text(LARGE_BYTES)}) to show how fast the link is."
 
 
 def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Bool:

@@ -19,7 +19,7 @@ from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
-from overlapscope.base.words import Unit, clean, plural, unit_for
+from overlapscope.base.words import Unit, clean, ends, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.measures import Measure, of_group
@@ -289,7 +289,7 @@ def _bounds(unit: Unit, low_ns: int | None, high_ns: int | None) -> str:
     """Return an interval in the unit, such as `0.55 to 0.91 ms`."""
     if low_ns is None or high_ns is None:
         return "unknown"
-    return f"{unit.number(low_ns)} to {unit.number(high_ns)} {unit.name}"
+    return f"{ends(unit.number(low_ns), unit.number(high_ns))} {unit.name}"
 
 
 # -- Steps and ranges ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import PhaseFigures, copies_matter
 from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_by_cause, missing_ns
 from overlapscope.analysis.steps import LONG, Spread
-from overlapscope.base.words import NOTHING, between, capital, clean, duration, listed, plural, share, size
+from overlapscope.base.words import NOTHING, between, capital, clean, duration, ends, listed, plural, share, size
 from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import OwnPeriod
@@ -228,7 +228,7 @@ def requests_words(figures: PhaseFigures) -> str:
     least, most = figures.fewest_requests, figures.most_requests
     if least is None or most is None:
         return ""
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return ends(f"{least:,}", f"{most:,}")
 
 
 def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Device | None = None) -> str:
@@ -279,6 +279,7 @@ def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Devic
     sentences.append("" if device is None else _outside_sentence(device))
     if device is not None and (device.outside is None or isinstance(trace.period, OwnPeriod)):
         sentences.append(_unjudged_sentence(device))
+    sentences.append("" if device is None else none_whole(device))
     if device is not None and average is not None and device.steps:
         last = device.steps[-1]
         alike = phase_in(last.name) == (average.phase or None)
@@ -290,6 +291,15 @@ def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Devic
                 f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
             )
     return " ".join(filter(None, sentences))
+
+
+def none_whole(device: Device) -> str:
+    """Return that steps were recorded but none as a whole, in a sentence; empty otherwise."""
+    if device.per_step is not None or not device.steps:
+        return ""
+    count = len(device.steps)
+    which = f"{clean(device.steps[0].name, 60)} was not" if count == 1 else f"None of the {count:,} steps was"
+    return f"{which} recorded as a whole, so figures are of all that was recorded."
 
 
 def _unjudged_sentence(device: Device) -> str:

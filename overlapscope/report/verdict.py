@@ -361,8 +361,8 @@ def _frame_sentence(plain: Plain, what: str, is_plain: bool, doubt: str = "", wh
     longer = _longer_sentence(plain)
     if is_plain:
         recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}{doubt}"
-        return f"This is the program without the profiler, where {what} takes {length}; {recorded}.{longer}"
-    return f"This is the recording. Without the profiler {what} takes {length}.{why}{longer}"
+        return f"Figures are of the program without the profiler: {what} takes {length}; {recorded}.{longer}"
+    return f"Figures are of the recording. Without the profiler {what} takes {length}.{why}{longer}"
 
 
 def _longer_sentence(plain: Plain) -> str:
@@ -382,7 +382,9 @@ def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
     if device.alone is None or not section.may_be_slowed:
         return ""
     interval = between(device.alone.low_ns, device.alone.high_ns).replace(" to ", " and ")
-    return f"Recording slows the host. Alone, {what} takes between {interval}; `overlapscope run` measures it."
+    can_run = section.trace.environment.recorder == "kineto"
+    remedy = "`overlapscope run` measures it" if can_run else "if you know it, pass it as `--plain-step`"
+    return f"Recording slows the host. Without the profiler {what} takes between {interval}; {remedy}."
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------
@@ -403,7 +405,7 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     elif level == "good" and step_ns - section.host_parts.get("ops", 0) >= least_ns:
         level = "fair"
     remedy = host_view.remedy(section, use, least_ns)
-    plain = "This is the recording; a step without the profiler was not timed." if use.by_steps else ""
+    plain = "Figures are of the recording; steps without the profiler were not timed." if use.by_steps else ""
     if use.plain is not None:
         plain = _frame_sentence(use.plain, "a step", not section.page.recorded)
     return Verdict(

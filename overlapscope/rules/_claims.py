@@ -144,8 +144,8 @@ class ClaimedPieces(Columns, frozen=True):
         """Return the exposed copies with the given cause."""
         return self.take((self.copy >= 0) & (self.cause == COPY_RANK[cause]))
 
-    def places(self, trace: Trace) -> tuple[Place, ...]:
-        """Return the places in the program, costliest first."""
+    def places(self, trace: Trace, elsewhere: I64) -> tuple[Place, ...]:
+        """Return the places in the program, costliest first. Calls `elsewhere` are in no count."""
         # Look-ups in order of time are faster.
         rows = np.sort(np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP])
         placed = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
@@ -164,11 +164,13 @@ class ClaimedPieces(Columns, frozen=True):
             in_words = CallSite(op_words(site.op), call, site.line)
             rows_by_site.setdefault(in_words, []).append(alike)
         length_ns = parts.length_ns
-        places = [_place(trace, parts, length_ns, where, groups) for groups in rows_by_site.values()]
+        places = [_place(trace, parts, length_ns, where, groups, elsewhere) for groups in rows_by_site.values()]
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
 
 
-def _place(trace: Trace, parts: ClaimedPieces, length_ns: I64, where: Sites, groups: list[I64]) -> Place:
+def _place(
+    trace: Trace, parts: ClaimedPieces, length_ns: I64, where: Sites, groups: list[I64], elsewhere: I64
+) -> Place:
     """Return the place of rows of pieces, in groups of the same names. Its names are those that took most time."""
 
     def time_ns(rows: I64) -> int:
@@ -183,7 +185,7 @@ def _place(trace: Trace, parts: ClaimedPieces, length_ns: I64, where: Sites, gro
         names = trace.runtime_calls.name_id[call]
         site = site._replace(call=trace.names[int(np.argmax(np.bincount(names, weights=length_ns[called])))])
     if parts.blames_call[rows].all() and len(called):
-        count = len(distinct(call))
+        count = max(1, len(distinct(call[~among(call, elsewhere)])))
     else:
         count = _gaps(parts.gap[rows]) or len(rows)
     return Place(Where(op=site.op, call=site.call, line=site.line), time_ns(rows), count)
@@ -238,6 +240,8 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
     """Rows of `Timeline.ops` of tiny copies in the windows; empty if there are fewer than `MANY`."""
     blocking: I64
     """Rows of `Timeline.ops` of copies of pinned memory that the host waited for at once."""
+    copies: I64
+    """Rows of `Timeline.ops` of the copies that run in the windows."""
 
     @property
     def trace(self) -> Trace:
@@ -272,6 +276,19 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
         """Return the bytes of an average step, in words; without steps, all bytes."""
         return size(round(count / max(1, self.steps)))
 
+    def places(self, pieces: ClaimedPieces) -> tuple[Place, ...]:
+        """Return the places of pieces in the program, costliest first."""
+        # The call of a step's first copy may begin in the step before, on the device's clock.
+        launch = self.device.timeline.ops.launch
+        launched = launch[self.device.timeline.ops.is_copy]
+        return pieces.places(self.trace, launched[~among(launched, launch[self.copies])])
+
+    def copies_of(self, pieces: ClaimedPieces) -> I64:
+        """Return the copies that are exposed in pieces, or that a call launched which pieces blame."""
+        launch = self.device.timeline.ops.launch[self.copies]
+        blamed = among(launch, pieces.call[pieces.blames_call]) & (launch >= 0)
+        return self.copies[blamed | among(self.copies, pieces.copies)]
+
     def of(self, rule: str) -> ClaimedPieces:
         """Return the pieces of a rule."""
         return self.pieces.take(self.pieces.rule == _NUMBER[rule])
@@ -294,7 +311,8 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     trace, timeline = analysis.trace, device.timeline
     windows, per_step = judged_windows(device), device.result.per_step
     waits = _find_copy_waits(trace, timeline)
-    tiny = _tiny_copies(trace, timeline, windows)
+    copies = _copies_in(timeline, windows)
+    tiny = _tiny_copies(trace, timeline, copies)
     claims = (_claim_copies, _claim_idle)
     pieces = ClaimedPieces.joined(
         [_claim_other(trace, device, windows), *(claim(trace, device, windows, waits, tiny) for claim in claims)]
@@ -314,10 +332,11 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
         figures["overlap"] if per_step is None else per_step.overlap,
         tiny,
         np.flatnonzero(waits.copy),
+        copies,
     )
 
 
-def copies_in(timeline: Timeline, windows: Intervals) -> I64:
+def _copies_in(timeline: Timeline, windows: Intervals) -> I64:
     """Return the rows of the copies that run at any moment of the windows."""
     ops = timeline.ops
     rows = np.flatnonzero(ops.is_copy)
@@ -374,10 +393,9 @@ def _find_copy_waits(trace: Trace, timeline: Timeline) -> _CopyWaits:
     return _CopyWaits(pinned, pageable, mask_of(owner[pinned], len(ops)))
 
 
-def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
+def _tiny_copies(trace: Trace, timeline: Timeline, copies: I64) -> I64:
     ops, calls = timeline.ops, trace.runtime_calls
-    rows = copies_in(timeline, windows)
-    rows = rows[(ops.bytes[rows] >= 0) & (ops.bytes[rows] < TINY_BYTES)]
+    rows = copies[(ops.bytes[copies] >= 0) & (ops.bytes[copies] < TINY_BYTES)]
     if len(rows) < MANY:
         return rows[:0]
     # Single values that are read are a matter of synchronization, whatever their size.

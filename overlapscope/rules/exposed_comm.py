@@ -101,7 +101,7 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
     why = listed(f"{claims.time(ns)} {each}" for each, ns in causes[:3])
     blamed = pieces.take(pieces.cause == order[0])
     calls = claims.trace.runtime_calls
-    places = ClaimedPieces.filled(
+    blamed_pieces = ClaimedPieces.filled(
         start_ns=blamed.start_ns,
         end_ns=blamed.end_ns,
         rule=-1,
@@ -112,7 +112,8 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
         thread=pick(calls.thread, blamed.call),
         blames_call=True,
         gap=-1,
-    ).places(claims.trace)
+    )
+    places = claims.places(blamed_pieces)
     cases = advice_by_case("exposed-comm")
     meaning, advice = EXPOSED_COMM[cause].words.evidence, cases.get(cause, cases["general"])
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
@@ -162,7 +163,7 @@ def _beginnings(claims: Claims, comm: CommOps) -> str:
     if len(used.op):
         median_ns = quantile(lead_ns(ops, used), 0.5)
         lead = f" The median one ended {duration(median_ns)} before the first compute that waits for it."
-    return f" It began {began}.{lead}"
+    return f" {'Per step, it' if claims.steps else 'It'} began {began}.{lead}"
 
 
 def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:

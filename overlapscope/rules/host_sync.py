@@ -62,7 +62,7 @@ def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> st
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    places = pieces.places(claims.trace)
+    places = claims.places(pieces)
     where = places[0].where if places else None
     return Draft(
         title=f"{_waits(claims, pieces, where)}, which costs {claims.time_a_step(pieces.time_ns)}",

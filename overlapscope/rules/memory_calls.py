@@ -17,11 +17,11 @@ from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 def _draft_allocation(claims: Claims, pieces: ClaimedPieces) -> Draft:
     calls = claims.trace.runtime_calls
     behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
-    counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
+    counts = listed([f"{claims.times(count, 'call')} of {name(call)}" for call, count in behind.most_common(4)])
     return Draft(
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the driver allocates or frees memory",
         detail="The host was inside a memory call of the driver and could not launch: "
-        f"{counts or 'the calls are not recorded'}.",
+        f"{f'{counts}{claims.a_step}' if counts else 'the calls are not recorded'}.",
         advice=advice_by_case("allocation")["fix"],
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Intervals, covered, cut, intersect
 from overlapscope.base.words import listed, share
-from overlapscope.rules._claims import Claims, copies_in, streams_of
+from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, streams
 from overlapscope.trace.model import Kind
@@ -28,7 +28,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     if not claims.matters(rest.time_ns) or both >= AT_ONCE * min(upload, download):
         return
     timeline = claims.device.timeline
-    rows = copies_in(timeline, claims.windows)
+    rows = claims.copies
     kinds = timeline.ops.kind[rows]
     turns = int((kinds[1:] != kinds[:-1]).sum())
     starts, ends = _periods(claims.windows, claims.device.steps.start_ns)
@@ -47,7 +47,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     else:
         reason = f"They use different streams ({listed(up)} and {listed(down)}), so events or the host keep them apart."
     at_once = f"both at once for {claims.time(both)}" if both else "never both at once"
-    places = rest.places(claims.trace)
+    places = claims.places(rest)
     yield Draft(
         title=f"Uploads and downloads take turns: up to {claims.time_a_step(cost)} "
         f"({share(cost, claims.judged_ns)}) could overlap",

@@ -23,7 +23,7 @@ _DOWNLOADS = (
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
-    copies = pieces.copies
+    copies = claims.copies_of(pieces)
     if not len(copies) and len(staging(claims.trace)):
         return _staged_by_xla(claims, pieces)
     moved = int(ops.bytes[copies].clip(min=0).sum())

@@ -97,7 +97,7 @@ def on_claimed(rule: str, draft: Callable[[Claims, ClaimedPieces], Draft]) -> Ch
 
 def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
     """Complete a draft with facts on its pieces: their share of the time, their places, and the longest one."""
-    places = pieces.places(claims.trace)
+    places = claims.places(pieces)
     return replace(
         draft,
         title=f"{draft.title} ({share(pieces.time_ns, claims.judged_ns)}){draft.remark}",

@@ -12,7 +12,7 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64, Bool, covered, cut
 from overlapscope.base.words import share
-from overlapscope.rules._claims import Claims, copies_in
+from overlapscope.rules._claims import Claims
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.lost import ENGINES
@@ -34,7 +34,7 @@ BESIDE = 0.1
 def _check(claims: Claims) -> Iterator[Draft]:
     timeline = claims.device.timeline
     ops = timeline.ops
-    for kind, slow, excess_ns, best in _slow_copies(timeline, copies_in(timeline, claims.windows)):
+    for kind, slow, excess_ns, best in _slow_copies(timeline, claims.copies):
         row, start, end = cut(ops.start_ns[slow], ops.end_ns[slow], claims.windows)
         exposed = np.zeros(len(slow), np.int64)
         np.add.at(exposed, row, covered(timeline.exposed_copy, start, end))

@@ -295,6 +295,27 @@ def test_the_annotated_copy_is_a_trace_with_the_same_report(page: Page, dashboar
     assert copied == original
 
 
+PERFETTO = """<script>addEventListener("message", ({ data, source }) => {
+  if (data === "PING") source.postMessage("PONG", "*");
+  else window.got = { title: data.perfetto.title, first: [...new Uint8Array(data.perfetto.buffer, 0, 2)] };
+});</script>"""
+
+
+def test_the_recording_opens_in_perfettos_page(page: Page, dashboard: Served, watch: Watch) -> None:
+    watch.expect("request to elsewhere: https://ui.perfetto.dev/$")
+    page.context.route(
+        "https://ui.perfetto.dev/**", lambda asked: asked.fulfill(body=PERFETTO, content_type="text/html")
+    )
+    visit(page, dashboard, trace="known_causes/host_sync_stacks")
+    page.locator(".shell-export").click()
+    with page.expect_popup() as opened:
+        page.locator("#export-perfetto").click()
+    got = opened.value.wait_for_function("window.got").json_value()
+    assert got == {"title": "known_causes/host_sync_stacks", "first": [0x1F, 0x8B]}
+    opened.value.close()
+    page.context.unroute("https://ui.perfetto.dev/**")
+
+
 # -- through a proxy
 
 

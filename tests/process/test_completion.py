@@ -32,7 +32,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("", sorted(commands())),
         ("ana", ["analyze"]),
         ("analyze --fo", ["--force", "--format"]),
-        ("analyze --format ", ["html", "json", "markdown", "text"]),
+        ("analyze --format ", ["html", "json", "markdown", "speedscope", "text"]),
         ("analyze tra", ["trace.json", "traces"]),
         ("diff trace.json tra", ["trace.json", "traces"]),
         ("check --baseline tra", ["trace.json", "traces"]),

@@ -7,6 +7,8 @@ from typing import Literal
 from overlapscope.analysis.results import Check, Environment, Trust
 from overlapscope.compare.difference import (
     Basis,
+    ComputeChange,
+    ComputePart,
     CopyChange,
     DeviceDiff,
     Diff,
@@ -169,6 +171,7 @@ def device(
             ),
         ),
         kernels=kernels or (kernel(names, MS, 2 * MS, op=names, was=f"{names} once"),),
+        compute=ComputeChange(change_ns=MS, parts=(ComputePart(part="new", change_ns=MS, kernels={names: MS}),)),
         ops=(
             OpChange(op=names, standing="slower", count=change(4, 4, unit="count", noise=0), time=change(MS, 2 * MS)),
         ),

@@ -15,6 +15,9 @@ from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import KernelGroup
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
+from overlapscope.report.model import build
+from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace
 from tests.unit.test_sums import gpu_ops, host_events, running, steps, waits
@@ -158,6 +161,16 @@ def test_a_step_that_began_in_the_lead_in_is_partial(ahead: int) -> None:
     (device,) = analyze_trace(make_trace([lead_in, *launched], annotations=notes)).result.devices
     partial = [step.name for step in device.steps if step.partial]
     assert partial == ([f"ProfilerStep#{ahead}"] if ahead else [])
+
+
+def test_a_report_says_why_figures_are_of_no_step_although_steps_are_marked() -> None:
+    ops = [Op(Kind.COMM, 0, 130, correlation=1, stream=13), Op(Kind.COMPUTE, 100, 150, launch=(80, 90))]
+    analysis = analyze_trace(make_trace(ops, annotations=[Host("ProfilerStep#118", 70, 160)]))
+    [section] = Page(build([analysis])).sections()
+    assert section.steps == 0
+    assert judge(section).steps == (
+        "ProfilerStep#118 was not recorded as a whole, so figures are of all that was recorded."
+    )
 
 
 @pytest.mark.parametrize("missing", ["per_step", "exposed_comm_by_cause"])

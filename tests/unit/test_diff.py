@@ -232,7 +232,7 @@ def test_what_varies_as_much_among_the_steps_is_noise() -> None:
     even = [(600, 0, 0)] * 12
     (device,) = diff(reported(even), reported([(620, 0, 0)] * 12)).devices
     assert device.figures.span.beyond_noise is True
-    assert device.verdict == "Step 3.3% slower (601.0 to 621.0 us): 20.0 us more compute."
+    assert device.verdict == "Step 3.3% slower (601.0 to 621.0 us): 20.0 us more compute (longer calls of gemm)."
 
 
 def test_a_change_below_the_floor_is_noise_however_even_the_steps() -> None:

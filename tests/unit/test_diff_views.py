@@ -257,7 +257,7 @@ def test_characters_that_the_encoding_lacks_are_replaced(encoding: str) -> None:
 
 def test_doubts_say_what_still_holds() -> None:
     for shown in (as_text(sample(), width=120), as_comment(sample())):
-        assert "Warnings" in shown and "Still comparable: Counts hold" in shown
+        assert "Warnings" in shown and "Still valid: Counts hold" in shown
 
 
 # -- markdown -------------------------------------------------------------------------------------

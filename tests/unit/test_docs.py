@@ -253,6 +253,11 @@ def test_configurations_are_understood(block: CodeBlock, place: Path) -> None:
     assert main(["check", "trace.json.gz", "--config", name, "--baseline", "baseline.json"]) in (0, 1, 3)
 
 
+def test_one_page_says_how_to_install_overlapscope() -> None:
+    own = re.compile(r"pip\s+install\s+(?:-e\s+)?'?(?:overlapscope|\.\[)")
+    assert {page.name for page in TAUGHT if own.search(page.read_text())} == {"install.md"}
+
+
 def test_extras_that_pages_install_are_there() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     asked = {

@@ -13,6 +13,7 @@ from overlapscope.analysis.each_copy import issuers, list_copies, peak_gb_per_s
 from overlapscope.analysis.pieces import NO_CAUSE
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.reading import load
+from overlapscope.report.copy_chart import link_note
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace
 from tests.unit.test_sums import CALLS, gpu_ops, host_events, steps, waits
@@ -76,6 +77,14 @@ def test_the_peak_is_of_large_copies_of_pinned_memory_in_one_direction() -> None
     copies = list_copies(device)
     assert peak_gb_per_s(copies, Kind.H2D) == 50
     assert peak_gb_per_s(copies, Kind.D2H) is None
+
+
+def test_small_copies_of_pinned_memory_are_not_taken_for_none() -> None:
+    ops = [Op(Kind.H2D, 0, 10, size=800), Op(Kind.H2D, 20, 30, size=800)]
+    (device,) = analyze_trace(make_trace(ops)).devices
+    assert link_note(list_copies(device)) == (
+        "No copy of pinned memory is large enough (1.05 MB) to show how fast the link is."
+    )
 
 
 def test_a_copy_is_led_back_to_its_op_and_call() -> None:

@@ -36,10 +36,10 @@ CHECKOUT = ROOT.as_uri()
 @pytest.mark.parametrize(
     ("origin", "line"),
     [
-        (None, "pip install 'overlapscope[record]'"),
+        (None, "pip install -e '.[record]'"),
         ({"url": CHECKOUT, "dir_info": {"editable": True}}, f"pip install -e '{ROOT}[record]'"),
         ({"url": CHECKOUT, "dir_info": {}}, f"pip install '{ROOT}[record]'"),
-        ({"url": "file:///no/such/place", "dir_info": {}}, "pip install 'overlapscope[record]'"),
+        ({"url": "file:///no/such/place", "dir_info": {}}, "pip install -e '.[record]'"),
         (
             {"url": "https://host/it.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
             "pip install 'overlapscope[record] @ git+https://host/it.git@abc'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,52 @@ from overlapscope import glossary
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UsageError
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import terminal
+from tests.support.helpers import TRACES, various
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.md"))
 WORDS_OF_ROWS = {"h2d, d2h, both at once", "p2p, exposed", "engines busy, ideal", "a plain step"}
 """Rows that are named by several words, each of which is known."""
+TITLES = re.compile(
+    r"where (?:the time|a step) goes.*|the whole window, as recorded|overlap|overlap and engines|kernels|ops.*"
+    r"|copies \(stream\)|recorded step|steps? .*|outermost op"
+)
+"""Headings that are the titles of tables."""
+EVERYDAY = {
+    *("", "%", "ms", "us", "after", "before", "best", "between", "budget", "change", "change %", "check", "device"),
+    *(
+        "detail",
+        "drain",
+        "fastest",
+        "figure",
+        "for",
+        "function",
+        "GPU",
+        "group",
+        "groups",
+        "in",
+        "kernel",
+        "least",
+        "limit",
+    ),
+    *("max", "median", "min", "most", "ms a step", "not judged", "now", "of", "of idle", "on", "option", "other"),
+    *(
+        "passed on",
+        "predicted",
+        "ranks",
+        "receives",
+        "recorded with",
+        "rows",
+        "sends",
+        "slowest",
+        "source",
+        "status",
+        "steady",
+    ),
+    *("steps", "thread", "trace", "value", "waits: warm-up", "what it does", "what was found", "where", "% saved"),
+}
+"""Headings in their everyday sense."""
 
 
 def explanation(word: str) -> str:
@@ -39,8 +81,18 @@ def test_every_word_that_the_json_report_chooses_from_is_explained(word: str) ->
     assert explanation(word)
 
 
+def _headings(report: str) -> Iterator[str]:
+    """Yield the headings of the columns of a report, without titles of tables and everyday words."""
+    lines = report.replace("\\", "").splitlines()
+    for line, below in pairwise(lines):
+        if re.fullmatch(r"\|[ :|-]+\|", below):
+            headings = {re.sub(r",? (?:ms|us|%)$", "", cell.strip()) for cell in line.strip("|").split(" | ")}
+            yield from (each for each in headings - EVERYDAY if not TITLES.fullmatch(each))
+
+
 def _printed(report: str) -> Iterator[str]:
-    """Yield the words of ours in a report: checks, causes, buckets, figures and rules."""
+    """Yield the words of ours in a report: headings, checks, causes, buckets, figures and rules."""
+    yield from _headings(report)
     for line in report.replace("\\", "").splitlines():
         if heading := re.match(r"### \d+\. ([a-z-]+) \((\w+)\)", line):
             yield from heading.groups()
@@ -57,6 +109,50 @@ def test_every_word_of_a_report_is_explained(golden: Path) -> None:
     ranges = {"forward", "backward", "optimizer", "input", "rank0", "rank1"}
     for word in {*_printed(golden.read_text())} - WORDS_OF_ROWS - ranges:
         assert explanation(word)
+
+
+PAGEABLE, PREFETCHED = (str(SAMPLES / f"training_{name}.json.gz") for name in ("naive", "prefetched"))
+HOST = TRACES.parent / "tests" / "host_samples.trace.json.gz"
+REPORTS = (
+    *(
+        ("analyze", str(recording))
+        for recording in [*various(), TRACES.parent / "tests" / "host_samples.trace.json.gz"]
+    ),
+    ("diff", PAGEABLE, PREFETCHED),
+    ("diff", str(SAMPLES / "ddp/rank0.trace.json.gz"), PAGEABLE),
+    ("whatif", PAGEABLE, "--best"),
+    ("check", PAGEABLE),
+    ("ranks", str(SAMPLES / "ddp")),
+)
+
+
+@pytest.mark.parametrize("command", REPORTS, ids=lambda command: "-".join(Path(part).stem for part in command))
+def test_every_heading_of_a_report_is_explained(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Dask would start processes.
+    monkeypatch.setattr("overlapscope.ranks.engine.has_dask", lambda: False)
+    main([*command, "--format", "markdown", "-v"])
+    headings = {*_headings(capsys.readouterr().out)}
+    for word in headings:
+        assert explanation(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "sense"),
+    [
+        ("stall", "A blocking call of the host"),
+        ("stall cost", "A blocking call of the host"),
+        ("exposed", "no kernel ran"),
+        ("exp. comm", "communication ran and no other kernel beside it"),
+        ("hidden", "during which kernels ran"),
+        ("plain", "The program without the profiler"),
+        ("exposed, us", "no kernel ran"),
+        ("copy: late-issue", "(cause of exposed copies)"),
+    ],
+)
+def test_a_heading_is_explained_as_it_is_printed(word: str, sense: str) -> None:
+    assert sense in explanation(word)
 
 
 def test_a_cause_leads_to_its_rule_its_interventions_and_its_metrics() -> None:

@@ -164,7 +164,7 @@ def test_a_step_time_that_the_user_passes_is_that_of_the_report(recording: Path)
     [section] = Page(report).sections()
     assert section.host_step_ns == sum(section.host_parts.values()) == 12_345_678
     assert judge(section).plain.startswith(
-        "This is the program without the profiler, where a step takes 12.3 ms (as given); in the recording"
+        "Figures are of the program without the profiler: a step takes 12.3 ms (as given); in the recording"
     )
     assert section.trace.sampled is None or section.trace.sampled.step_ns == 12_345_678
 

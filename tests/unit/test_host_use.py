@@ -206,7 +206,7 @@ def test_the_step_without_the_profiler_is_said(tmp_path: Path, capsys: pytest.Ca
     output = " ".join(capsys.readouterr().out.split())
     assert "A step takes 10.5 ms: 40.0% in ops, 40.0% elsewhere, such as in Python and 20.0% loading data." in output
     assert (
-        "This is the program without the profiler, where a step takes 10.5 ms (measured, 8.0 to 14.8 ms); in the "
+        "Figures are of the program without the profiler: a step takes 10.5 ms (measured, 8.0 to 14.8 ms); in the "
         "recording a step takes 10.0 ms. The 8 judged steps of the recording take 10.0 ms each."
     ) in output
 

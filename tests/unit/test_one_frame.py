@@ -103,7 +103,10 @@ def test_nothing_rests_on_a_step_that_is_not_known(recording: Path) -> None:
         assert sentence in verdict.plain
         assert bool(sentence) == section.may_be_slowed
         if sentence:
-            assert sentence.startswith("Recording slows the host. Alone, ") and duration(alone.high_ns) in sentence
+            assert (
+                sentence.startswith("Recording slows the host. Without the profiler ")
+                and duration(alone.high_ns) in sentence
+            )
         if verdict.level == "unknown":
             assert re.search("; how much of (that|the idle time) is the profiler's is not known", verdict.lead)
 

@@ -179,7 +179,7 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = trace_of(STACKS)
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
-    for given, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
+    for given, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "corrected")):
         sides = [report(trace, ns, replayed=False) for trace, ns in zip((without, stacks), given, strict=True)]
         difference = ov.diff(*sides)
         assert difference.of == of
@@ -309,7 +309,7 @@ def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pyte
     page = capsys.readouterr().out
     assert "Launch-bound: in each step of 2.00 ms, the GPU is idle for 1.73 ms" in page
     assert (
-        "This is the program without the profiler, where a step takes 2.00 ms (as given); "
+        "Figures are of the program without the profiler: a step takes 2.00 ms (as given); "
         "in the recording a step takes 2.85 ms." in page
     )
     assert main(["analyze", str(LAUNCHES), "--plain-step", "2ms", "--format", "markdown", "-v"]) == 0
@@ -317,4 +317,4 @@ def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pyte
     assert main(["analyze", str(LAUNCHES), "--format", "markdown"]) == 0
     page = capsys.readouterr().out
     assert "Launch-bound: in each step of 2.85 ms, the GPU is idle for 2.58 ms" in page
-    assert "Recording slows the host. Alone, a step takes between 0.72 and 2.85 ms; \\`overlapscope run\\`" in page
+    assert "Without the profiler a step takes between 0.72 and 2.85 ms; \\`overlapscope run\\`" in page

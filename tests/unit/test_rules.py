@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -488,6 +489,16 @@ def test_no_finding_costs_more_than_all_the_time_there_is(
         assert (
             saving is None or saving.saved_low_ns <= saving.saved_ns <= saving.saved_high_ns <= spans[finding.device]
         ), finding
+
+
+@EACH
+def test_titles_state_the_cost_and_places_count_no_call_of_another_step(recording: Path) -> None:
+    for finding in find_all([analysis_of(recording)], replayed=False):
+        if finding.cost_ns:
+            assert duration(finding.cost_ns / max(1, finding.steps)) in finding.title
+        copies = re.match(r"([\d.,]+) (?:copy|copies)\b.* used pageable host memory", finding.detail)
+        places = re.findall(r"\(([\d.,]+) times?\) (?=cudaMemcpyAsync)", finding.detail)
+        assert not copies or sum(map(float, places)) <= float(copies[1])
 
 
 def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

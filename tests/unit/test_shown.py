@@ -13,6 +13,7 @@ import overlapscope as ov
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import encode
 from overlapscope.ranks.parts import from_json as ranks_from_json
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.render.notebook import LINES, WIDTH
 from overlapscope.report.model import Report
 from tests.support.helpers import TRACES
@@ -52,6 +53,11 @@ def test_a_result_shows_its_verdict_and_one_screen(name: str, tmp_path: Path) ->
     assert max(map(len, lines)) <= max(WIDTH, len(lines[0]))
     # To everything else, a result behaves as before.
     assert pickle.loads(pickle.dumps(shown)) == shown
+
+
+def test_a_screen_states_the_verdict_once() -> None:
+    screen = html.unescape(ov.analyze(SAMPLES / "training_naive.json.gz")._repr_html_())
+    assert screen.count("Copy-bound") == 1 and "\\n" not in screen
 
 
 def test_names_from_a_trace_are_text_in_a_notebook(tmp_path: Path) -> None:

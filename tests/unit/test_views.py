@@ -110,6 +110,21 @@ def test_a_time_that_is_not_nothing_is_not_shown_as_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("low_ns", "high_ns", "text"),
+    [
+        (-3, 4, "> -0.01 to < 0.01"),
+        (-4, -3, "> -0.01"),
+        (3, 4, "< 0.01"),
+        (0, 20_000, "0 to 0.02"),
+        (20_000, 20_001, "0.02"),
+    ],
+)
+def test_ends_that_look_the_same_are_one(low_ns: int, high_ns: int, text: str) -> None:
+    unit = words.unit_for(17_000_000)
+    assert words.ends(unit.number(low_ns), unit.number(high_ns)) == text
+
+
+@pytest.mark.parametrize(
     ("span_ns", "text"),
     [(900_000, "900.0 us"), (7_600_000, "7.600 ms"), (45_000_000, "45.00 ms"), (40_000_000_000, "40.00 s")],
 )

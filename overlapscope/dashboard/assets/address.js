@@ -6,7 +6,7 @@
   const clientside = (window.dash_clientside = window.dash_clientside || {});
   // Query parameters that belong to a single trace.
   const OF_ONE_TRACE = ["device", "from", "to", "sel", "op", "change"];
-  const EXPORTS = { "export-html": "export.html", "export-annotated": "annotated" };
+  const EXPORTS = { "export-html": "export.html", "export-annotated": "annotated", "export-perfetto": "annotated" };
   // Pending changes of the query, by the history entry they belong to.
   const pending = new Map();
   let timer = 0;

@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.each_copy import EachCopy, issuers, list_copies, peak_gb_per_s
+from overlapscope.analysis.each_copy import EachCopy, issuers, list_copies
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import duration, part_of
@@ -19,7 +19,6 @@ from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.render import graph
 from overlapscope.report import copy_chart, lists
-from overlapscope.trace.model import Kind
 
 _LISTED = 200
 """Rows of the table of exposed copies."""
@@ -65,10 +64,7 @@ def _exposed(context: PageContext, device: Device) -> Component:
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
     drawn = copy_chart.choose(copies)
     note = "Each copy by size and speed. A click shows it in the timeline. Open markers are pageable memory. "
-    if any(peak_gb_per_s(copies, direction) is not None for direction in (Kind.H2D, Kind.D2H)):
-        note += "A dashed line is the best rate of pinned memory in this recording, not that of the link's data sheet."
-    else:
-        note += "No pinned memory was copied, so this recording does not show how fast the link is."
+    note += copy_chart.link_note(copies)
     if len(drawn.row) < drawn.of:
         note += (
             f" {len(drawn.row):,} of {drawn.of:,} copies are drawn; the others lie next to copies of their kind. "

@@ -18,6 +18,7 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.render import graph
 from overlapscope.report import charts, lists
 from overlapscope.report.charts import drawn_steps
+from overlapscope.report.sentences import none_whole
 
 
 def layout(context: PageContext, device: Device) -> Component:
@@ -47,6 +48,8 @@ def _steps(context: PageContext, device: Device) -> list[Component]:
 
 def _left_out(context: PageContext, device: Device) -> str:
     """Return how many steps the averages leave out."""
+    if not context.section.steps:
+        return f" {none_whole(device)}"
     left_out = len(device.steps) - context.section.steps
     return f" Averages leave out {left_out:,} of them: warm-up, cut off, or last." if left_out else ""
 
