@@ -89,8 +89,7 @@ def launch(
 
     limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
     data = {name: load(page.data)(chosen.get(name)) for name, page in with_data().items() if page.data}
-    private = is_private(host, base)
-    library = Library(sources, limit_bytes=limit_bytes, cache=cache, data=data, shows_source=private)
+    library = Library(sources, limit_bytes=limit_bytes, cache=cache, data=data, shows_source=is_private(host, base))
     entries = library.entries()
     if compare and len(entries) != 2:
         raise UsageError(f"--compare takes two traces, the one before and the one after; here are {len(entries)}.")
@@ -107,11 +106,16 @@ def launch(
     app = Beginning(library, make, base=base, token=server_token)
     body_bytes = functools.partial(_body_bytes, uploads, server_token)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
+    query = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
+    page = "compare" if compare else _first_page(library, chosen)
+    return listening, f"{listening.url}{page}?{urlencode(query | {'token': server_token})}"
+
+
+def _first_page(library: Library, chosen: Mapping[str, str]) -> str:
+    """Return the path of the page to open."""
     # Without traces, there is only the page of the reports or of the chosen data.
     alone = "ranks" if library.ranks_files() else next(iter(chosen), "")
-    page = "compare" if compare else "" if entries else alone
-    shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
-    return listening, f"{listening.url}{page}?{urlencode(shown | {'token': server_token})}"
+    return "" if library.entries() else alone
 
 
 def _body_bytes(uploads: DroppedFiles, token: str, request: Request) -> int:

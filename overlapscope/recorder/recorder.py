@@ -87,10 +87,30 @@ class WindowRecorder:
     With `slow_step`, windows without a slow step are thrown away.
 
     A failure after the start is kept in `failure`, since a program does not stop when its recording fails.
+
+    Args:
+        path: Function that returns the trace file.
+        options: Options of the recording.
+        since_ns: Time after which other processes may have written a file of this name (`destination.put`).
+        bounded: Whether to limit the recording of a program without steps.
+        on_too_much: Function that the memory guard calls on its thread. The event `memory` should follow.
+        step_source: Function that returns what ends steps, in words.
+        steps_are_settled: Function that returns false while what ends steps may change; no recording is timed then.
+        awaits_first_step: Function that returns whether the program seems to be in its first step.
+        records_again: Whether to clock all steps, and to record again if the pace changes.
+        is_alone: Function that returns whether the program has no other ranks.
     """
 
     _take: Session
     """Session that started last, which runs while `recording` is true."""
+    _next_look = _FIRST_LOOK
+    """Number of clocked steps at which to compare the recorded ones with all."""
+    _sought = 0
+    """Number of steps to record so that they are like all; 0 if the options state it."""
+    _settles_by_ns = 0
+    """Time at which the report need not wait for another pace any more."""
+    _before_again: tuple[tuple[int, int], ...] = ()
+    """Lengths of all steps between the recording before and the one under way (`Pace.at_recorded_pace`)."""
 
     def __init__(
         self,
@@ -106,20 +126,6 @@ class WindowRecorder:
         records_again: bool = False,
         is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Prepare a recorder.
-
-        Args:
-            path: Function that returns the trace file.
-            options: Options of the recording.
-            since_ns: Time after which other processes may have written a file of this name (`destination.put`).
-            bounded: Whether to limit the recording of a program without steps.
-            on_too_much: Function that the memory guard calls on its thread. The event `memory` should follow.
-            step_source: Function that returns what ends steps, in words.
-            steps_are_settled: Function that returns false while what ends steps may change; no recording is timed then.
-            awaits_first_step: Function that returns whether the program seems to be in its first step.
-            records_again: Whether to clock all steps, and to record again if the pace changes.
-            is_alone: Function that returns whether the program has no other ranks.
-        """
         self._options = options
         self._bounded = bounded
         self._on_too_much = on_too_much
@@ -165,14 +171,6 @@ class WindowRecorder:
         """True if a recording that may be replaced is in the file."""
         self._first: Session | None = None
         """That recording."""
-        self._next_look = _FIRST_LOOK
-        """Number of clocked steps at which to compare the recorded ones with all."""
-        self._sought = 0
-        """Number of steps to record so that they are like all; 0 if the options state it."""
-        self._settles_by_ns = 0
-        """Time at which the report need not wait for another pace any more."""
-        self._before_again: tuple[tuple[int, int], ...] = ()
-        """Lengths of all steps between the recording before and the one under way (`Pace.at_recorded_pace`)."""
 
     # -- What others ask
 

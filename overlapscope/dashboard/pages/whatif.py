@@ -211,33 +211,13 @@ def layout(context: PageContext, device: Device) -> Component:
     }
     best = context.library.predictions.cached(context.loaded, WhatIfRequest(device.device, None))
     searched = best.result if isinstance(best, DrawnPrediction) else None
-    # Beside the button, so that nothing else moves when it appears.
-    working = html.Div(id="whatif-working", role="status")
-    button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
-    prediction = None
-    with suppress(OverlapscopeError):
-        prediction = _prediction(context.library, _Question(context.opened.id, device.device, first))
-    hidden = _hidden(device, prediction, first)
-    switches = html.Fieldset(
-        dmc.SimpleGrid(
-            [
-                html.Div(_choice(kind, options.get(kind.id, [])), id={"type": CHOICE, "id": kind.id}, hidden=is_hidden)
-                for kind, is_hidden in zip(kinds, hidden, strict=True)
-            ],
-            cols={"base": 1, "sm": 2, "lg": 3},
-            spacing="sm",
-        ),
-        id="whatif-choices",
-        className="whatif-choices",
-        **_NAMED,
-    )
     return parts.page(
         "What if",
         parts.panel(
             "Changes",
-            switches,
+            _switches(context, device, first, options),
             html.Div(ladder(context, searched), id="whatif-ladder"),
-            beside=dmc.Group([working, button], gap="sm", wrap="nowrap"),
+            beside=_find_best(),
             note="Switch on the changes that you would make. Point at one to see what it means.",
         ),
         html.Div(
@@ -260,6 +240,35 @@ def layout(context: PageContext, device: Device) -> Component:
         dcc.Interval(id="whatif-best-clock", interval=_CLOCK_MS, disabled=True),
         lead=_LEAD,
     )
+
+
+def _switches(
+    context: PageContext, device: Device, first: tuple[str, ...], options: Mapping[str, list[str]]
+) -> Component:
+    kinds, prediction = tuple(INTERVENTIONS.values()), None
+    with suppress(OverlapscopeError):
+        prediction = _prediction(context.library, _Question(context.opened.id, device.device, first))
+    hidden = _hidden(device, prediction, first)
+    return html.Fieldset(
+        dmc.SimpleGrid(
+            [
+                html.Div(_choice(kind, options.get(kind.id, [])), id={"type": CHOICE, "id": kind.id}, hidden=is_hidden)
+                for kind, is_hidden in zip(kinds, hidden, strict=True)
+            ],
+            cols={"base": 1, "sm": 2, "lg": 3},
+            spacing="sm",
+        ),
+        id="whatif-choices",
+        className="whatif-choices",
+        **_NAMED,
+    )
+
+
+def _find_best() -> Component:
+    # Beside the button, so that nothing else moves when it appears.
+    working = html.Div(id="whatif-working", role="status")
+    button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
+    return dmc.Group([working, button], gap="sm", wrap="nowrap")
 
 
 def _options(kind: Intervention, device: Device) -> list[str]:

@@ -26,7 +26,8 @@ PARSED = {"run", "try", "ranks", "doctor"}
 def test_it_is_a_skill_file_of_bounded_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["skill"]) == 0
     text = capsys.readouterr().out
-    assert text == skill() and len(text.encode()) < 15_000
+    # Assistants read all of it: about 5,000 tokens.
+    assert text == skill() and len(text.encode()) < 20_000
     _, head, body = text.split("---\n", 2)
     front = yaml.safe_load(head)
     assert front.keys() == {"name", "description"} and front["name"] == "overlapscope"

@@ -24,15 +24,16 @@ def nights(folder: Path, *recordings: Path | bytes) -> list[str]:
 
 
 def test_the_first_night_is_found_and_unreadable_ones_are_skipped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
     paths = nights(tmp_path, KEEPS, KEEPS, KEEPS, b"damaged", LOSES, LOSES, LOSES)
     assert main(["bisect", "--format", "json", paths[0], *paths[2:]]) == 1
     possible = json.loads(capsys.readouterr().out)["possible"]
     assert [each["id"] for each in possible] == paths[3:5]
     assert main(["bisect", *paths[:3], *paths[4:]]) == 0
     shown = capsys.readouterr()
-    assert "night4.json.gz is the first that loses what" in shown.out.replace("\n", " ")
+    assert "night4.json.gz is the first that loses what" in shown.out
     assert "overlap lost: H2D" in shown.out
 
 
