@@ -23,7 +23,7 @@ class Lane(Struct, frozen=True, eq=False):
     """Time of each kind in each slice, of shape `(len(Kind), slices)`."""
 
 
-class Extent(Struct, frozen=True):
+class StripExtent(Struct, frozen=True):
     """The most informative part of a device's window."""
 
     label: str
@@ -36,7 +36,7 @@ class Extent(Struct, frozen=True):
 class Strip(Struct, frozen=True, eq=False):
     """A part of one device's window, divided into slices."""
 
-    extent: Extent
+    extent: StripExtent
     slice_ns: I64
     """Length of each slice."""
     lanes: tuple[Lane, ...]
@@ -85,7 +85,7 @@ def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices
     )
 
 
-def most_informative(device: Device, scope: str = "window") -> Extent:
+def most_informative(device: Device, scope: str = "window") -> StripExtent:
     """Return the occurrence of median length of the step or range `scope`, or of the judged steps.
 
     If no step is judged, or that step shows little of the time that an average step loses, it is all time after the
@@ -98,8 +98,8 @@ def most_informative(device: Device, scope: str = "window") -> Extent:
     shown = median_step(candidates)
     if shown is None or (scope == "window" and 2 * _lost_share(shown) < _lost_share(frame)):
         whole = device if device.judged is None else device.judged
-        return Extent("", 1, whole.window)
-    return Extent(shown.name, len(candidates), shown.window)
+        return StripExtent("", 1, whole.window)
+    return StripExtent(shown.name, len(candidates), shown.window)
 
 
 def _lost_share(part: TimeFigures) -> float:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device, by_subject, partition
-from overlapscope.analysis.strip import Extent, Lane, Strip
+from overlapscope.analysis.strip import Lane, Strip, StripExtent
 from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, shares_of
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents import model
@@ -399,7 +399,7 @@ def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_pla
     )
 
 
-def strip_title(extent: Extent, *, beside_plain: bool = False) -> str:
+def strip_title(extent: StripExtent, *, beside_plain: bool = False) -> str:
     """Return `Timeline of ProfilerStep#8 (the median of 7)`."""
     what = clean(extent.label, 60) if extent.label else "all that was recorded"
     if extent.label and beside_plain:

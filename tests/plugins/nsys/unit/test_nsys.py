@@ -229,7 +229,7 @@ def test_analyze_prints_a_report(reports: Path, capsys: pytest.CaptureFixture[st
     assert "GPU is idle for 22.4 ms" in out
     assert "the host launches kernels for the first time" in " ".join(out.split())
     # The cost of recording with Nsight Systems is unknown.
-    assert "Without the profiler" not in out
+    assert "program without the profiler" not in out
 
 
 # -- files that are not reports --------------------------------------------------------------------------------
