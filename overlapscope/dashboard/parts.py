@@ -21,7 +21,7 @@ from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext, UrlState
-from overlapscope.documents.model import Block
+from overlapscope.documents.model import Block, with_code
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
@@ -131,9 +131,11 @@ def verdict(context: PageContext, section: DeviceReport) -> Component:
     """Return the verdict on a device. A page shows the finding that it repeats beside it."""
     judgement = judge(section)
     reasons = "" if judgement.of_finding else " ".join(filter(None, (judgement.why, judgement.remedy)))
-    more = [dmc.Text(reasons, fz=15, mt=4)] if reasons else []
-    notes = " ".join(judgement.notes)
-    more += [dmc.Text(notes, size="sm", c="dimmed", mt=4, id="verdict-notes")] if notes else []
+    more = [dmc.Text(render.words(with_code(reasons), context.dark), fz=15, mt=4)] if reasons else []
+    if notes := " ".join(judgement.notes):
+        more.append(
+            dmc.Text(render.words(with_code(notes), context.dark), size="sm", c="dimmed", mt=4, id="verdict-notes")
+        )
     ids = ("verdict-level", "verdict-text")
     return answer(context, judgement.level, judgement.level, judgement.lead, *more, ids=ids, subject=judgement.subject)
 

@@ -58,6 +58,8 @@ class Verdict(Struct, frozen=True):
     """Time by which overlap certainly lengthens kernels, if it is worth saying."""
     lost: float | None = None
     """Part of the time that is lost; None if that is unknown."""
+    may_lose_less: bool = False
+    """True if the profiler may be to blame for much of it."""
 
     @property
     def answer(self) -> str:
@@ -124,7 +126,7 @@ def _judge(section: DeviceReport) -> Verdict:
     cost = overlap_sentence(section)
     why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
     plain = plain_sentence(section)
-    return Verdict(level, section.title, lead, why, remedy, of_finding, plain, doubt, steps, cost, part)
+    return Verdict(level, section.title, lead, why, remedy, of_finding, plain, doubt, steps, cost, part, bool(reach))
 
 
 def _known_level(section: DeviceReport, device: Device, level: Level, least_level: Level, known_ns: int) -> Level:

@@ -117,7 +117,9 @@ def test_without_timed_steps_there_is_nothing_to_choose(page: Page, dashboard: S
     visit(page, dashboard, trace="gpt2_train")
     expect(switch(page)).to_be_hidden()
     expect(page.locator("#overview-figures")).to_contain_text("52.07 ms")
-    expect(page.locator("#verdict-notes")).to_contain_text("Alone, a step takes between 31.8 and 52.1 ms;")
+    expect(page.locator("#verdict-notes")).to_contain_text(
+        "Without the profiler a step takes between 31.8 and 52.1 ms;"
+    )
 
 
 def test_a_timeline_stays_where_it_is(page: Page, served: Served) -> None:

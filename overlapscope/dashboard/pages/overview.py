@@ -18,6 +18,7 @@ from overlapscope.catalog.causes import Subject
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext, moved
+from overlapscope.documents.model import with_code
 from overlapscope.report import charts
 from overlapscope.report.charts import headlines, reasons
 from overlapscope.report.document import finding_block
@@ -120,7 +121,7 @@ def _findings(context: PageContext) -> Sequence[Component]:
     ]
     note = findings_note([section.trace], findings)
     return [
-        *([dmc.Text(note, c="dimmed", size="sm", mb=6)] if note else []),
+        *([dmc.Text(render.words(with_code(note), context.dark), c="dimmed", size="sm", mb=6)] if note else []),
         render.findings([finding_block(section, finding) for finding in findings], context.dark, links),
     ]
 

@@ -116,12 +116,12 @@ def _cells(summary: Summary) -> tuple[Cell, str, str, str]:
         return Cell("not read yet", tone="muted"), "", "", ""
     if isinstance(summary, OverlapscopeError):
         return Cell("cannot be read", tone="muted"), "", "", clean(str(summary), 400)
-    level, lost = summary.verdict.level, summary.verdict.lost
+    level, lost, reach = summary.verdict.level, summary.verdict.lost, "up to " * summary.verdict.may_lose_less
     tone = _TONES.get(level, "muted")
     return (
         Cell(level, tone=tone),
         summary.step,
-        "" if lost is None else percent(100 * lost),
+        "" if lost is None else f"{reach}{percent(100 * lost)}",
         clean(summary.verdict.lead, 400),
     )
 
