@@ -77,7 +77,8 @@ enqueues = _judge(r"Enqueue(@.+)?")
 
 
 _begins_capture = _judge(r"(cuda|hip)StreamBeginCapture\w*|cuStreamBeginCapture")
-_ends_capture = _judge(r"(cuda|hip)StreamEndCapture|cuStreamEndCapture")
+ends_capture = _judge(r"(cuda|hip)StreamEndCapture|cuStreamEndCapture")
+"""Calls that end the capture of a graph."""
 _instantiates = _judge(r"(cuda|hip|cu)GraphInstantiate\w*")
 loads_code = _judge(
     r"(cu|hip)(Module|Library)(Load|Get)\w*|(cuda|hip)Func[GS]etAttributes?|(cuda|hip)GetSymbolAddress"
@@ -90,7 +91,7 @@ loads_code = _judge(
 def capturing(trace: Trace) -> RuntimeCalls:
     """Return the times in which threads captured a graph."""
     calls = trace.runtime_calls
-    begins, ends = np.flatnonzero(_begins_capture(calls)), np.flatnonzero(_ends_capture(calls))
+    begins, ends = np.flatnonzero(_begins_capture(calls)), np.flatnonzero(ends_capture(calls))
     last = pick(ends, np.searchsorted(ends, begins))
     until = np.where(last >= 0, calls.end_ns[last], calls.end_ns.max(initial=0))
     return replace(calls.take(begins), end_ns=until)

@@ -17,7 +17,7 @@ from overlapscope.analysis.host import Sites, around, line_ids_around, op_ids_ar
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import GraphUse
 from overlapscope.base.columns import Columns, locate, mask_of, pick
-from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import GpuOps, HostEvents, Kind, Trace
@@ -59,11 +59,20 @@ class _Capture(NamedTuple):
 
 @kept()
 def _captured(recording: Trace) -> tuple[_Capture, ...]:
-    """Return the captures in a recording, in order."""
+    """Return the captures in a recording, in order.
+
+    A capture whose end was not recorded may lack calls, and one during another may have calls of that one. Both are
+    left out.
+    """
     calls, ops = recording.runtime_calls, recording.gpu_ops
     when = call_kinds.capturing(recording)
     if not len(when):
         return ()
+    begun_during = when.start_ns[1:] < np.maximum.accumulate(when.end_ns)[:-1]
+    whole = among(when.end_ns, calls.end_ns[call_kinds.ends_capture(calls)])
+    whole[1:] &= ~begun_during
+    whole[:-1] &= when.start_ns[1:] >= when.end_ns[:-1]
+    when = when.take(whole)
     kernel = call_kinds.named(calls, call_kinds.KERNEL_LAUNCH)
     memory = call_kinds.copies_async(calls) | call_kinds.copies_blocking(calls) | call_kinds.sets_memory(calls)
     # Other threads may launch work meanwhile, which runs.
@@ -100,7 +109,7 @@ class _Launch(NamedTuple):
 
 
 def _launched(trace: Trace) -> list[_Launch]:
-    """Return the launches of graphs that ran something, in order."""
+    """Return the launches of graphs that ran something, in order, without those that the recording's end cut off."""
     ops = trace.gpu_ops
     inside = np.flatnonzero(pick(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH), ops.launch, False))
     launches = []
@@ -112,7 +121,16 @@ def _launched(trace: Trace) -> list[_Launch]:
             rows = rows[np.argsort(node)]
         is_kernel = (ops.kind[rows] == Kind.COMPUTE) | (ops.kind[rows] == Kind.COMM)
         launches.append(_Launch(call, rows, is_kernel, by_node))
-    return launches
+    return [launch for launch in launches if not _is_cut_off(trace, launch, launches)]
+
+
+def _is_cut_off(trace: Trace, launch: _Launch, launches: list[_Launch]) -> bool:
+    """Return whether a launch has the recording's last op, and ops as another launch has first."""
+    names = trace.gpu_ops.name_id
+    return launch.ops.max() == len(names) - 1 and any(
+        len(other.ops) > len(launch.ops) and np.array_equal(names[other.ops[: len(launch.ops)]], names[launch.ops])
+        for other in launches
+    )
 
 
 @kept()
@@ -196,6 +214,12 @@ def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
     return tuple(column[launch.ops].tobytes() for column in (ops.name_id, ops.blocks, ops.graph_node))
 
 
+def _may_differ(trace: Trace, launches: list[_Launch]) -> bool:
+    """Return whether each of some launches may be of another graph. Nodes tell a graph from others."""
+    by_node = [_identity(trace, launch) for launch in launches if launch.by_node]
+    return len({*by_node}) == len(by_node)
+
+
 def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) -> dict[int, list[_Capture]]:
     """Return the captures of launches in steps that launch as many graphs as a recording, or all together, captured."""
     steps = trace.annotations.start_ns[is_step(trace.annotations)]
@@ -207,8 +231,10 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
     for _, numbers in rows_by(np.searchsorted(steps, called, side="right")):
         for captured in together:
             pairs = list(zip(numbers.tolist(), captured, strict=False))
-            if 1 < len(pairs) == len(numbers) == len(captured) and all(
-                _fits(trace, launches[number], capture) for number, capture in pairs
+            if (
+                1 < len(pairs) == len(numbers) == len(captured)
+                and all(_fits(trace, launches[number], capture) for number, capture in pairs)
+                and _may_differ(trace, [launches[number] for number in numbers.tolist()])
             ):
                 for number, capture in pairs:
                     turns[number].append(capture)

@@ -15,7 +15,11 @@ _Events = TypeVar("_Events", bound=HostEvents)
 
 
 def with_captures(trace: Trace, captures: Sequence[Trace]) -> Trace:
-    """Return the trace with further recordings of captures, whose names are numbered as its own."""
+    """Return the trace with further recordings of captures, whose names are numbered as its own.
+
+    Those of other ranks are left out, since ranks may launch different graphs.
+    """
+    captures = [each for each in captures if each.rank == trace.rank or None in (each.rank, trace.rank)]
     numbers = {name: number for number, name in enumerate(trace.names)}
     renumbered = [
         np.array([numbers.setdefault(name, len(numbers)) for name in capture.names], np.int32) for capture in captures

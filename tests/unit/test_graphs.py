@@ -165,6 +165,48 @@ def test_a_graph_that_ran_before_a_capture_is_another(tmp_path: Path) -> None:
     assert known(ov.load(written(tmp_path / "both.json", *recording))) == [*["none"] * 6, *KNOWN]
 
 
+def test_a_graph_that_a_step_launches_twice_is_not_two_captures(tmp_path: Path) -> None:
+    captures = written(tmp_path / "captures.json", *(captured(MODEL[n : n + 1], 10 * n) for n in range(2)))
+    twice, others = (
+        [each for n in range(2) for each in launched([Replayed(node=nodes[n])], 5000 + 20 * n, n)]
+        for nodes in ((4001, 4001), (4001, 8001))
+    )
+    assert known(ov.load(written(tmp_path / "twice.json", twice), captures=captures)) == ["? ?"] * 2
+    assert known(ov.load(written(tmp_path / "others.json", others), captures=captures)) == [*KNOWN[:2]]
+
+
+def test_captures_that_may_lack_calls_or_have_those_of_others_fit_nothing(tmp_path: Path) -> None:
+    replay, cut = written(tmp_path / "replay.json", launched([Replayed()] * 3, 5000)), captured(MODEL)[:-1]
+    # Two threads capture at once, so that the second capture's end is the first after both beginnings.
+    other = [{**each, "tid": 2} for each in captured(MODEL[:1], 2.5)]
+    for number, events in enumerate((cut, [*cut, *captured(MODEL[:1], 50)], [*captured(MODEL[:2]), *other])):
+        captures = written(tmp_path / f"captures-{number}.json", events)
+        assert known(ov.load(replay, captures=captures)) == ["none"] * 3
+
+
+def test_a_launch_that_the_end_of_the_recording_cut_off_is_not_a_smaller_graph(tmp_path: Path) -> None:
+    captures = [written(tmp_path / f"{n}.json", captured(MODEL[:n])) for n in (2, 3)]
+    replays = launched([Replayed()] * 3, 5000), launched([Replayed()] * 2, 5100, 1)
+    assert known(ov.load(written(tmp_path / "cut.json", *replays), captures=captures)) == [*KNOWN, "none", "none"]
+    last = launched([Replayed("other")], 5200, 2)
+    whole = known(ov.load(written(tmp_path / "whole.json", *replays, last), captures=captures))
+    assert whole == [*KNOWN, *KNOWN[:2], "none"]
+
+
+def test_captures_of_another_rank_are_not_used(tmp_path: Path) -> None:
+    def of_rank(rank: int, events: list[dict[str, Any]]) -> Path:
+        path = written(tmp_path / f"{rank}-{len(events)}.json", events)
+        path.write_text(
+            json.dumps({**json.loads(path.read_text()), "distributedInfo": {"rank": rank, "world_size": 2}})
+        )
+        return path
+
+    captures = [of_rank(0, captured(MODEL)), of_rank(1, captured((*MODEL[:2], MODEL[1])))]
+    replay = launched([Replayed()] * 3, 5000)
+    assert known(ov.load(of_rank(0, replay), captures=captures)) == [*KNOWN]
+    assert known(ov.load(of_rank(0, replay), captures=captures[1:])) == ["none"] * 3
+
+
 def test_the_report_states_op_and_module_and_how_much_is_unknown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
