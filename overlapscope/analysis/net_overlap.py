@@ -79,19 +79,21 @@ def net_overlap(timeline: Timeline, windows: Intervals, frame: TimeFigures) -> t
         windows: The judged steps, or all that is judged if there are no steps.
         frame: Figures of an average step, or of the windows.
     """
-    steps = frame.steps if isinstance(frame, PerStep) else 1
-    hidden: dict[Beside, int] = {
-        "communication": frame.engines.comm_ns - frame.buckets.exposed_comm_ns,
-        "copies": frame.overlap.hidden_copy_ns,
-    }
+    steps, hidden = frame.steps if isinstance(frame, PerStep) else 1, hidden_ns(frame)
     if not any(hidden.values()):
         return ()
     kernels = _find_kernels(timeline, windows)
     return tuple(
-        _judge(timeline, kernels, windows, beside, hidden_ns, steps)
-        for beside, hidden_ns in hidden.items()
-        if hidden_ns
+        _judge(timeline, kernels, windows, beside, time_ns, steps) for beside, time_ns in hidden.items() if time_ns
     )
+
+
+def hidden_ns(frame: TimeFigures) -> dict[Beside, int]:
+    """Return the time in which each kind of work is hidden."""
+    return {
+        "communication": frame.engines.comm_ns - frame.buckets.exposed_comm_ns,
+        "copies": frame.overlap.hidden_copy_ns,
+    }
 
 
 def speed_lost(timeline: Timeline) -> tuple[float, float, float] | None:

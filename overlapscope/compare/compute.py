@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.net_overlap import hidden_ns
 from overlapscope.analysis.results import Beside, Device
 from overlapscope.compare.difference import (
     ComputeChange,
@@ -36,6 +38,7 @@ def compare_compute(
     first, second = kernel_tables(before, steps[0], comm=False), kernel_tables(after, steps[1], comm=False)
     changes: dict[PartOfCompute, dict[str, float]] = {}
     paces: list[tuple[float, float]] = []
+    total_ns = 0.0
 
     def add(part: PartOfCompute, kernel: str, ns: float) -> None:
         named = changes.setdefault(part, {})
@@ -43,7 +46,7 @@ def compare_compute(
 
     for match, values_before, values_after in matched_kernels(first, second, pair):
         (count, ns), (count_after, ns_after) = (side.mean(axis=1).tolist() for side in (values_before, values_after))
-        name = match.after or match.before or ""
+        name, total_ns = match.after or match.before or "", total_ns + ns_after
         if match.before is None or match.after is None:
             add("new" if match.before is None else "gone", name, ns_after - ns)
         elif match.before != match.after:
@@ -63,8 +66,8 @@ def compare_compute(
     return ComputeChange(
         change_ns=round(compute.change or 0),
         parts=tuple(sorted((each for each in (*parts, rest) if each.change_ns), key=lambda each: -abs(each.change_ns))),
-        pace=_pace(paces),
-        slowed=tuple(_slowed(before, after, pair)),
+        pace=_pace(paces, total_ns) if pair.reliable else None,
+        slowed=tuple(_slowed(before, after, pair)) if pair.reliable and _has_costs_of(before, after, steps) else (),
     )
 
 
@@ -75,15 +78,20 @@ def _part(part: PartOfCompute, named: dict[str, float]) -> ComputePart:
     )
 
 
-def _pace(paces: Sequence[tuple[float, float]]) -> KernelPace | None:
-    """Return by which ratio calls of all kernels became longer; None if not by the same, or by hardly any."""
+def _pace(paces: Sequence[tuple[float, float]], total_ns: float) -> KernelPace | None:
+    """Return by which ratio calls of nearly all kernels became longer; None if not by the same, or by hardly any.
+
+    Args:
+        paces: Ratio and time of each kernel that both sides have.
+        total_ns: Time of all kernels.
+    """
     if len(paces) < _LEAST_KERNELS:
         return None
     ratios, weights = np.array(sorted(paces)).T
     share = np.cumsum(weights) / weights.sum()
     middle = float(ratios[np.searchsorted(share, 0.5)])
     near = np.abs(ratios / middle - 1) <= _SAME_PACE
-    if abs(middle - 1) <= _SAME_PACE or weights[near].sum() < _MOST * weights.sum():
+    if abs(middle - 1) <= _SAME_PACE or weights[near].sum() < _MOST * total_ns:
         return None
     return KernelPace(ratio=middle, low=float(ratios[near].min()), high=float(ratios[near].max()))
 
@@ -99,11 +107,20 @@ def _slowed(before: Device, after: Device, pair: Pair) -> Iterator[SlowedChange]
             yield SlowedChange(beside=beside, low_ns=low_ns, high_ns=high_ns)
 
 
+def _has_costs_of(before: Device, after: Device, steps: tuple[Steps, Steps]) -> bool:
+    """Return whether `Device.net_overlap` is of the compared steps, or of all time on both sides."""
+    return (tuple(steps[0]), tuple(steps[1])) == (judged_steps(before), judged_steps(after))
+
+
 def _slowed_by(device: Device, beside: Beside) -> tuple[int, int] | None:
-    """Return how much longer kernels took beside other work, in bounds; None if unknown."""
+    """Return how much longer kernels took beside other work, in bounds; None if unknown.
+
+    Kernels that could not be judged may have taken all of their time beside it longer.
+    """
     found = next((each for each in device.net_overlap if each.beside == beside), None)
     if found is None:
-        return 0, 0
+        frame = device.per_step or device.judged
+        return None if frame is None or hidden_ns(frame)[beside] else (0, 0)
     if found.slowed_low_ns is None or found.slowed_high_ns is None:
         return None
-    return found.slowed_low_ns, found.slowed_high_ns
+    return found.slowed_low_ns, found.slowed_high_ns + found.overlapped_ns - found.judged_ns

@@ -76,16 +76,18 @@ def test_all_kernels_longer_by_the_same_ratio_are_an_observation_on_the_clock() 
     assert "changed alike, by +10.0%" in notes and "which recordings don't state" in notes
     assert change(before, before).pace is None
     assert change(before, [*slower[:-1], before[-1]]).pace is None
+    # A new kernel that takes most of the time is at no pace.
+    assert change(before, [*slower, ("new", 1000, 7)]).pace is None
 
 
-def slowed(report: Report, low_ns: int | None, high_ns: int | None) -> Report:
+def slowed(report: Report, low_ns: int | None, high_ns: int | None, unjudged_ns: int = 0) -> Report:
     """Return the report with other bounds on how much communication slows kernels."""
     result = NetOverlap(
         beside="communication",
         hidden_ns=MS,
         overlapped_ns=MS,
-        judged_ns=MS,
-        unjudged_by_cause={"never-alone": 0, "too-few": 0, "varying": 0},
+        judged_ns=MS - unjudged_ns,
+        unjudged_by_cause={"never-alone": unjudged_ns, "too-few": 0, "varying": 0},
         slowed_low_ns=low_ns,
         slowed_ns=low_ns,
         slowed_high_ns=high_ns,
@@ -114,6 +116,30 @@ def test_contention_is_said_only_where_the_intervals_leave_no_doubt(
     assert list(device.compute.slowed) == expected
     notes = compute_notes(device.compute, unit_for(MS))
     assert ("Kernels beside communication are slowed by 40.0 to 60.0 us" in notes) == bool(expected)
+
+
+def test_kernels_that_could_not_be_judged_before_may_have_been_slowed_as_much() -> None:
+    report = steps_of([("mm", 1000, 7)])
+    (device,) = diff(slowed(report, 0, 0, unjudged_ns=500 * US), slowed(report, 50 * US, 60 * US)).devices
+    assert device.compute.slowed == ()
+
+
+def test_no_contention_is_said_of_work_whose_cost_is_unknown_on_one_side() -> None:
+    report = steps_of([("mm", 1000, 7)])
+    costs = slowed(report, 50 * US, 60 * US)
+    # A prediction has hidden communication, but not its cost.
+    [trace] = report.traces
+    step = trace.devices[0].per_step
+    assert step is not None
+    predicted = replace(trace.devices[0], per_step=replace(step, engines=replace(step.engines, comm_ns=MS)))
+    (device,) = diff(replace(report, traces=(replace(trace, devices=(predicted,)),)), costs).devices
+    assert device.compute.slowed == ()
+    # Without steps, the cost is that of the whole recording.
+    whole = slowed(steps_of([("mm", 1000, 7)], 1), 50 * US, 60 * US)
+    [trace] = whole.traces
+    unmarked = replace(trace, devices=(replace(trace.devices[0], steps=(), per_step=None),))
+    (device,) = diff(report, replace(whole, traces=(unmarked,))).devices
+    assert device.basis == "window" and device.compute.slowed == ()
 
 
 names = st.sampled_from(["mm", "conv", "gelu", "norm"])
