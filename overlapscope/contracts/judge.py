@@ -51,7 +51,7 @@ _ADVICE: Final = {
 }
 """Remedies for a lost promise, by its part."""
 _NONE_LEFT: Final = (
-    "The contract may be of another program: none of its copies and collectives is left. If they "
+    "The contract may be of another program: none of its copies, collectives or ops is left. If they "
     "were removed on purpose, write the contract again."
 )
 _NAMED: Final = 3
@@ -171,11 +171,19 @@ def judge(
 
 
 def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:
-    """Return whether a recording has none of the transfers whose overlap is promised, or none of those with data."""
+    """Return whether a recording has none of the transfers whose overlap is promised, or none of those with data.
+
+    Without a GPU, return whether the thread of the steps has no op.
+    """
     promised = any(transfer.promised for transfer in contract.transfers)
     gone = sum(promise.part == "amount" and promise.value == 0 for promise in promises)
     with_data = any(transfer.bytes > SMALL_BYTES for transfer in contract.transfers)
-    return (promised and not any(map(_is_about_overlap, promises))) or (with_data and gone == len(contract.transfers))
+    no_ops = contract.host_ops is not None and any(promise.name == "ops" and not promise.value for promise in promises)
+    return (
+        (promised and not any(map(_is_about_overlap, promises)))
+        or (with_data and gone == len(contract.transfers))
+        or no_ops
+    )
 
 
 def _is_about_overlap(promise: Promise) -> bool:

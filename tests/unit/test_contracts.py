@@ -14,13 +14,17 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
+from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.order import HappensBefore, stated_order, strictest_order
 from overlapscope.base.marks import COLLECTIVE, WORK_WAIT
 from overlapscope.compare.groups import pairs
 from overlapscope.contracts.compare import Promise, compare
+from overlapscope.contracts.judge import judge, promise
 from overlapscope.contracts.model import Beside, Contract, TransferGroup, from_toml, to_toml
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
+from overlapscope.report.model import build
+from overlapscope.trace.lost import HOST
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
 from tests.support.helpers import TRACES, Host, Op, make_trace
 
@@ -465,6 +469,21 @@ def test_without_a_gpu_ops_that_leave_the_thread_of_the_steps_are_a_gain() -> No
     inline, beside = on_host(*OPS, "aten::randn", "aten::sort"), on_host(*OPS, elsewhere=("aten::randn", "aten::sort"))
     assert not losses(inline, beside)
     assert list(losses(beside, inline)) == ["launches"]
+
+
+def test_without_a_gpu_a_recording_without_ops_on_the_thread_of_the_steps_is_not_judged() -> None:
+    marks = [Host(f"ProfilerStep#{step}", 1_000 * step, 1_000 * (step + 1)) for step in range(4)]
+    working, elsewhere = (
+        make_trace(
+            cpu_ops=[Host("aten::linear", 1_000 * step + 10, 1_000 * step + 20, thread) for step in range(4)],
+            annotations=marks,
+        )
+        for thread in (1, 2)
+    )
+    contract = promise(working, HOST)
+    for trace, judged in ((working, True), (elsewhere, False)):
+        obstacles, promises = judge(contract, trace, build([analyze_trace(trace)]).traces[0], rests_on=HOST)
+        assert (not obstacles, bool(promises)) == (judged, judged)
 
 
 def test_a_recording_with_a_gpu_is_not_judged_by_a_contract_without_one() -> None:
