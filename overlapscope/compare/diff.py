@@ -188,7 +188,13 @@ def _common_phase(before: Device, after: Device) -> Phase | None:
 
 
 def _phases(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff, ...] | UnsetType:
-    """Compare the steps of a server by phase. If all have the same, there is nothing that the device doesn't have."""
+    """Compare the steps of a server by phase. If all have the same, there is nothing that the device doesn't have.
+
+    A phase whose steps a side recorded in part only is left out, since it is neither new nor gone.
+
+    Returns:
+        The phases of either side.
+    """
     phases = dict.fromkeys(each.phase for device in (after, before) if device.served for each in device.served.phases)
     if len(phases) < 2 or not before.served or not after.served:
         return UNSET
@@ -196,7 +202,10 @@ def _phases(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff
         {phase: [device.steps[number] for number in judged_steps(device, phase=phase)] for phase in phases}
         for device in (before, after)
     ]
-    return _by_name(sides[0], sides[1], reliable=reliable)
+    recorded = zip(sides, (before.served, after.served), strict=True)
+    in_part = {each.phase for side, served in recorded for each in served.phases if not side[each.phase]}
+    first, second = ({name: side[name] for name in side if name not in in_part} for side in sides)
+    return _by_name(first, second, reliable=reliable)
 
 
 def _by_name(

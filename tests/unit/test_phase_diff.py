@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.commands import main
+from overlapscope.compare.diff import diff
 from tests.support.served import Pass, write_server
 from tests.unit.test_phase_budgets import DECODE, PREFILL, recording
 
@@ -38,6 +40,21 @@ def test_the_table_shows_each_phase_and_those_of_one_side(tmp_path: Path, capsys
     assert rows["prefill"].split()[-1] == "gone" and rows["mixed"].split()[-1] == "new"
     busy = next(line for line in out.splitlines() if "GPU busy" in line)
     assert busy.split()[2:5] == ["625.0", "724.0", "+99.0"]
+
+
+def test_a_phase_that_one_side_recorded_in_part_only_is_neither_new_nor_gone(tmp_path: Path) -> None:
+    passes = [Pass([MIXED], gpu=2000), *[Pass([DECODE], gpu=700)] * 20]
+    whole = ov.analyze(write_server(tmp_path / "a.json", passes))
+    [trace] = whole.traces
+    [device] = trace.devices
+    assert device.served
+    phases = tuple(replace(each, per_step=None) if each.phase == "mixed" else each for each in device.served.phases)
+    steps = (replace(device.steps[0], partial=True), *device.steps[1:])
+    cut = replace(device, served=replace(device.served, phases=phases), steps=steps)
+    partial = replace(whole, traces=(replace(trace, devices=(cut,)),))
+    for pair in ((whole, partial), (partial, whole), (partial, partial)):
+        (compared,) = diff(*pair).devices
+        assert compared.phases and [phase.name for phase in compared.phases] == ["decode"]
 
 
 def test_a_server_of_a_single_phase_has_no_table_of_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
