@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import Sites, around, line_ids_around, op_ids_around, sites_of_calls
@@ -40,6 +41,8 @@ class Origins(Columns, frozen=True):
 
 _MODULE: Final = "nn.Module: "
 
+_MOST_ALIKE: Final = 500
+"""Maximum number of different captures of as many ops; with more, all are unknown, since each would be looked at."""
 _Places = tuple[I64, I64, I64]
 """Op, module and line of some calls."""
 
@@ -48,10 +51,10 @@ class _Capture(NamedTuple):
     """A recorded capture of a graph."""
 
     recording: Trace
-    calls: I64
-    """Rows of the calls that captured an op each, in order."""
     kernels: Bool
-    """True for each of them that is a kernel rather than a copy or a memset."""
+    """True for each captured op, in order, that is a kernel rather than a copy or a memset."""
+    places: _Places
+    """Op, module and line of the calls that captured them."""
     branched: slice
     """Calls that may be in branches of the graph."""
     ended_ns: int
@@ -81,18 +84,20 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
         np.flatnonzero(those)
         for those in ((kernel | memory) & ~ran, call_kinds.records_event(calls), call_kinds.waits_event(calls))
     )
+    called, places = calls.start_ns[launching], _places(recording, launching)
     found = []
     for begin, end in zip(when.start_ns, when.end_ns, strict=True):
-        rows, forks, waits = (
-            those[slice(*np.searchsorted(calls.start_ns[those], (begin, end)).tolist())]
-            for those in (launching, forking, joining)
+        inside = slice(*np.searchsorted(called, (begin, end)).tolist())
+        rows, (op, module, line) = launching[inside], (column[inside] for column in places)
+        forks, waits = (
+            those[slice(*np.searchsorted(calls.start_ns[those], (begin, end)).tolist())] for those in (forking, joining)
         )
         branched = slice(0, 0)
         if len(waits):
             # A branch begins with the event that it waits for, and anywhere if that was not recorded.
             begins = forks[0] if len(forks) and forks[0] < waits[0] else 0
             branched = slice(*np.searchsorted(rows, (begins, waits[-1])).tolist())
-        found.append(_Capture(recording, rows, kernel[rows], branched, int(end)))
+        found.append(_Capture(recording, kernel[rows], (op, module, line), branched, int(end)))
     return tuple(found)
 
 
@@ -143,23 +148,50 @@ def origins(trace: Trace) -> Origins:
     """
     captures = [capture for recording in (trace, *trace.captures) for capture in _captured(recording)]
     launches = _launched(trace) if captures else []
-    in_turn, by_length = _in_turn(trace, launches, captures), defaultdict[int, list[_Capture]](list)
-    for capture in captures:
-        by_length[len(capture.calls)].append(capture)
+    in_turn, different = _in_turn(trace, launches, captures), _different(trace, captures)
     first_ns: dict[tuple[bytes, ...], int] = {}
+    fitting: dict[tuple[bytes, ...], list[_Capture]] = {}
+    agreed: dict[tuple[object, ...], Origins] = {}
     parts = []
     for number, launch in enumerate(launches):
         # A graph that ran before a capture in the same recording is another one.
         since_ns = first_ns.setdefault(_identity(trace, launch), int(trace.runtime_calls.start_ns[launch.call]))
+        candidates = different[len(launch.ops)] if len(different[len(launch.ops)]) <= _MOST_ALIKE else ()
+        shape = _shape(trace, launch)
+        if shape not in fitting:
+            fitting[shape] = [capture for capture in candidates if _fits(trace, launch, capture)]
         several = in_turn.get(number) or [
-            capture
-            for capture in by_length[len(launch.ops)]
-            if _fits(trace, launch, capture) and (capture.recording is not trace or capture.ended_ns <= since_ns)
+            capture for capture in fitting[shape] if capture.recording is not trace or capture.ended_ns <= since_ns
         ]
         if several:
-            parts.append(_agreed(launch, several))
+            # Captures fit that ended by some time, so their number tells which.
+            key = (number,) if number in in_turn else (shape, len(several))
+            if key not in agreed:
+                agreed[key] = _agreed(launch, several)
+            parts.append(replace(agreed[key], row=launch.ops))
     found = Origins.joined(parts)
     return found.take(np.argsort(found.row))
+
+
+def _different(trace: Trace, captures: list[_Capture]) -> dict[int, list[_Capture]]:
+    """Return captures by their number of ops, of several that nothing tells apart the first."""
+    first: dict[tuple[object, ...], _Capture] = {}
+    for capture in captures:
+        columns = (column.tobytes() for column in (capture.kernels, *capture.places))
+        branched = capture.branched.start, capture.branched.stop
+        first.setdefault((capture.recording is trace, *branched, *columns), capture)
+    by_length = defaultdict[int, list[_Capture]](list)
+    for capture in first.values():
+        by_length[len(capture.kernels)].append(capture)
+    return by_length
+
+
+def _shape(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
+    """Return all that `_fits` looks at."""
+    ops = trace.gpu_ops
+    after = np.diff(ops.start_ns[launch.ops]) > 0
+    told = np.array([launch.by_node, len(distinct(ops.stream[launch.ops])) == 1])
+    return tuple(column.tobytes() for column in (told, launch.kernels, ops.name_id[launch.ops], after))
 
 
 def _branched(launch: _Launch, capture: _Capture) -> slice:
@@ -169,7 +201,7 @@ def _branched(launch: _Launch, capture: _Capture) -> slice:
 
 def _fits(trace: Trace, launch: _Launch, capture: _Capture) -> bool:
     """Return whether a launch may be of a captured graph."""
-    if len(launch.ops) != len(capture.calls):
+    if len(launch.ops) != len(capture.kernels):
         return False
     branched = _branched(launch, capture)
     in_order = np.ones(len(launch.ops), np.bool_)
@@ -180,8 +212,8 @@ def _fits(trace: Trace, launch: _Launch, capture: _Capture) -> bool:
     ):
         return False
     # Ops of compiled code have the names of their kernels.
-    op, kernel = _places(capture.recording, capture.calls.tobytes())[0], trace.gpu_ops.name_id[launch.ops]
-    if (pick(mask_of(trace.gpu_ops.name_id, len(trace.names)), op, False) & in_order & (op != kernel)).any():
+    op, kernel = capture.places[0], trace.gpu_ops.name_id[launch.ops]
+    if (pick(_names_of_ops(trace), op, False) & in_order & (op != kernel)).any():
         return False
     if launch.by_node:
         return True
@@ -198,7 +230,7 @@ def _agreed(launch: _Launch, captures: list[_Capture]) -> Origins:
     for number in range(3):
         column, agrees = np.empty(0, np.int64), np.ones(len(launch.ops), np.bool_)
         for capture in captures:
-            values, branched = _places(capture.recording, capture.calls.tobytes())[number], _branched(launch, capture)
+            values, branched = capture.places[number], _branched(launch, capture)
             column = column if len(column) else values
             agrees &= values == column
             agrees[branched] &= len(distinct(values[branched])) <= 1
@@ -242,9 +274,14 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
 
 
 @kept()
-def _places(recording: Trace, calls: bytes) -> _Places:
-    """Return op, module and line of some runtime calls, which are rows as 64-bit numbers."""
-    rows, modules = np.frombuffer(calls, np.int64), _modules(recording)
+def _names_of_ops(trace: Trace) -> Bool:
+    """Select the names that GPU ops have."""
+    return mask_of(trace.gpu_ops.name_id, len(trace.names))
+
+
+def _places(recording: Trace, rows: I64) -> _Places:
+    """Return op, module and line of some runtime calls."""
+    modules = _modules(recording)
     thread, at = recording.runtime_calls.thread[rows], recording.runtime_calls.start_ns[rows]
     module = pick(modules.name_id, around(modules, thread, at))
     return op_ids_around(recording, thread, at), module, line_ids_around(recording, thread, at)

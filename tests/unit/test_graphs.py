@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import overlapscope as ov
+from overlapscope.analysis import graphs
 from overlapscope.analysis.graphs import origins
 from overlapscope.commands import main
 from overlapscope.trace.model import Trace
@@ -191,6 +192,22 @@ def test_a_launch_that_the_end_of_the_recording_cut_off_is_not_a_smaller_graph(t
     last = launched([Replayed("other")], 5200, 2)
     whole = known(ov.load(written(tmp_path / "whole.json", *replays, last), captures=captures))
     assert whole == [*KNOWN, *KNOWN[:2], "none"]
+
+
+def test_many_captures_and_launches_of_as_many_ops_are_joined_by_their_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared, fits = [], graphs._fits
+
+    def counted(trace: Trace, launch: Any, capture: Any) -> bool:
+        compared.append(launch)
+        return fits(trace, launch, capture)
+
+    monkeypatch.setattr(graphs, "_fits", counted)
+    captures = written(tmp_path / "captures.json", *(captured(MODEL, 10 * n) for n in range(100)))
+    launches = [launched([Replayed()] * 3, 5000 + 10 * n, n) for n in range(150)]
+    assert known(ov.load(written(tmp_path / "replay.json", *launches), captures=captures)) == [*KNOWN] * 150
+    assert len(compared) == 1
 
 
 def test_captures_of_another_rank_are_not_used(tmp_path: Path) -> None:
