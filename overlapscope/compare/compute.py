@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.net_overlap import hidden_ns
@@ -33,7 +34,8 @@ def compare_compute(
     """Return the change of the bucket `compute` in parts that add up to it.
 
     Kernels are matched as in `compare_kernels`. If both sides have a kernel, its change is divided: calls that are more
-    or fewer count with the length of a call before, and the rest is longer or shorter calls.
+    or fewer count with the length of a call before, and the rest is longer or shorter calls. The largest part has what
+    rounding leaves.
     """
     first, second = kernel_tables(before, steps[0], comm=False), kernel_tables(after, steps[1], comm=False)
     changes: dict[PartOfCompute, dict[str, float]] = {}
@@ -60,12 +62,17 @@ def compare_compute(
         else:
             add("new" if count_after else "gone", name, ns_after - ns)
     parts = [_part(part, named) for part, named in changes.items()]
-    rest = ComputePart(
-        part="side-by-side", change_ns=round(compute.change or 0) - sum(each.change_ns for each in parts)
-    )
+    change_ns = round(compute.change or 0)
+    rest_ns = change_ns - sum(each.change_ns for each in parts)
+    if parts and abs(rest_ns) <= len(parts) + 1:
+        # Rounding each figure to whole nanoseconds makes as much of a difference.
+        largest = max(parts, key=lambda each: abs(each.change_ns))
+        parts[parts.index(largest)] = replace(largest, change_ns=largest.change_ns + rest_ns)
+    else:
+        parts.append(ComputePart(part="side-by-side", change_ns=rest_ns))
     return ComputeChange(
-        change_ns=round(compute.change or 0),
-        parts=tuple(sorted((each for each in (*parts, rest) if each.change_ns), key=lambda each: -abs(each.change_ns))),
+        change_ns=change_ns,
+        parts=tuple(sorted((each for each in parts if each.change_ns), key=lambda each: -abs(each.change_ns))),
         pace=_pace(paces, total_ns) if pair.reliable else None,
         slowed=tuple(_slowed(before, after, pair)) if pair.reliable and _has_costs_of(before, after, steps) else (),
     )
