@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -257,12 +258,15 @@ class WindowRecorder:
         except Exception as error:
             if is_a_handlers(error):
                 raise
-            known = isinstance(error, RecordingFailed)
-            self._failure = str(error) if known else f"The recorder failed: {type(error).__name__}: {error}"
             if event == "failed":
+                # The first error is what is reported. Nothing may keep the profiler running.
+                with suppress(Exception):
+                    self._stop()
                 self.state, self.recording = State.DONE, False
                 self._takes.failures.append(self._failure)
             else:
+                known = isinstance(error, RecordingFailed)
+                self._failure = str(error) if known else f"The recorder failed: {type(error).__name__}: {error}"
                 self.happen("failed")
             if event == "start":
                 raise
