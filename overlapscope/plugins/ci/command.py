@@ -125,17 +125,16 @@ def _init(args: argparse.Namespace) -> int:
 
 def _recording(named: Path | None, repository: TeamRepository) -> Path:
     """Return the recording. Raises UsageError if there is none, or if it isn't in the project."""
-    if named is None:
-        found = repository.recordings()
-        if not found:
-            raise UsageError(
-                f"{repository.project}: there is no recording (*.trace.json.gz). Record the program first, where there "
-                "is a GPU: `overlapscope run --active 20 train.py`, then run this again."
-            )
-        return found[0]
-    path = named.absolute()
+    found = repository.recordings() if named is None else [named]
+    if not found:
+        raise UsageError(
+            f"{repository.project}: there is no recording (*.trace.json.gz). Record the program first, where there "
+            "is a GPU: `overlapscope run --active 20 train.py`, then run this again."
+        )
+    # git keeps no file behind a link, nor one outside.
+    path = Path(os.path.realpath(found[0]))
     if not path.is_relative_to(repository.project):
-        raise UsageError(f"{named}: is outside of the project {repository.project}; copy it there.")
+        raise UsageError(f"{path}: is outside of the project {repository.project}; copy it there.")
     return path
 
 

@@ -39,22 +39,33 @@ class TeamRepository(NamedTuple):
         below = self.project.relative_to(self.root).as_posix()
         return "" if below == "." else f"{below}/"
 
+    def text(self, name: str) -> str:
+        """Return the beginning of a text file below the root; empty if it can't be read."""
+        return _text(self.root / name)
+
     def system(self) -> System | None:
         """Return what runs the checks: GitHub or GitLab, by their files or by the remote, else pytest."""
         if (self.root / ".github" / "workflows").is_dir():
             return "github"
         if (self.root / ".gitlab-ci.yml").is_file():
             return "gitlab"
-        remotes = _text(self.root / ".git" / "config")
+        remotes = self.text(".git/config")
         of_remote = re.search(r"^\s*url *= *\S*?(github|gitlab)", remotes, re.MULTILINE | re.IGNORECASE)
         if of_remote:
             return "github" if of_remote[1].lower() == "github" else "gitlab"
         return "pytest" if any(self.tests()) else None
 
     def default_branch(self) -> str:
-        """Return the branch that the remote's HEAD names, or else `main`."""
-        head = re.fullmatch(r"ref: refs/remotes/origin/(\S+)\s*", _text(self.root / ".git/refs/remotes/origin/HEAD"))
-        return head[1] if head else "main"
+        """Return the branch that the remote's HEAD names; without any, `master` if it is there alone, else `main`."""
+        head = re.fullmatch(r"ref: refs/remotes/origin/(\S+)\s*", self.text(".git/refs/remotes/origin/HEAD"))
+        if head:
+            return head[1]
+        packed = self.text(".git/packed-refs").split()
+        main, master = (
+            f"refs/heads/{name}" in packed or (self.root / ".git/refs/heads" / name).is_file()
+            for name in ("main", "master")
+        )
+        return "master" if master and not main else "main"
 
     def gpu_runner(self, system: System | None) -> str | None:
         """Return the labels of a runner with a GPU that another job of the repository has, as YAML."""
@@ -64,7 +75,7 @@ class TeamRepository(NamedTuple):
         elif system == "gitlab":
             found = [
                 match[1] or f"[{', '.join(tag.strip(' -') for tag in match[2].splitlines())}]"
-                for match in _TAGS.finditer(_text(self.root / ".gitlab-ci.yml"))
+                for match in _TAGS.finditer(self.text(".gitlab-ci.yml"))
             ]
         else:
             found = []

@@ -6,6 +6,7 @@ The files of `templates` have names such as `<TRACE>` in the place of values.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shlex
 import tempfile
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _PLACE: Final = re.compile(r"<([A-Z_]+)>")
 _PIPELINE: Final = ".gitlab-ci.yml"
+_NAME: Final = re.compile(r"[\w.][\w./+=@,-]*")
+"""A path that is text for shells, for YAML and for patterns of paths, and no option of a command."""
+_STAGES: Final = re.compile(r"^stages: *(?:#.*)?(\[[^\]]*\]|(?:\n *- .*)+)", re.MULTILINE)
 _MOST_LINES: Final = 70
 """Maximum number of lines of a new file to show."""
 
@@ -79,7 +83,7 @@ def plan(repository: TeamRepository, choice: SetupChoice, traces: list[Trace], r
     """Return what to write. Existing files are kept, so that a second call finds nothing to write.
 
     Raises:
-        UsageError: A value can't stand in a workflow.
+        UsageError: A value can't stand in a workflow, or a file can't have its place.
         ConfigError: The existing configuration can't be read.
     """
     files: list[NewFile] = []
@@ -100,9 +104,14 @@ def plan(repository: TeamRepository, choice: SetupChoice, traces: list[Trace], r
     has_contract = promised is not None or contract == repository.project / CONTRACT
     for file in _jobs(repository, choice, limits, has_contract=has_contract):
         if file.before is None and file.path.exists():
+            if "overlapscope" not in file.path.read_text(encoding="utf-8", errors="replace"):
+                raise UsageError(f"{file.path}: has the name of the file to write; rename it, then run this again.")
             kept.append(file.path)
         elif file.content != file.before:
             files.append(file)
+    for file in files:
+        if not Path(os.path.realpath(file.path)).is_relative_to(os.path.realpath(repository.root)):
+            raise UsageError(f"{file.path}: a link leads out of the repository; replace it, then run this again.")
     return SetupPlan(
         tuple(files), tuple(kept), tuple(notes), limits if choice.system == "pytest" and not config else ()
     )
@@ -212,14 +221,18 @@ def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
     for value in (f"{prefix}{trace}", choice.program or "", choice.install, choice.runner or ""):
         if not value.isprintable() or "${{" in value:
             raise UsageError(f"{clean(value)}: can't stand in a workflow, because of its characters; use another name.")
-    if set(f"{prefix}{trace}") & {*"$<>*?[]\"'`\\:#"}:
-        raise UsageError(f"{prefix}{trace}: rename it, so that it has only letters, digits and one of ./_-+=@,")
+    if not all(map(_NAME.fullmatch, (f"{prefix}{trace}", trace))):
+        raise UsageError(
+            f"{prefix}{trace}: rename it, so that it has only letters, digits and ./_-+=@, and begins with a letter or "
+            "a digit."
+        )
     name = "overlapscope" + "".join(f"-{re.sub(r'[^a-zA-Z0-9]+', '-', part)}" for part in prefix.split("/") if part)
     gitlab = choice.system == "gitlab"
     folder = _folder(prefix, gitlab=gitlab)
     # An artifact has no directories above its files.
     fetched = "pull-request" if choice.trace.is_dir() else f"pull-request/{choice.trace.name}"
     step = "\n          " if not gitlab else "\n      "
+    stage = _stage(repository) if gitlab else None
     requirements = repository.requirements()
     tests = " ".join(
         shlex.quote(path.relative_to(repository.project).as_posix()) for path in repository.recording_tests()
@@ -233,6 +246,7 @@ def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
         "TRACE_FROM_ROOT": f"{prefix}{trace}",
         "PREFIX": prefix,
         "DIRECTORY": folder,
+        "STAGE": f"\n  stage: {_quoted(stage)}" if stage else "",
         "PATHS": _paths(prefix, gitlab=gitlab),
         "RECORDED": _quoted(fetched),
         "FETCHED": f"{prefix}pull-request",
@@ -247,6 +261,13 @@ def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
         "TESTS": _test_step(tests, gitlab=gitlab) if tests else "",
         "UP": str(len(_tests_of(repository).relative_to(repository.project).parts)),
     }
+
+
+def _stage(repository: TeamRepository) -> str | None:
+    """Return the stage of GitLab's job; None if the pipeline has the stage `test`, which jobs have by default."""
+    stages = _STAGES.search(repository.text(_PIPELINE))
+    names = [name.strip(" -'\"") for name in re.split(r"[,\n]", stages[1].strip("[]\n"))] if stages else ["test"]
+    return None if "test" in names else names[0]
 
 
 def _base_of(choice: SetupChoice) -> str:

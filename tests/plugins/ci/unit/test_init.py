@@ -163,9 +163,9 @@ def test_edits_of_the_user_stay(project: Path) -> None:
     (project / "overlapscope.toml").write_text("[budgets]\nidle_pct = { max = '50%' }\n")
     assert main(["ci", "init", "--yes"]) == 0
     workflow = project / ".github/workflows/overlapscope.yml"
-    workflow.write_text("on: push\n")
+    workflow.write_text("name: overlapscope\n")
     assert main(["ci", "init", "--yes"]) == 0
-    assert workflow.read_text() == "on: push\n"
+    assert workflow.read_text() == "name: overlapscope\n"
     assert "50%" in (project / "overlapscope.toml").read_text()
 
 
@@ -266,7 +266,17 @@ def test_a_script_that_is_not_found_must_be_named(project: Path, capsys: pytest.
 
 @of("GitHub")
 @pytest.mark.parametrize(
-    "name", ["${{ x }}.trace.json.gz", "a'b.trace.json.gz", "a:b.trace.json.gz", "$(x).trace.json.gz"]
+    "name",
+    [
+        "${{ x }}.trace.json.gz",
+        "a'b.trace.json.gz",
+        "a:b.trace.json.gz",
+        "$(x).trace.json.gz",
+        "a;b.trace.json.gz",
+        "a b.trace.json.gz",
+        "-a.trace.json.gz",
+        "@a.trace.json.gz",
+    ],
 )
 def test_a_name_that_a_workflow_would_run_is_refused(
     project: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -275,6 +285,84 @@ def test_a_name_that_a_workflow_would_run_is_refused(
     before = everything(project)
     assert main(["ci", "init", "--yes"]) == 2
     assert everything(project) == before
+
+
+@of("GitLab")
+def test_a_directory_that_a_shell_would_run_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "a;b").mkdir()
+    (project / "a;b/pyproject.toml").touch()
+    shutil.copy(GOOD, project / "a;b")
+    monkeypatch.chdir("a;b")
+    before = everything(project)
+    assert main(["ci", "init", "--yes"]) == 2
+    assert "rename it" in capsys.readouterr().err and everything(project) == before
+
+
+@of("GitHub")
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_recording_outside_of_the_project_is_refused(
+    linked: bool, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / TRACE).rename(tmp_path / TRACE)
+    if linked:
+        (project / TRACE).symlink_to(tmp_path / TRACE)
+    before = everything(project)
+    assert main(["ci", "init", "--yes", *([] if linked else [f"../{TRACE}"])]) == 2
+    assert "is outside of the project" in capsys.readouterr().err and everything(project) == before
+
+
+@of("GitHub")
+def test_nothing_is_written_through_a_link_out_of_the_repository(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    shutil.rmtree(project / ".github/workflows")
+    (project / ".github/workflows").symlink_to(tmp_path / "elsewhere")
+    assert main(["ci", "init", "--yes"]) == 2
+    assert "leads out of the repository" in capsys.readouterr().err
+    assert not [*(tmp_path / "elsewhere").iterdir()] and not (project / "overlapscope.toml").exists()
+
+
+@of("pytest alone")
+def test_a_test_of_the_same_name_is_not_taken_for_the_check(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "tests/test_overlap.py").write_text("def test_overlap(): pass\n")
+    assert main(["ci", "init", "--yes"]) == 2
+    assert "rename it" in capsys.readouterr().err
+
+
+@of("GitLab")
+@pytest.mark.parametrize(
+    ("stages", "stage"),
+    [
+        ("stages: [build, deploy]\n", "build"),
+        ("stages:\n  - 'lint all'\n  - deploy\nx: {script: y}\n", "lint all"),
+        ("stages:\n- build\n- test\n", None),
+        ("", None),
+    ],
+)
+def test_the_job_has_a_stage_of_the_pipeline(stages: str, stage: str | None, project: Path) -> None:
+    (project / ".gitlab-ci.yml").write_text(stages)
+    assert main(["ci", "init", "--yes"]) == 0
+    assert yaml.safe_load((project / ".gitlab/overlapscope.yml").read_text())["overlapscope"].get("stage") == stage
+
+
+@pytest.mark.parametrize(
+    ("files", "branch"),
+    [
+        ({}, "main"),
+        ({"refs/heads/master": "0" * 40}, "master"),
+        ({"packed-refs": f"{'0' * 40} refs/heads/master\n"}, "master"),
+        ({"refs/heads/master": "0" * 40, "refs/heads/main": "0" * 40}, "main"),
+        ({"refs/heads/main": "0" * 40, "refs/remotes/origin/HEAD": "ref: refs/remotes/origin/trunk\n"}, "trunk"),
+    ],
+)
+def test_the_default_branch_is_known(files: dict[str, str], branch: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / ".git" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".git" / name).write_text(content)
+    assert repository_of(tmp_path).default_branch() == branch
 
 
 @pytest.mark.parametrize("sample", ["training_naive", "data_loading", "host_sync"])
