@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.display import display
 
 from overlapscope import timeline
@@ -37,6 +38,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 class OverlapscopeMagics(Magics):
     """The magics. IPython shows their docstring for `%overlapscope?`."""
 
+    @no_var_expand
     @line_cell_magic
     def overlapscope(self, line: str, cell: str | None = None) -> object:
         """Record code with torch.profiler, and show what does not overlap, why, and the timeline.
@@ -56,6 +58,9 @@ class OverlapscopeMagics(Magics):
 
         Returns:
             The value of the last expression.
+
+        Raises:
+            UsageError: There is no code, or something else than options before it.
         """
         __tracebackhide__ = True
         shell = self.shell
@@ -64,18 +69,28 @@ class OverlapscopeMagics(Magics):
         while option := _OPTION.match(line):
             path, stacks = (option["file"] or path).strip("'\""), stacks or not option["file"]
             line = line[option.end() :]
+        if cell is not None and line.strip():
+            raise UsageError(f"{line.strip()}: is no option; the code stands below the line of %%overlapscope.")
+        if cell is None and not line.strip():
+            raise UsageError("name the code to record, as in `%overlapscope train(model, batches)`.")
+        # Code that can't run must not replace a recording.
+        name, tree = _parsed(shell, line if cell is None else cell)
         with record(path, stacks=stacks) as recording:
-            value = _run(shell, line if cell is None else cell)
+            value = _run(shell, name, tree)
         _show(recording.path)
         return value
 
 
-def _run(shell: InteractiveShell, code: str) -> object:
-    """Run code as a cell does, and return the value of its last expression. Exceptions of the code pass."""
-    __tracebackhide__ = True
+def _parsed(shell: InteractiveShell, code: str) -> tuple[str, ast.Module]:
+    """Return the name that tracebacks have for code, and its tree. Raises SyntaxError."""
     source: str = shell.transform_cell(code)  # type: ignore[no-untyped-call]
     name = shell.compile.cache(source, raw_code=code)
-    tree = ast.parse(source, name)
+    return name, ast.parse(source, name)
+
+
+def _run(shell: InteractiveShell, name: str, tree: ast.Module) -> object:
+    """Run code as a cell does, and return the value of its last expression. Exceptions of the code pass."""
+    __tracebackhide__ = True
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(shell.compile(tree, name, "exec"), shell.user_ns)  # type: ignore[arg-type]
     if not isinstance(last, ast.Expr):

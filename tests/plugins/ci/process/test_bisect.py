@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from overlapscope.base.child import ROOT
 from overlapscope.commands import main
 from overlapscope.plugins.ci.bisect import program as program_module
 from overlapscope.plugins.ci.bisect import session
@@ -144,6 +147,43 @@ def test_an_interrupted_search_continues(
     assert project.bisect(good, "main") == 0 and project.recordings == continued
     project.log.unlink()
     assert project.bisect(good, "HEAD~", "--anew") == 0 and project.recordings > 3
+
+
+def test_a_worktree_that_the_program_breaks_leads_git_to_no_other_repository(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVERLAPSCOPE_CACHE_DIR", str(project.top / "cache"))
+    good = project.records(KEEPS)
+    project.records(LOSES)
+    (project.top / "train.py").write_text("mine")
+    assert project.bisect("--setup", "rm .git", good, "main") == 2
+    assert (project.top / "train.py").read_text() == "mine"
+    assert project.git("symbolic-ref", "HEAD") == "refs/heads/main"
+    assert "not a git repository" in capfd.readouterr().err
+
+
+def test_a_commit_that_could_not_be_judged_is_tried_again_by_the_next_search(project: Project) -> None:
+    good = project.records(KEEPS)
+    project.commit(f'[ -e {project.top}/mended ] && cp {KEEPS} "$TARGET" || exit 3')
+    project.records(LOSES)
+    assert project.bisect(good, "main") == 1
+    (project.top / "mended").touch()
+    assert project.bisect(good, "main") == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_search_that_is_ended_ends_the_program_and_leaves_no_worktree(project: Project, number: int) -> None:
+    good = project.commit(f"echo $$ > {project.top}/pid; exec sleep 100")
+    project.records(LOSES)
+    command = [sys.executable, "-m", "overlapscope", "bisect", good, "main", "--", str(project.python), "train.py"]
+    with subprocess.Popen(command, cwd=project.top, env=os.environ | {"PYTHONPATH": str(ROOT)}) as search:
+        while not ((pid := project.top / "pid").exists() and pid.read_text().strip()):
+            time.sleep(0.02)
+        search.send_signal(number)
+    assert search.returncode == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert len(project.git("worktree", "list").splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,28 @@ def test_a_cell_is_recorded_and_shows_its_report_and_timeline(shell: Interactive
     assert "overlapscope.step()" in str(ov.analyze("cell.trace.json.gz").traces[0].step_source)
 
 
+def test_code_on_a_line_runs_as_it_is_written(shell: InteractiveShell) -> None:
+    run(shell, "x = 5")
+    result, _ = run(shell, "%overlapscope [{x}, '$x', '{x}']")
+    assert result == [{5}, "$x", "{x}"]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("%%overlapscope --stack\n1", "--stack: is no option"),
+        ("%%overlapscope train()\n1", "below the line"),
+        ("%overlapscope", "name the code"),
+        ("%%overlapscope\n1+", "invalid syntax"),
+    ],
+)
+def test_code_that_cannot_run_replaces_no_recording(shell: InteractiveShell, code: str, message: str) -> None:
+    Path("cell.trace.json.gz").write_text("an earlier one")
+    with pytest.raises(Exception, match=message):
+        run(shell, code)
+    assert Path("cell.trace.json.gz").read_text() == "an earlier one"
+
+
 def test_a_line_is_recorded_into_a_file_of_choice(shell: InteractiveShell) -> None:
     run(shell, "import torch")
     line = """%overlapscope -o 'a line.trace.json.gz' --stacks torch.ones(2).sum().item(), 'it is "x"'"""
