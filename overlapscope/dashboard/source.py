@@ -47,7 +47,8 @@ def _lines(file: str, before_ns: int) -> tuple[str, ...]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES or status.st_mtime_ns > before_ns:
             return ()
-        return tuple(opened.read(_MOST_BYTES).splitlines())
+        # `splitlines` would also split at a form feed, which ends no line of Python.
+        return tuple(opened.read(_MOST_BYTES).split("\n"))
 
 
 def _function(lines: tuple[str, ...], at: int) -> str:

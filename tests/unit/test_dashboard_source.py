@@ -85,3 +85,10 @@ def test_nothing_but_a_regular_small_file_of_python_is_read(trace: Path, monkeyp
 )
 def test_code_is_shown_to_the_user_of_this_machine_alone(host: str, base: str, private: bool) -> None:
     assert is_private(host, base) is private
+
+
+def test_lines_are_counted_as_python_counts_them(trace: Path) -> None:
+    file = trace.with_name("pages.py")
+    file.write_text("def step():\n    text = 'a\x1cb\u2028c'\n\x0c\n    first()\n    second()\n")
+    os.utime(file, (1_000, 1_000))
+    assert line_of(str(file), 4, "step", trace) == "first()"
