@@ -67,6 +67,7 @@ class BisectCommand:
     def run(self, args: argparse.Namespace) -> int:
         # Options may stand before, between and after the commits, and those after `--` are the program's.
         words: list[str] = args.words
+        del args.words
         end = words.index("--") if "--" in words else len(words)
         again = argparse.ArgumentParser("overlapscope bisect", self._usage, allow_abbrev=False, add_help=False)
         again.add_argument("words", nargs="*")
@@ -122,7 +123,7 @@ def _of_traces(args: argparse.Namespace) -> Bisection:
 
     if args.by != "order":
         raise UsageError("stored traces are judged by order; leave out --by.")
-    if not all(map(os.path.exists, args.words)):
+    if not args.words or not all(map(os.path.exists, args.words)):
         raise UsageError(f"name traces that exist, or two commits and a program: {_EXAMPLE}.")
     with Progress() as progress:
         return bisect_traces(args.words, progress)
@@ -153,8 +154,9 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
     folder = folder_of(repository, ends[0], args.by, runs, options)
     with ExitStack() as stack:
         # The program runs in a session of its own, and would go on after us.
-        former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        stack.callback(signal.signal, signal.SIGTERM, former)
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            former = signal.signal(ending, lambda number, _: sys.exit(128 + number))
+            stack.callback(signal.signal, ending, former)
         stack.enter_context(locked(folder))
         if args.anew:
             for path in folder.iterdir():

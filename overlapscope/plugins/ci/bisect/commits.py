@@ -55,6 +55,9 @@ class BisectedRepository:
     def _git(self, *arguments: str, at: Path | None = None) -> str:
         command = ["git", "-C", os.fspath(at or self._at), *_OPTIONS, *arguments]
         variables = environment() | {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+        if at is not None:
+            # Should the program remove the worktree's `.git`, git must not find a repository of the user above it.
+            variables["GIT_CEILING_DIRECTORIES"] = os.path.realpath(at.parent)
         try:
             done = subprocess.run(
                 command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, check=False, errors="replace"

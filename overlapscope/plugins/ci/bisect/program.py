@@ -152,13 +152,14 @@ def _run(command: Sequence[str], directory: Path, values: Mapping[str, str], unt
     assert child.stdout is not None
     printed: deque[bytes] = deque(maxlen=_KEPT)
     reader = threading.Thread(target=_keep, args=(child.stdout, printed), daemon=True)
-    reader.start()
     try:
+        reader.start()
         ended = child.ends_within(max(0.0, until - time.monotonic()))
     finally:
         child.end(term_s=_TERM_S)
         # A process that left the group may hold the pipe open.
-        reader.join(_TERM_S)
+        if reader.is_alive():
+            reader.join(_TERM_S)
         if not reader.is_alive():
             child.stdout.close()
     output = b"".join(printed).decode(errors="replace")

@@ -84,7 +84,9 @@ class RecordedCommits:
         self._ends = ends
         self.outcomes: dict[str, BisectOutcome] = {}
         with suppress(OSError, msgspec.DecodeError):
-            self.outcomes = decode((folder / "outcomes.json").read_bytes(), dict[str, BisectOutcome])
+            saved = decode((folder / "outcomes.json").read_bytes(), dict[str, BisectOutcome])
+            # The user may have mended what kept a commit from being judged, or raised its time limit.
+            self.outcomes = {commit: outcome for commit, outcome in saved.items() if not outcome.problem}
         self._seconds = [each.seconds / max(1, len(each.steps_ns)) for each in self.outcomes.values()]
 
     def trace_of(self, commit: str) -> Path:

@@ -173,7 +173,7 @@ def test_a_commit_that_could_not_be_judged_is_tried_again_by_the_next_search(pro
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_search_that_is_ended_ends_the_program_and_leaves_no_worktree(project: Project, number: int) -> None:
-    good = project.commit(f"echo $$ > {project.top}/pid; exec sleep 100")
+    good = project.commit(f"sleep 0.3; echo $$ > {project.top}/pid; exec sleep 100")
     project.records(LOSES)
     command = [sys.executable, "-m", "overlapscope", "bisect", good, "main", "--", str(project.python), "train.py"]
     with subprocess.Popen(command, cwd=project.top, env=os.environ | {"PYTHONPATH": str(ROOT)}) as search:

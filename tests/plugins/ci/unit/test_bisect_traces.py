@@ -55,6 +55,7 @@ def test_without_a_loss_there_is_nothing_to_find(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ([], "name traces that exist, or two commits and a program"),
         (["v1", "v2"], "name traces that exist, or two commits and a program"),
         (["v1", "--", "python", "train.py"], "name two commits and a program"),
         (["v1", "v2", "--"], "name two commits and a program"),
@@ -63,6 +64,7 @@ def test_without_a_loss_there_is_nothing_to_find(
         (["v1", "v2", "--timeout", "soon", "--", "python", "train.py"], "is not a length of time"),
     ],
 )
+@pytest.mark.filterwarnings("error")
 def test_wrong_usage_is_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bisect", *words]) == 2
     assert said in capsys.readouterr().err
