@@ -248,4 +248,5 @@ def _bytes(path: Path) -> bytes:
     try:
         return place(path, LIMIT_BYTES).read_bytes()
     except OSError as error:
-        raise UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check its permissions.") from None
+        reason = error.strerror or error
+        raise UnreadableTrace(f"{path}: cannot be read ({reason}); check its path and permissions.") from None

@@ -186,7 +186,12 @@ def _requirement() -> str:
 
 def _shown(repository: TeamRepository, choice: SetupChoice, todo: SetupPlan) -> list[str]:
     """Return the lines that show the files to write, and the kept ones."""
-    place = {"github": "a GitHub workflow", "gitlab": "a GitLab pipeline", "pytest": "a test of pytest", None: "files"}
+    place = {
+        "github": "a GitHub workflow",
+        "gitlab": "a GitLab pipeline",
+        "pytest": "a test of pytest",
+        None: "a configuration",
+    }
     source = "the stored recording" if choice.runner is None else f"a recording on {choice.runner} of {choice.program}"
     trace = choice.trace.relative_to(repository.root).as_posix()
     lines = [f"Set up {place[choice.system]} that checks {source}. Limits are of {trace}.", ""]
@@ -222,7 +227,9 @@ def _next(choice: SetupChoice, todo: SetupPlan, code: int) -> list[str]:
     if choice.system == "github":
         lines.append("Comments appear once the workflows are on the default branch.")
     if choice.system == "gitlab":
-        lines.append("Comments need a CI/CD variable OVERLAPSCOPE_TOKEN: a project access token with the scope api.")
+        lines.append(
+            "Comments need a CI/CD variable OVERLAPSCOPE_GITLAB_TOKEN: a project access token with the scope api."
+        )
     if choice.system == "pytest":
         lines.append("`pytest` checks it from now on.")
     if choice.system is None:

@@ -253,7 +253,7 @@ def _notes(address: str) -> Iterator[_Note]:
 
 
 def _gitlab_api(method: str, address: str, body: str | None = None) -> tuple[Any, Message]:
-    headers = {"PRIVATE-TOKEN": _variable("OVERLAPSCOPE_TOKEN")}
+    headers = {"PRIVATE-TOKEN": _variable("OVERLAPSCOPE_GITLAB_TOKEN")}
     return _ask(method, address, headers, None if body is None else {"body": body})
 
 
@@ -277,7 +277,7 @@ def _ask(method: str, address: str, headers: dict[str, str], body: object = None
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_PATIENCE_S) as answer:
             return msgspec.json.decode(answer.read(_MOST_BYTES)), answer.headers
     except urllib.error.HTTPError as error:
-        needs = "a GITHUB_TOKEN" if system == "GitHub" else "an OVERLAPSCOPE_TOKEN with the scope api"
+        needs = "a GITHUB_TOKEN" if system == "GitHub" else "an OVERLAPSCOPE_GITLAB_TOKEN with the scope api"
         _refused(system, f"HTTP {error.code}", needs)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise UsageError(f"{system} could not be asked ({type(error).__name__}); run the job again.") from None

@@ -134,7 +134,7 @@ def gitlab(file: Path, checkout: Path, tools: Path, recorded: Path, comments: Co
         CI_MERGE_REQUEST_PROJECT_ID="3",
         CI_MERGE_REQUEST_TARGET_BRANCH_NAME="main",
         CI_PROJECT_ID="3",
-        OVERLAPSCOPE_TOKEN=TOKEN,
+        OVERLAPSCOPE_GITLAB_TOKEN=TOKEN,
         RECORDED_BY_GPU=str(recorded),
     )
     done = _script("\n".join([*job["before_script"], *job["script"]]), checkout, environment)

@@ -68,7 +68,7 @@ def gitlab(monkeypatch: pytest.MonkeyPatch, comments: Comments, **more: str) -> 
         "CI_MERGE_REQUEST_IID": "5",
         "CI_MERGE_REQUEST_PROJECT_ID": "3",
         "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
-        "OVERLAPSCOPE_TOKEN": TOKEN,
+        "OVERLAPSCOPE_GITLAB_TOKEN": TOKEN,
         **more,
     }
     for name, value in given.items():
@@ -260,6 +260,10 @@ def test_gitlab_refuses_in_a_sentence_too(
     comments.refuses = "x"
     assert comment_on() == 2
     assert "GitLab refuses the comment (HTTP 403)" in capsys.readouterr().err
+    # The dashboard prints the token that is in OVERLAPSCOPE_TOKEN, so GitLab's token is never that one.
+    gitlab(monkeypatch, comments, OVERLAPSCOPE_GITLAB_TOKEN="", OVERLAPSCOPE_TOKEN=TOKEN)
+    assert comment_on() == 2
+    assert "OVERLAPSCOPE_GITLAB_TOKEN is not set" in capsys.readouterr().err
     gitlab(monkeypatch, comments, CI_MERGE_REQUEST_IID="")
     assert comment_on() == 2
     assert "of no merge request" in capsys.readouterr().err
