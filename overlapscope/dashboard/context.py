@@ -222,7 +222,8 @@ class PageContext(Struct, frozen=True):
         """Returns the lines of code that the trace names, for a server of this machine's user alone; else None."""
         if not self.library.shows_source:
             return None
-        return lambda part: line_of(part.file, part.line, part.function, self.opened.path)
+        opened = self.opened
+        return lambda part: line_of(part.file, part.line, part.function, opened.path, opened.bounds_ns[0])
 
     def timeline_href(self, window: Window) -> str:
         """Return the URL of the timeline around a window, with as much time again on either side."""

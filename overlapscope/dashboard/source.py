@@ -1,8 +1,8 @@
 """Lines of code that a trace names, from the files of this machine.
 
 A trace may come from anywhere, and its files may have changed since. So a line is shown only to the user of this
-machine, from a regular file of Python that is older than the trace, and if it is inside the function that the trace
-names.
+machine, from a regular file of Python that is older than the recording, and if it is inside the function that the
+trace names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from overlapscope.base.words import clean
 
 _MOST_BYTES = 1 << 20
 _LONGEST = 160
+_SINCE_2001_NS = 10**18
+"""Smaller times in a trace are those of a clock that began when the machine did."""
 _DEF = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 
 
@@ -25,10 +27,19 @@ def is_private(host: str, base: str) -> bool:
     return host in ("127.0.0.1", "::1", "localhost") and base == "/"
 
 
-def line_of(file: str, line: int, function: str, trace: Path) -> str:
-    """Return a line of a file, without its indentation; empty if it may not be the line that the trace names."""
+def line_of(file: str, line: int, function: str, trace: Path, start_ns: int) -> str:
+    """Return a line of a file, without its indentation; empty if it may not be the line that the trace names.
+
+    Args:
+        file: The file.
+        line: Number of the line, counted from 1.
+        function: Function that the trace names.
+        trace: File of the trace.
+        start_ns: Start of the recording, which a copied file is younger than.
+    """
     try:
-        lines = _lines(file, trace.stat().st_mtime_ns)
+        written_ns = trace.stat().st_mtime_ns
+        lines = _lines(file, min(written_ns, start_ns) if start_ns > _SINCE_2001_NS else written_ns)
     except (OSError, ValueError):
         return ""
     if not 0 < line <= len(lines) or _function(lines, line - 1) != function.rpartition(".")[2]:

@@ -49,12 +49,20 @@ def trace(tmp_path: Path) -> Path:
 def test_a_line_is_shown_if_it_is_in_the_function_that_the_trace_names(
     trace: Path, line: int, function: str, code: str
 ) -> None:
-    assert line_of(str(trace.with_name("train.py")), line, function, trace) == code
+    assert line_of(str(trace.with_name("train.py")), line, function, trace, 0) == code
 
 
 def test_a_file_that_changed_after_the_recording_is_not_shown(trace: Path) -> None:
     os.utime(trace, (500, 500))
-    assert line_of(str(trace.with_name("train.py")), 6, "step", trace) == ""
+    assert line_of(str(trace.with_name("train.py")), 6, "step", trace, 0) == ""
+
+
+@pytest.mark.parametrize(("age_ns", "code"), [(0, "time.sleep(item)"), (-1, "")])
+def test_a_file_that_changed_before_the_trace_was_copied_is_not_shown(age_ns: int, code: str, trace: Path) -> None:
+    file, start_ns = trace.with_name("train.py"), 1_790_000_000 * 10**9
+    os.utime(file, ns=(start_ns - age_ns, start_ns - age_ns))
+    os.utime(trace, ns=(start_ns + 2, start_ns + 2))
+    assert line_of(str(file), 6, "step", trace, start_ns) == code
 
 
 def test_nothing_but_a_regular_small_file_of_python_is_read(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +75,10 @@ def test_nothing_but_a_regular_small_file_of_python_is_read(trace: Path, monkeyp
         path = folder / name
         if path.exists():
             os.utime(path, (1_000, 1_000))
-        assert line_of(str(path), 6, "step", trace) == "", name
+        assert line_of(str(path), 6, "step", trace, 0) == "", name
     monkeypatch.chdir(folder)
-    assert line_of("train.py", 6, "step", trace) == ""
-    assert line_of("/dev/zero\0.py", 6, "step", trace) == ""
+    assert line_of("train.py", 6, "step", trace, 0) == ""
+    assert line_of("/dev/zero\0.py", 6, "step", trace, 0) == ""
 
 
 @pytest.mark.parametrize(
@@ -91,4 +99,4 @@ def test_lines_are_counted_as_python_counts_them(trace: Path) -> None:
     file = trace.with_name("pages.py")
     file.write_text("def step():\n    text = 'a\x1cb\u2028c'\n\x0c\n    first()\n    second()\n")
     os.utime(file, (1_000, 1_000))
-    assert line_of(str(file), 4, "step", trace) == "first()"
+    assert line_of(str(file), 4, "step", trace, 0) == "first()"
