@@ -316,6 +316,15 @@ def test_the_recording_opens_in_perfettos_page(page: Page, dashboard: Served, wa
     page.context.unroute("https://ui.perfetto.dev/**")
 
 
+def test_a_browser_that_blocks_new_windows_downloads_the_recording(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, trace="known_causes/host_sync_stacks")
+    page.evaluate("window.open = () => null")
+    page.locator(".shell-export").click()
+    with page.expect_download() as download:
+        page.locator("#export-perfetto").click()
+    assert download.value.suggested_filename == "host_sync_stacks.annotated.json.gz"
+
+
 # -- through a proxy
 
 

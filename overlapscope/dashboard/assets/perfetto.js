@@ -23,7 +23,11 @@
 
   const open = async (href) => {
     const opened = window.open(PAGE);
-    if (!opened) return;
+    if (!opened) {
+      // The browser blocks new windows. Perfetto also opens the file that this downloads.
+      window.location.assign(href);
+      return;
+    }
     const [answer, answers] = await Promise.all([fetch(href), ready(opened)]);
     if (!answers) return;
     if (!answer.ok) {
