@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from contextlib import suppress
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import Trace
 
 _SYSTEMS = ("github", "gitlab", "pytest")
+_LABEL = re.compile(r"\w[\w .=/-]*")
 
 
 class CiCommand:
@@ -144,7 +146,10 @@ def _choice(args: argparse.Namespace, repository: TeamRepository, path: Path, tr
     system: System | None = args.system or repository.system()
     runner = None if args.stored or system == "pytest" else repository.gpu_runner(system)
     if args.runner is not None:
-        runner = f"[{args.runner.strip('[] ')}]"
+        labels = [label.strip() for label in args.runner.strip("[] ").split(",")]
+        if not all(map(_LABEL.fullmatch, labels)):
+            raise UsageError(f"--runner {args.runner!r}: name labels with commas between, such as 'self-hosted, gpu'.")
+        runner = f"[{', '.join(labels)}]"
     if args.runner is not None and system not in ("github", "gitlab"):
         raise UsageError("--runner needs --for github or --for gitlab.")
     if runner is not None and path.is_dir():

@@ -301,6 +301,14 @@ def test_a_directory_that_a_shell_would_run_is_refused(
 
 
 @of("GitHub")
+@pytest.mark.parametrize("runner", ["", "[]", "gpu # fast", "gpu]: {", "a,,b"])
+def test_a_runner_is_named_by_labels(runner: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = everything(project)
+    assert main(["ci", "init", "--yes", "--runner", runner]) == 2
+    assert "name labels" in capsys.readouterr().err and everything(project) == before
+
+
+@of("GitHub")
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_recording_outside_of_the_project_is_refused(
     linked: bool, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
