@@ -167,12 +167,17 @@ def bisect_traces(sources: Sequence[str], progress: Progress) -> Bisection:
     """Return the first bad one of stored traces, oldest first; those that can't be judged are skipped.
 
     Raises:
-        UsageError: There are too few, or the first or the last can't be judged, or nothing is lost.
+        UsageError: There are too few, or one is named twice, or the first or the last can't be judged, or nothing is
+            lost.
         UnreadableTrace: A source has no trace, or the first can't be read.
     """
-    paths = [os.fspath(path) for path in expand(sources)]
+    paths = [os.fspath(path) for source in sources for path in expand(source)]
     if len(paths) < 2:
         raise UsageError("name two traces or more, oldest first.")
+    files = list(map(os.path.realpath, paths))
+    for number, path in enumerate(paths):
+        if files[number] in files[:number]:
+            raise UsageError(f"{path}: is named twice, so the order is unknown; name each trace once, oldest first.")
     ends = BisectCandidate(paths[0]), BisectCandidate(paths[-1])
     contract = contract_of(read_trace(paths[0]))
     outcomes: dict[str, BisectOutcome] = {}

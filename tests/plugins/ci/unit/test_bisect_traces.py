@@ -52,6 +52,15 @@ def test_without_a_loss_there_is_nothing_to_find(
     assert said in capsys.readouterr().err
 
 
+def test_a_trace_that_is_named_twice_has_no_place_in_the_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = nights(tmp_path, KEEPS, LOSES, KEEPS)
+    assert main(["bisect", *paths, paths[0]]) == 2
+    assert main(["bisect", paths[2], str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("is named twice") == 2
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
