@@ -155,6 +155,9 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
     with ExitStack() as stack:
         # The program runs in a session of its own, and would go on after us.
         for ending in (signal.SIGTERM, signal.SIGHUP):
+            # `nohup` keeps the search going without its terminal.
+            if signal.getsignal(ending) is signal.SIG_IGN:
+                continue
             former = signal.signal(ending, lambda number, _: sys.exit(128 + number))
             stack.callback(signal.signal, ending, former)
         stack.enter_context(locked(folder))

@@ -186,6 +186,19 @@ def test_a_search_that_is_ended_ends_the_program_and_leaves_no_worktree(project:
     assert len(project.git("worktree", "list").splitlines()) == 1
 
 
+def test_nohup_keeps_a_search_going_without_its_terminal(project: Project) -> None:
+    started = project.top / "started"
+    good = project.commit(f'touch {started}; sleep 0.2; cp {KEEPS} "$TARGET"')
+    project.records(LOSES)
+    words = ["bisect", good, "main", "--", str(project.python), "train.py"]
+    command = ["nohup", sys.executable, "-m", "overlapscope", *words]
+    with subprocess.Popen(command, cwd=project.top, env=os.environ | {"PYTHONPATH": str(ROOT)}) as search:
+        while not started.exists():
+            time.sleep(0.02)
+        search.send_signal(signal.SIGHUP)
+    assert search.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("traces", "said"),
     [
