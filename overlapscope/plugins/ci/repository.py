@@ -39,6 +39,14 @@ class TeamRepository(NamedTuple):
         below = self.project.relative_to(self.root).as_posix()
         return "" if below == "." else f"{below}/"
 
+    @property
+    def _git(self) -> Path:
+        """Directory of git that all worktrees share; a worktree's `.git` is a file that names its own directory."""
+        place = self.root / ".git"
+        named = re.fullmatch(r"gitdir: (.+)\n?", _text(place))
+        worktree = self.root / named[1] if named else place
+        return worktree / _text(worktree / "commondir").strip()
+
     def text(self, name: str) -> str:
         """Return the beginning of a text file below the root; empty if it can't be read."""
         return _text(self.root / name)
@@ -49,7 +57,7 @@ class TeamRepository(NamedTuple):
             return "github"
         if (self.root / ".gitlab-ci.yml").is_file():
             return "gitlab"
-        remotes = self.text(".git/config")
+        remotes = _text(self._git / "config")
         of_remote = re.search(r"^\s*url *= *\S*?(github|gitlab)", remotes, re.MULTILINE | re.IGNORECASE)
         if of_remote:
             return "github" if of_remote[1].lower() == "github" else "gitlab"
@@ -57,13 +65,13 @@ class TeamRepository(NamedTuple):
 
     def default_branch(self) -> str:
         """Return the branch that the remote's HEAD names; without any, `master` if it is there alone, else `main`."""
-        head = re.fullmatch(r"ref: refs/remotes/origin/(\S+)\s*", self.text(".git/refs/remotes/origin/HEAD"))
+        git = self._git
+        head = re.fullmatch(r"ref: refs/remotes/origin/(\S+)\s*", _text(git / "refs/remotes/origin/HEAD"))
         if head:
             return head[1]
-        packed = self.text(".git/packed-refs").split()
+        packed = _text(git / "packed-refs").split()
         main, master = (
-            f"refs/heads/{name}" in packed or (self.root / ".git/refs/heads" / name).is_file()
-            for name in ("main", "master")
+            f"refs/heads/{name}" in packed or (git / "refs/heads" / name).is_file() for name in ("main", "master")
         )
         return "master" if master and not main else "main"
 

@@ -373,6 +373,16 @@ def test_the_default_branch_is_known(files: dict[str, str], branch: str, tmp_pat
     assert repository_of(tmp_path).default_branch() == branch
 
 
+def test_a_worktree_has_the_remote_of_its_repository(tmp_path: Path) -> None:
+    of_worktree = tmp_path / "repository/.git/worktrees/second"
+    of_worktree.mkdir(parents=True)
+    (of_worktree / "commondir").write_text("../..\n")
+    (tmp_path / "repository/.git/config").write_text('[remote "origin"]\n\turl = git@github.com:team/model\n')
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second/.git").write_text(f"gitdir: {of_worktree}\n")
+    assert repository_of(tmp_path / "second").system() == "github"
+
+
 @pytest.mark.parametrize("sample", ["training_naive", "data_loading", "host_sync"])
 def test_a_program_that_is_poor_today_passes_too(sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     samples = PROGRAMS.parents[2] / "overlapscope" / "samples"
