@@ -133,7 +133,7 @@ def _recording(named: Path | None, repository: TeamRepository) -> Path:
             f"{repository.project}: there is no recording (*.trace.json.gz). Record the program first, where there "
             "is a GPU: `overlapscope run --active 20 train.py`, then run this again."
         )
-    # git keeps no file behind a link, nor one outside.
+    # git keeps a link without its file, and nothing outside of the repository.
     path = Path(os.path.realpath(found[0]))
     if not path.is_relative_to(repository.project):
         raise UsageError(f"{path}: is outside of the project {repository.project}; copy it there.")

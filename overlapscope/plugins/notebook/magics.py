@@ -60,7 +60,7 @@ class OverlapscopeMagics(Magics):
             The value of the last expression.
 
         Raises:
-            UsageError: There is no code, or something else than options before it.
+            UsageError: The code is missing, or the first line of a cell has more than options.
         """
         __tracebackhide__ = True
         shell = self.shell

@@ -56,7 +56,7 @@ class BisectedRepository:
         command = ["git", "-C", os.fspath(at or self._at), *_OPTIONS, *arguments]
         variables = environment() | {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
         if at is not None:
-            # Should the program remove the worktree's `.git`, git must not find a repository of the user above it.
+            # If the program removes the worktree's `.git`, git must not find a repository of the user above it.
             variables["GIT_CEILING_DIRECTORIES"] = os.path.realpath(at.parent)
         try:
             done = subprocess.run(
