@@ -59,8 +59,9 @@ class StepTimings:
         plain = measured(self.plain, recorded_ns, self.activity)
         timed = f"{plural(len(plain_ns), 'step')} took {between(min(plain_ns), max(plain_ns))}"
         if plain is None:
-            average = f"{duration(round(statistics.mean(plain_ns)))} on average"
-            return f"without the profiler {timed}, {average}; too few were timed for a step time."
+            mean = duration(round(statistics.mean(plain_ns)))
+            average = "" if timed.endswith(f"took {mean}") else f", {mean} on average"
+            return f"without the profiler {timed}{average}; too few were timed for a step time."
         return f"without the profiler a step takes {plain.words}; {timed}."
 
 

@@ -107,8 +107,7 @@ class TestWhatIsSaid:
                 [],
                 [2.0] * 3,
                 [2.5],
-                "without the profiler 3 steps took 2.00 to 2.00 ms, 2.00 ms on average; too few were timed for a step "
-                "time.",
+                "without the profiler 3 steps took 2.00 ms; too few were timed for a step time.",
             ),
             ([], [], [2.5], None),
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Interacti
     """A shell in an empty folder, with the extension."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    # A shell replaces it by a module that no process can be started from.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     made = InteractiveShell.instance()
     made.run_line_magic("load_ext", "overlapscope")
     yield made
