@@ -217,9 +217,9 @@ class _Note(Struct, frozen=True):
 
 
 def _gitlab() -> Forge:
-    if not os.environ.get("CI_MERGE_REQUEST_IID"):
+    number = os.environ.get("CI_MERGE_REQUEST_IID", "")
+    if not (number.isascii() and number.isdecimal()):
         raise UsageError("this job is of no merge request; run it in pipelines of merge requests.")
-    number = int(_variable("CI_MERGE_REQUEST_IID"))
     project = quote(_variable("CI_MERGE_REQUEST_PROJECT_ID"), safe="")
     address = f"{_variable('CI_API_V4_URL')}/projects/{project}/merge_requests/{number}/notes"
     job = CommentedJob(

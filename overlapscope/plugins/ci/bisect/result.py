@@ -41,8 +41,8 @@ class BisectOutcome(Struct, frozen=True, kw_only=True):
     """Copies and collectives of GOOD's that it doesn't have."""
     steps_ns: tuple[int, ...] = ()
     """Step times without the profiler, one for each run."""
-    confirmed: bool = False
-    """True if two recordings agreed."""
+    confirmed_for: str = ""
+    """BAD of the search in which two recordings agreed; empty if only one was made."""
     seconds: float = 0.0
     """Time that running and judging took."""
 

@@ -135,13 +135,14 @@ class RecordedCommits:
         Raises:
             UsageError: The commit is BAD.
         """
-        if self.outcomes[commit].confirmed:
+        bad = self._ends[1].id
+        if self.outcomes[commit].confirmed_for == bad:
             return True
         candidate, before = self.repository.described(commit), verdict(self.outcomes[commit])
         self._progress.note(f"Recording {_shown(candidate)} again, to be sure")
         again = self._judged(candidate)
         if verdict(again)[0] == before[0]:
-            self._keep(commit, replace(again, confirmed=True))
+            self._keep(commit, replace(again, confirmed_for=bad))
             return True
         reason = f"two recordings of it disagree: {before[1]}; {verdict(again)[1]}."
         if any(commit == end.id for end in self._ends):
@@ -228,7 +229,7 @@ class RecordedCommits:
 
     def tidy(self, kept: Sequence[str]) -> None:
         """Remove all recordings but those of some commits, and of those that were found before."""
-        found = [commit for commit, outcome in self.outcomes.items() if outcome.confirmed and outcome.lost]
+        found = [commit for commit, outcome in self.outcomes.items() if outcome.confirmed_for and outcome.lost]
         names = {self.trace_of(commit) for commit in (*kept, *found)}
         for path in self.folder.glob("*.trace.json.gz"):
             if path not in names:
