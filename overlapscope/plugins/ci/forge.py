@@ -230,7 +230,7 @@ def _gitlab() -> Forge:
     return Forge(job, lambda text, marker: _keep_on_gitlab(address, number, text, marker))
 
 
-def _keep_on_gitlab(address: str, number: int, text: str, marker: str) -> Iterator[str]:
+def _keep_on_gitlab(address: str, number: str, text: str, marker: str) -> Iterator[str]:
     user = _part(_gitlab_api("GET", f"{_variable('CI_API_V4_URL')}/user")[0], _Author)
     own = next(
         (note for note in _notes(address) if note.author.id == user.id and not note.system and _has(note.body, marker)),
