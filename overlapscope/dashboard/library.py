@@ -224,6 +224,10 @@ class Library:
             self._ids.setdefault(path.resolve(), entry.id)
             return entry.id
 
+    def has_samples(self) -> bool:
+        """Return whether any sample trace is open."""
+        return any(entry.path.resolve().is_relative_to(SAMPLES.resolve()) for entry in self.entries())
+
     def add_samples(self) -> None:
         """Add the sample traces that come with overlapscope."""
         entries, _ = find([SAMPLES])

@@ -32,7 +32,7 @@ from overlapscope.report.verdict import judge
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
 SAMPLES = "open-samples"
-"""Id of the button that opens the samples, where no trace is open."""
+"""Id of the button that opens the samples."""
 _HOST_ROWS = 8
 """Rows of each table, for a trace in which nothing ran on a GPU."""
 _MARGIN = 0.02
@@ -395,8 +395,13 @@ def nothing_opened(url: UrlState, *, reports: bool) -> Component:
         "Drop a trace onto this page, or choose one with Open. A trace is a file of torch.profiler (.json, .json.gz or "
         ".json.zst), of JAX (.xplane.pb) or of Nsight Systems (.sqlite).",
         html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
-        dmc.Button("Open the samples", id=SAMPLES, variant="default", size="xs"),
+        samples_button(),
     )
+
+
+def samples_button() -> Component:
+    """Return a button that opens the samples."""
+    return dmc.Button("Open the samples", id=SAMPLES, variant="default", size="xs", w="fit-content")
 
 
 def no_page(url: UrlState, others: str) -> Component:

@@ -154,6 +154,14 @@ def test_a_directory_without_traces_is_an_error_with_a_sentence(tmp_path: Path) 
     assert done.stderr.count("\n") == 1 and "no trace in this directory" in done.stderr
 
 
+def test_the_samples_are_offered_beside_other_traces(page: Page, serve_traces: Serve) -> None:
+    visit(page, serve_traces(TRACES / "ddp" / "rank0.json.gz", TRACES / "ddp" / "rank1.json.gz"))
+    go(page, "traces")
+    page.get_by_role("button", name="Open the samples").click()
+    expect(page.locator("#traces-rows")).to_contain_text("samples/data_loading")
+    expect(page.get_by_role("button", name="Open the samples")).to_be_hidden()
+
+
 def test_without_a_trace_the_samples_or_the_ranks_of_a_job_can_be_opened(page: Page, serve_traces: Serve) -> None:
     visit(page, serve_traces())
     expect(page.locator("#content")).to_contain_text("No trace is open")

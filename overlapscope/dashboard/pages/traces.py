@@ -46,6 +46,7 @@ def layout(context: PageContext) -> Component:
             html.Div(_listed(context, known), id="traces-listed"),
             note=more,
         ),
+        *([] if context.library.has_samples() else [parts.samples_button()]),
         lead="What each trace loses, the most first.",
     )
 
