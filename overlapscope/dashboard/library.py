@@ -228,8 +228,8 @@ class Library:
         """Return whether any sample trace is open."""
         return any(entry.path.resolve().is_relative_to(SAMPLES.resolve()) for entry in self.entries())
 
-    def add_samples(self) -> None:
-        """Add the sample traces that come with overlapscope."""
+    def add_samples(self) -> str:
+        """Add the sample traces that come with overlapscope; return the id of the first."""
         entries, _ = find([SAMPLES])
         with self._lock:
             for entry in entries:
@@ -237,6 +237,7 @@ class Library:
                     id = _unique(f"samples/{entry.id}", self._entries)
                     self._entries[id] = TraceEntry(id, id.rpartition("/")[0], entry.path)
                     self._ids[entry.path.resolve()] = id
+            return self._ids[entries[0].path.resolve()]
 
     def _job(self, entry: TraceEntry) -> _TraceTask:
         """Return the task that opens a trace. An open trace stays as it is, even if its file changes."""

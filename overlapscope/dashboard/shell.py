@@ -232,8 +232,8 @@ def open_samples(context: PageContext, clicks: int | None) -> Any:
     """Add the samples, and return the address of the list of traces."""
     if not clicks:
         return dash.no_update
-    context.library.add_samples()
-    return context.url.href(TRACES_PAGE)
+    # An address that is shown already would not show the page again.
+    return context.url.href(TRACES_PAGE, trace=context.library.add_samples())
 
 
 class _Chosen(msgspec.Struct, frozen=True):
