@@ -194,9 +194,9 @@ def _is_about_overlap(promise: Promise) -> bool:
 def _promised(promises: Sequence[Promise]) -> str:
     """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
     overlaps = [promise.value or 0 for promise in filter(_is_about_overlap, promises)]
-    beside = (
-        f"{plural(len(overlaps), 'transfer')} beside at least {plural(min(overlaps), 'kernel')}" if overlaps else ""
-    )
+    fewest = min(overlaps, default=0)
+    least = f" beside at least {plural(fewest, 'kernel')}" if fewest else ""
+    beside = f"{plural(len(overlaps), 'transfer')}{least}" if overlaps else ""
     kept = [promise for promise in promises if promise.result == "kept" and promise.part != "overlap"]
     named = listed(dict.fromkeys(clean(promise.name, _SHORT) for promise in kept), _NAMED)
     gains = sum(promise.result == "gained" for promise in promises)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import Trace
 
 _SYSTEMS = ("github", "gitlab", "pytest")
+_REPOSITORY = "https://github.com/overlapscope/overlapscope"
 _LABEL = re.compile(r"\w[\w .=/-]*")
 
 
@@ -178,14 +179,15 @@ def _program(repository: TeamRepository, traces: list[Trace]) -> str:
 
 
 def _requirement() -> str:
-    """Return overlapscope as pip installed it here (PEP 610), if others can reach that; else this version."""
+    """Return overlapscope as pip installed it here (PEP 610); for a checkout, the version's tag in the repository."""
     with suppress(metadata.PackageNotFoundError):
         origin = json.loads(metadata.distribution("overlapscope").read_text("direct_url.json") or "{}")
         url, repository = str(origin.get("url", "file:")), origin.get("vcs_info")
         if repository:
             return f"overlapscope @ {repository['vcs']}+{url}@{repository['commit_id']}"
-        if not url.startswith("file:"):
-            return f"overlapscope @ {url}"
+        if origin:
+            tag = f"git+{_REPOSITORY}@v{__version__}"
+            return f"overlapscope @ {tag if url.startswith('file:') else url}"
     return f"overlapscope=={__version__}"
 
 
