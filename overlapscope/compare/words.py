@@ -275,7 +275,10 @@ def of_lost(lost: Collection[Part]) -> str:
 def of_all(devices: Sequence[DeviceDiff]) -> str:
     """Return the sentence of the device that changed most, with the number of devices and the range of changes."""
     if not devices:
-        return "Nothing can be compared."
+        return (
+            "Nothing can be compared, because no GPU has figures in both recordings. `overlapscope try` measures what "
+            "changes bring to a program, also without a GPU."
+        )
     most = max(
         devices, key=lambda device: (bool(device.figures.span.beyond_noise), abs(device.figures.span.change or 0))
     )
