@@ -1,6 +1,6 @@
 """GitHub's GraphQL API and GitLab's REST API as far as a comment needs them, in a server of this process.
 
-The answers have the shapes of the real ones (recorded in November 2026, with other names).
+The answers have the fields that their documentation states; none was recorded.
 """
 
 from __future__ import annotations
