@@ -56,6 +56,7 @@ VALUES: dict[str, Any] = {
     "whatif-asked.data": {"trace": TRACE, "device": 0, "changes": ["pin"]},
     "whatif-clock.n_intervals": 1,
     "whatif-known.data": {"trace": TRACE, "device": 0, "changes": ["pin"]},
+    "open-samples.n_clicks": 1,
     "whatif-best.n_clicks": 1,
     "whatif-best-clock.n_intervals": 1,
     "whatif-page.data": {"trace": TRACE, "device": 0, "plain": None},

@@ -15,15 +15,9 @@ from overlapscope.glossary import entries
 from tests.support.helpers import TELLING
 
 PAGE, TOOL = "PAGE", "TOOL"
+"""First words of lines that aren't commands: pages of the dashboard, and tools of `overlapscope mcp`."""
 _LATE = ("overview", "compare", "whatif")
 """Pages that show what is known when they are asked for; browser tests see all of it."""
-
-
-def _of_traces() -> list[str]:
-    return [page for page in PAGES if page not in _LATE]
-
-
-"""First words of lines that aren't commands: pages of the dashboard, and tools of `overlapscope mcp`."""
 SUFFIXES = (".json.gz", ".trace.json", ".sqlite", ".pb")
 TOLD = {f"traces/{name}.json.gz" for name in TELLING}
 """Recordings of which every format is compared."""
