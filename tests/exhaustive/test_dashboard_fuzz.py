@@ -24,6 +24,7 @@ from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.shell import create
 from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.plugins.history.drop import Stored
+from overlapscope.prediction.interventions import INTERVENTIONS
 from tests.plugins.history.histories import weeks, write
 from tests.support.dashboard_process import ask, serve
 
@@ -160,9 +161,14 @@ def as_post(callback: dict[str, Any]) -> dict[str, Any]:
     inputs = [part(item) for item in callback["inputs"]]
     output = callback["output"]
     several = output.startswith("..")
-    outputs = []
+    outputs: list[Any] = []
     for item in output[2:-2].split("...") if several else [output]:
         id, _, property = item.rpartition(".")
+        if '"ALL"' in id:
+            # A browser lists those that the page has.
+            shown = [json.loads(id) | {"id": kind} for kind in INTERVENTIONS]
+            outputs.append([{"id": each, "property": property} for each in shown])
+            continue
         outputs.append({"id": json.loads(id) | {"index": "0-0"} if id.startswith("{") else id, "property": property})
     return {
         "output": output,
