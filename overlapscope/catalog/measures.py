@@ -8,6 +8,7 @@ Plugins add their own (`plugin.Plugin.measures`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -454,6 +455,7 @@ MEASURED: Final = {
 """Object and field of the JSON report that has each length, except for the parts of the span."""
 
 
+@cache
 def of_group(group: Group) -> tuple[Measure, ...]:
     """Return the measures of an object of the JSON report; buckets in the order in which they are drawn."""
     order = [bucket.field for bucket in BUCKETS.values()] if group == "buckets" else [*MEASURES]
