@@ -314,8 +314,10 @@ def sites_of_ops(trace: Trace, ops: GpuOps, call: I64 | None = None) -> Sites:
     If an op's graph was launched by that call, its op and line are those of the capture, as far as known.
     """
     call = ops.launch if call is None else call
-    sites, captured = sites_of_calls(trace, call), origins_of(trace, ops)
-    own = call == ops.launch
+    sites = sites_of_calls(trace, call)
+    if not len(origins(trace)):
+        return sites
+    captured, own = origins_of(trace, ops), call == ops.launch
     op, line = (
         np.where(own & (mine >= 0), mine, theirs)
         for mine, theirs in ((captured.op, sites.op), (captured.line, sites.line))
