@@ -55,7 +55,7 @@ class Searched(Struct, frozen=True):
     load: float
     """Load average of the last minute, for each core."""
     said: str
-    """Last line on stderr."""
+    """Last line on stderr, where the outcome isn't right."""
 
 
 def _git(folder: Path, *arguments: str) -> str:
@@ -125,7 +125,7 @@ def search(folder: Path, files: Files, plant: Plant, number: int, by: str, until
         outcome = "right"
     judged = found["judged"] if found else []
     skipped = sum(each["verdict"] == "skipped" for each in judged)
-    said = ((folder / "stderr").read_text().splitlines() or [""])[-1]
+    said = "" if outcome == "right" else ((folder / "stderr").read_text().splitlines() or [""])[-1]
     load = round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
     return Searched(
         number, plant.name, int(planted), first, outcome, round(seconds, 1), len(judged), skipped, load, said
