@@ -157,7 +157,10 @@ def page(folder: Path) -> str:
             for kind, rows in results.items()
         ]
         table.append(f"| {machine}: {plant} | {' | '.join(found)} |")
-    return (_HERE / "bisect_page.md").read_text().format(summary="\n".join(summary), rows="\n".join(table))
+    ordered = [row.outcome for kind, rows in results.items() if "-order-" in kind for row in rows]
+    filled = {"right": ordered.count("right"), "ordered": len(ordered)}
+    text = (_HERE / "bisect_page.md").read_text()
+    return text.format(summary="\n".join(summary), rows="\n".join(table), **filled)
 
 
 def run(arm: str, args: argparse.Namespace, until: float) -> None:
