@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,19 +24,18 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from benchmarks.noise import table, wrapped
-from tests.programs.server import PLANTS
+from tests.programs.server import PLANTS, USUAL
 
 ROOT = Path(__file__).parents[1]
-CLIENTS, TOKENS = 5, 24
+CLIENTS, TOKENS = USUAL, 96
 EXPECTED = {
-    "none": "",
-    "tokenizer": "python",
-    "sampler": "host-sync",
-    "offload": "pageable-memory",
-    "graph": "dispatch",
-    "gc": "gc-pause",
+    "tokenizer": ("python", "_written_out"),
+    "sampler": ("host-sync", "_one_by_one"),
+    "offload": ("pageable-memory", "_offload"),
+    "graph": ("dispatch", "forward"),
+    "gc": ("gc-pause", "_deliver"),
 }
-"""Rule of the first finding of each plant."""
+"""Rule of the first finding of each plant, and the function at its line. All are about decode steps."""
 
 
 @contextmanager
@@ -61,44 +60,35 @@ def asked(url: str) -> Iterator[None]:
             client.join()
 
 
-def run(plant: str, seconds: float) -> dict[str, Any]:
-    """Record a server with a planted cause."""
+def run(plant: str, seconds: float, out: Path) -> dict[str, Any]:
+    """Record a server with a planted cause, and keep the trace."""
     with tempfile.TemporaryDirectory() as name:
         folder, clock = Path(name) / "traces", Path(name) / "clock"
         folder.mkdir()
         command = [sys.executable, "-m", "tests.programs.server", "--traces", str(folder), "--clock", str(clock)]
         command += ["--plant", plant] if plant != "none" else []
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as server:
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             url = server.stdout.readline().strip()
             with asked(url):
-                urlopen(
-                    Request(f"{url}/v1/completions", data=b'{"prompt": [1], "max_tokens": 200}', method="POST")
-                ).read()
-                recording = [
-                    "record",
-                    "--url",
-                    url,
-                    "--traces",
-                    str(folder),
-                    "--seconds",
-                    str(seconds),
-                    "--format",
-                    "json",
-                ]
-                command = [sys.executable, "-m", "overlapscope", *recording]
-                done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+                content = b'{"prompt": [1], "max_tokens": 40}'
+                urlopen(Request(f"{url}/v1/completions", data=content, method="POST")).read()
+                recording = ["record", "--url", url, "--traces", str(folder), "--stacks", "--seconds", str(seconds)]
+                command = [sys.executable, "-m", "overlapscope", *recording, "--format", "json"]
+                done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
             server.kill()
         report = json.loads(done.stdout)
+        (trace,) = folder.iterdir()
+        shutil.copy(trace, out / f"{plant}.pt.trace.json.gz")
         steps = [(end - begin, phase) for (begin, phase), (end, _) in pairwise(json.loads(clock.read_text()))]
+        lengths = {phase: [ns for ns, of in steps if of == phase] for phase in ("prefill", "decode")}
         (result,) = report["traces"]
-        phases = [device["served"]["phases"] for device in result["devices"]]
+        device = next(iter(result["devices"]), None)
         return {
             "plant": plant,
-            "clock": {phase: [ns for ns, of in steps if of == phase] for phase in ("prefill", "decode")},
-            "phases": phases[0] if phases else [],
+            "clock": {phase: {"steps": len(each), "time_ns": sum(each)} for phase, each in lengths.items()},
+            "phase": device and device["per_step"]["phase"],
+            "phases": device["served"]["phases"] if device else [],
             "findings": [
                 {key: finding.get(key) for key in ("rule", "title", "where", "detail")}
                 for finding in report["findings"][:3]
@@ -114,7 +104,7 @@ def record(out: Path, names: list[str], seconds: float) -> None:
     out.mkdir(parents=True, exist_ok=True)
     runs = []
     for name in names:
-        runs.append(run(name, seconds))
+        runs.append(run(name, seconds, out))
         print(name, [finding["title"] for finding in runs[-1]["findings"]], flush=True)
         written = {"machine": f"{gpu}, torch {torch.__version__}", "runs": runs}
         (out / "serving.json").write_text(json.dumps(written, indent=1))
@@ -122,49 +112,51 @@ def record(out: Path, names: list[str], seconds: float) -> None:
 
 def page(measured: dict[str, Any]) -> str:
     """Return the page."""
-    rows = []
+    rows, off = [], []
     for each in measured["runs"]:
+        first = each["findings"][0] if each["findings"] else {}
+        where = first.get("where") or {}
         for phase in each["phases"]:
-            if phase["per_step"] is None:
+            clock = each["clock"][phase["phase"]]
+            if phase["per_step"] is None or not clock["steps"]:
                 continue
-            clocked, step_ns = statistics.fmean(each["clock"][phase["phase"]] or [0]), phase["per_step"]["span_ns"]
-            first = each["findings"][0] if each["findings"] else {}
-            where = first.get("where") or {}
+            clock_ns, step_ns = clock["time_ns"] / clock["steps"], phase["per_step"]["span_ns"]
+            off.append(step_ns / clock_ns - 1)
+            found = (first.get("rule", "none"), where.get("line") or "unknown")
             rows.append(
                 (
                     each["plant"],
                     phase["phase"],
                     str(phase["recorded"]),
-                    f"{clocked / 1e6:.3f}",
+                    f"{clock_ns / 1e6:.3f}",
                     f"{step_ns / 1e6:.3f}",
-                    f"{100 * (step_ns / clocked - 1):+.1f}%" if clocked else "",
-                    first.get("rule", "none"),
-                    str(where.get("line") or where.get("op") or where.get("call") or "unknown"),
+                    f"{100 * off[-1]:+.1f}%",
+                    *(found if phase["phase"] == each["phase"] else ("", "")),
                 )
             )
+    planted = [each for each in measured["runs"] if each["plant"] in EXPECTED]
+    right = sum(_is_named(each) for each in planted)
     text = wrapped(f"""# Inference servers
 
-**Question:** Does a report of an inference server name the cause that was planted, and the time of each phase? A small
-server (`tests/programs/server.py`) answered {CLIENTS} clients, and `overlapscope record --url` recorded it on
-{measured["machine"]}. The clock is the server's own, over the same steps. First findings are about the phase that takes
-most time. This server prefills requests one by one, without graphs, so that phase is often prefill, whatever is
-planted. It records no stacks, so no line is named.""")
-    usual = {each["findings"][0]["rule"] for each in measured["runs"] if each["plant"] == "none" and each["findings"]}
-    right = sum(
-        bool(each["findings"]) and each["findings"][0]["rule"] == EXPECTED[each["plant"]] not in usual
-        for each in measured["runs"]
-        if each["plant"] != "none"
-    )
-    planted = sum(each["plant"] != "none" for each in measured["runs"])
-    worst = max(abs(float(row[5].rstrip("%"))) for row in rows)
-    text += wrapped(f"""
+**Question:** Does a report of an inference server name the cause that was planted, its phase and its line, and the time
+of each phase? A small server (`tests/programs/server.py`) answered {CLIENTS} clients, and `overlapscope record --url
+--stacks` recorded it on {measured["machine"]}. It launches each step before it reads the tokens of the one before, and
+decodes from CUDA graphs. Causes are planted in its decode steps. The clock is the server's own: events on the GPU at
+the beginning of each step.
 
-The first finding has the planted cause, and another one without it, in **{right} of {planted}** recordings. The steps
-of a phase are off by
-{worst:.1f}% at worst.""")
-    heads = ("planted", "phase", "steps", "clock, ms", "report, ms", "off by", "first finding", "place")
+The first finding has the planted cause, is about decode steps, and names the function in which the cause was planted in
+**{right} of {len(planted)}** recordings. The steps of a phase are off by {100 * max(map(abs, off)):.1f}% at worst.""")
+    heads = ("planted", "phase", "steps", "clock, ms", "report, ms", "off by", "first finding", "line")
     written = wrapped("`python -m benchmarks.serving` measures, and writes this page.")
     return f"{text.strip()}\n\n{table(heads, rows, words=2)}\n\n{written.strip()}\n"
+
+
+def _is_named(run: dict[str, Any]) -> bool:
+    """Return whether the first finding has the planted cause and its function, and is about decode steps."""
+    first: dict[str, Any] = next(iter(run["findings"]), {})
+    line = (first.get("where") or {}).get("line") or ""
+    rule, function = EXPECTED[run["plant"]]
+    return run["phase"] == "decode" and first.get("rule") == rule and line.endswith(f" in {function}")
 
 
 def main() -> None:
@@ -172,7 +164,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record")
     recording.add_argument("out", type=Path)
-    recording.add_argument("--only", action="append", choices=EXPECTED, default=[])
+    recording.add_argument("--only", action="append", choices=["none", *PLANTS], default=[])
     recording.add_argument("--seconds", type=float, default=2.0)
     writing = commands.add_parser("page")
     writing.add_argument("out", type=Path)

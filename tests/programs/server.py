@@ -1,10 +1,11 @@
 """A small inference server, which batches requests for a transformer, and has the marks and endpoints of vLLM.
 
-    python -m tests.programs.server --traces DIR [--port N] [--plant CAUSE] [--clock FILE]
+    python -m tests.programs.server --traces DIR [--plant CAUSE] [--clock FILE]
 
 It prints its address, and serves until it is ended. `POST /v1/completions` takes `{"prompt": [1, 2], "max_tokens": 8}`,
 and `POST /start_profile` and `/stop_profile` record. One thread is the scheduler: each of its steps runs the prompts
 that wait (prefill), or one token of each request (decode) from a cache of keys and values, on a GPU from a CUDA graph.
+It launches a step before it reads the tokens of the one before, and copies the cache to the host beside the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,24 +26,29 @@ from torch.nn import functional
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-WIDTH, HEADS, LAYERS, WORDS = (512, 8, 8, 4096) if CUDA else (32, 4, 2, 64)
-SLOTS, LENGTH = 8, 256
-"""Maximum number of requests at a time, and of tokens of each."""
+WIDTH, HEADS, LAYERS, WORDS = (8192, 64, 10, 4096) if CUDA else (32, 4, 2, 64)
+SLOTS, LENGTH, BLOCK, USUAL = 8, 256, 16, 5
+"""Maximum number of requests at a time, and of tokens of each; number of tokens after which a request's cache is copied
+to the host; and number of requests that one plant is about."""
 PLANTS = ("tokenizer", "sampler", "offload", "graph", "gc")
-"""Causes that can be planted: the scheduler's thread tokenizes slowly, sampling waits for the GPU request by request,
-the cache is copied to pageable memory in each step, a batch of three has no graph, or each step collects garbage."""
+"""Causes that can be planted: the scheduler's thread turns tokens into text slowly, sampling reads probabilities from
+the GPU one by one, the cache is copied to pageable memory, a batch of `USUAL` has no graph, or each step collects
+garbage."""
 
 
-class Completion(NamedTuple):
-    """A prompt, the number of tokens to generate, and where the answer goes."""
+class Completion:
+    """A request, and its answer."""
 
-    prompt: list[int]
-    max_tokens: int
-    answer: queue.Queue[list[int]]
+    def __init__(self, prompt: list[int], max_tokens: int) -> None:
+        self.prompt, self.end = prompt, min(LENGTH, len(prompt) + max_tokens)
+        self.length, self.slot = len(prompt), 0
+        """Number of tokens, of which the newest may not be read yet, and place in the cache."""
+        self.tokens: list[int] = []
+        self.done = threading.Event()
 
 
 class ServedModel(nn.Module):
-    """A transformer with one slot of its cache for each request."""
+    """A transformer with one slot of its cache for each request, and the last token of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,33 +57,27 @@ class ServedModel(nn.Module):
         self.inputs = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(LAYERS))
         self.outputs = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
         self.head = nn.Linear(WIDTH, WORDS)
-        cache = torch.zeros(LAYERS, 2, SLOTS, HEADS, LENGTH, WIDTH // HEADS)
         self.cache: torch.Tensor
-        self.register_buffer("cache", cache)
+        self.register_buffer("cache", torch.zeros(LAYERS, SLOTS, LENGTH, 2, HEADS, WIDTH // HEADS))
+        self.last: torch.Tensor
+        self.register_buffer("last", torch.zeros(SLOTS, dtype=torch.long))
 
-    def forward(self, tokens: torch.Tensor, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        """Return the next token of each request, of `tokens` (request, token) at the places `at` of the same shape."""
-        seen = torch.arange(LENGTH, device=tokens.device) <= at[:, None, :, None]
-        x = self.words(tokens) + self.places(at)
+    def forward(self, slots: torch.Tensor, at: torch.Tensor, tokens: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the scores of each request's next token. `at` has the places (request, token) of `tokens`.
+
+        Without tokens, each request has its last one.
+        """
+        unseen = torch.arange(LENGTH, device=at.device) > at[:, None, :, None]
+        mask = torch.zeros(unseen.shape, device=at.device).masked_fill(unseen, float("-inf"))
+        x = self.words(self.last[slots, None] if tokens is None else tokens) + self.places(at)
         for norm, inside, out, cache in zip(self.norms, self.inputs, self.outputs, self.cache, strict=True):
-            query, key, value = inside(norm(x)).unflatten(2, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-            cache[0][slots[:, None], :, at] = key.transpose(1, 2)
-            cache[1][slots[:, None], :, at] = value.transpose(1, 2)
-            mixed = functional.scaled_dot_product_attention(query, cache[0][slots], cache[1][slots], seen)
+            made = inside(norm(x)).unflatten(2, (3, HEADS, -1))
+            cache[slots[:, None], at] = made[:, :, 1:]
+            key, value = cache[slots].permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(made[:, :, 0].transpose(1, 2), key, value, mask)
             x = x + out(mixed.transpose(1, 2).flatten(2))
-        result: torch.Tensor = self.head(x[:, -1]).argmax(-1)
-        return result
-
-
-class RunningCompletion:
-    """A request that has a slot."""
-
-    def __init__(self, request: Completion, slot: int) -> None:
-        self.request, self.slot, self.tokens = request, slot, list(request.prompt)
-
-    @property
-    def is_done(self) -> bool:
-        return len(self.tokens) >= min(LENGTH, len(self.request.prompt) + self.request.max_tokens)
+        scores: torch.Tensor = self.head(x[:, -1])
+        return scores
 
 
 class BatchScheduler(threading.Thread):
@@ -86,133 +86,204 @@ class BatchScheduler(threading.Thread):
     def __init__(self, traces: Path, plant: str | None, clock: Path | None) -> None:
         super().__init__(name="scheduler", daemon=True)
         self.waiting: queue.Queue[Completion] = queue.Queue()
-        self.orders: queue.Queue[tuple[str, threading.Event]] = queue.Queue()
+        self.orders: queue.Queue[tuple[dict[str, Any] | None, threading.Event]] = queue.Queue()
+        """Options of recordings to start, and None to stop."""
         self._traces, self._plant, self._clock = traces, plant, clock
         self._profiler: torch.profiler.profile | None = None
-        self._begun: list[tuple[int, str]] = []
+        self._begun: list[tuple[Any, str]] = []
         """When each recorded step began, and its phase; an empty phase while there are no requests."""
-        self._running: list[RunningCompletion] = []
-        self._model = ServedModel().to(DEVICE).eval()
+        self._running: list[Completion] = []
+        with torch.device(DEVICE):
+            self._model = ServedModel().eval()
         self._graphs: dict[int, tuple[Any, ...]] = {}
+        self._copies = torch.cuda.Stream() if CUDA else None
 
     @torch.inference_mode()
     def run(self) -> None:
-        if CUDA:
-            for size in range(1, SLOTS + 1):
-                if not (self._plant == "graph" and size == 3):
-                    self._graphs[size] = self._captured(size)
+        for size in range(1, SLOTS + 1) if CUDA else ():
+            if not (self._plant == "graph" and size == USUAL):
+                self._graphs[size] = self._captured(size)
+        before = None
         while True:
             self._obey()
-            self._admit()
-            if not self._running:
-                self._begun.append((time.perf_counter_ns(), ""))
+            while len(self._running) < SLOTS and not self.waiting.empty():
+                request = self.waiting.get()
+                request.slot = min({*range(SLOTS)} - {each.slot for each in self._running})
+                self._running.append(request)
+            launched = self._step() if self._running else None
+            if before is not None:
+                self._deliver(*before)
+            elif launched is None:
+                self._note("")
                 time.sleep(0.001)
-                continue
-            new = [each for each in self._running if len(each.tokens) == len(each.request.prompt)]
-            if new:
-                for each in new:
-                    self._step([each], is_prefill=True)
-            else:
-                self._step(self._running, is_prefill=False)
-            for each in [each for each in self._running if each.is_done]:
-                self._running.remove(each)
-                each.request.answer.put(each.tokens[len(each.request.prompt) :])
+            before = launched
 
     def _obey(self) -> None:
         """Start or stop the profiler, on the thread that runs the steps."""
         while not self.orders.empty():
-            order, done = self.orders.get()
-            if order == "start" and self._profiler is None:
-                self._profiler = torch.profiler.profile()
-                self._profiler.start()
+            options, done = self.orders.get()
+            if options is not None and self._profiler is None:
                 self._begun.clear()
-            elif order == "stop" and self._profiler is not None:
+                self._profiler = torch.profiler.profile(with_stack=options.get("with_stack", True))
+                self._profiler.start()
+            elif options is None and self._profiler is not None:
                 self._profiler.stop()
                 name = f"dp0_pp0_tp0_dcp0_ep0_rank0.{time.time_ns()}.pt.trace.json.gz"
                 self._profiler.export_chrome_trace(str(self._traces / name))
                 self._profiler = None
                 if self._clock is not None:
-                    self._clock.write_text(json.dumps(self._begun))
+                    first = self._begun[0][0]
+                    times = [round(first.elapsed_time(at) * 1e6) if CUDA else at - first for at, _ in self._begun]
+                    self._clock.write_text(json.dumps([*zip(times, (phase for _, phase in self._begun), strict=True)]))
             done.set()
 
-    def _admit(self) -> None:
-        while len(self._running) < SLOTS and not self.waiting.empty():
-            used = {each.slot for each in self._running}
-            self._running.append(RunningCompletion(self.waiting.get(), min({*range(SLOTS)} - used)))
-
-    def _step(self, batch: list[RunningCompletion], *, is_prefill: bool) -> None:
-        counts = [len(each.tokens) if is_prefill else 1 for each in batch]
-        prefill, decode = ((len(batch), sum(counts)), (0, 0)) if is_prefill else ((0, 0), (len(batch), sum(counts)))
-        self._begun.append((time.perf_counter_ns(), "prefill" if is_prefill else "decode"))
-        with torch.profiler.record_function(
-            f"execute_context_{prefill[0]}({prefill[1]})_generation_{decode[0]}({decode[1]})"
-        ):
-            rows = [each.tokens[-count:] for each, count in zip(batch, counts, strict=True)]
-            places = [[*range(len(each.tokens))][-count:] for each, count in zip(batch, counts, strict=True)]
-            inputs = [torch.tensor(values) for values in (rows, [each.slot for each in batch], places)]
+    def _note(self, phase: str) -> None:
+        """Note when a recorded step begins; on a GPU, when the GPU comes to it."""
+        if self._profiler is not None:
+            at: Any = torch.cuda.Event(enable_timing=True) if CUDA else time.perf_counter_ns()
             if CUDA:
-                inputs = [values.pin_memory().to(DEVICE, non_blocking=True) for values in inputs]
-            result = self._model(*inputs) if is_prefill or len(batch) not in self._graphs else self._replayed(*inputs)
-            if self._plant == "offload":
-                self._model.cache[:, :, batch[0].slot].cpu()
-        sampled = [row.item() for row in result] if self._plant == "sampler" else result.tolist()
-        for each, token in zip(batch, sampled, strict=True):
-            each.tokens.append(int(token))
+                at.record()
+            self._begun.append((at, phase))
+
+    def _step(self) -> tuple[list[Completion], torch.Tensor, torch.cuda.Event | None]:
+        """Launch a step; return its requests, their tokens, and an event after which these are on the host."""
+        new = [each for each in self._running if each.length == len(each.prompt)]
+        batch = new or self._running
+        tokens = sum(each.length for each in new) or len(batch)
+        counts = f"{len(new)}({tokens})_generation_0(0)" if new else f"0(0)_generation_{len(batch)}({tokens})"
+        with torch.profiler.record_function(f"execute_context_{counts}"):
+            self._note("prefill" if new else "decode")
+            slots = _uploaded([each.slot for each in batch])
+            scores = self._prefilled(batch, slots) if new else self._decoded(batch, slots)
+        sampled = _one_by_one(scores) if self._plant == "sampler" else scores.argmax(-1)
+        self._model.last[slots] = sampled
+        downloaded = self._downloaded(sampled)
+        for each in batch:
+            if not new and each.length % BLOCK == 0:
+                self._offload(self._model.cache[:, each.slot, : each.length])
+            each.length += 1
+        self._running = [each for each in self._running if each.length < each.end]
+        return batch, *downloaded
+
+    def _prefilled(self, batch: list[Completion], slots: torch.Tensor) -> torch.Tensor:
+        prompts = [each.prompt for each in batch]
+        lacking = [max(map(len, prompts)) - len(prompt) for prompt in prompts]
+        # Shorter prompts repeat their first token, which changes nothing.
+        rows = [prompt[:1] * count + prompt for prompt, count in zip(prompts, lacking, strict=True)]
+        places = [[0] * count + [*range(len(prompt))] for prompt, count in zip(prompts, lacking, strict=True)]
+        if self._copies is not None:
+            # The cache of a slot's former request may still be copied.
+            torch.cuda.current_stream().wait_stream(self._copies)
+        scores: torch.Tensor = self._model(slots, _uploaded(places), _uploaded(rows))
+        return scores
+
+    def _decoded(self, batch: list[Completion], slots: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor
+        inputs = slots, _uploaded([[each.length - 1] for each in batch])
+        if len(batch) in self._graphs:
+            graph, static, scores = self._graphs[len(batch)]
+            for place, values in zip(static, inputs, strict=True):
+                place.copy_(values)
+            graph.replay()
+        else:
+            scores = self._model(*inputs)
+        return scores
+
+    def _offload(self, part: torch.Tensor) -> None:
+        """Copy a request's cache to the host."""
+        if self._plant == "offload":
+            part.cpu()
+        else:
+            self._downloaded(part)
+
+    def _downloaded(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+        """Copy values to the host beside the next step; return them, and an event after which they are there."""
+        if self._copies is None:
+            return values, None
+        self._copies.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._copies):
+            here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
+        values.record_stream(self._copies)
+        return here, self._copies.record_event()
+
+    def _deliver(self, batch: list[Completion], tokens: torch.Tensor, copied: torch.cuda.Event | None) -> None:
+        """Read the tokens of a step, and answer the requests that are done."""
+        if copied is not None:
+            copied.synchronize()
+        for each, token in zip(batch, tokens.tolist(), strict=True):
+            each.tokens.append(token)
+            if len(each.prompt) + len(each.tokens) == each.end:
+                each.done.set()
         if self._plant == "tokenizer":
-            _tokenize(sum(map(len, rows)))
+            _written_out(len(batch))
         elif self._plant == "gc":
             gc.collect()
 
     def _captured(self, size: int) -> tuple[Any, ...]:
-        inputs = [torch.zeros(shape, dtype=torch.long, device=DEVICE) for shape in ((size, 1), (size,), (size, 1))]
+        inputs = [torch.zeros(shape, dtype=torch.long, device=DEVICE) for shape in ((size,), (size, 1))]
         self._model(*inputs)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            result = self._model(*inputs)
-        return graph, inputs, result
-
-    def _replayed(self, *inputs: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor
-        graph, static, result = self._graphs[len(inputs[0])]
-        for place, values in zip(static, inputs, strict=True):
-            place.copy_(values, non_blocking=True)
-        graph.replay()
-        return result
+            scores = self._model(*inputs)
+        return graph, inputs, scores
 
 
-def _tokenize(tokens: int) -> list[str]:
+def _uploaded(values: list[Any]) -> torch.Tensor:
+    made = torch.tensor(values)
+    return made.pin_memory().to(DEVICE, non_blocking=True) if CUDA else made
+
+
+def _one_by_one(scores: torch.Tensor) -> torch.Tensor:
+    """Return the best token of each request, after a look at the probabilities of its next best."""
+    best = scores.softmax(-1).topk(8)
+    for probabilities in best.values:
+        left = 1.0
+        for probability in probabilities:
+            left -= probability.item()
+    return best.indices[:, 0]
+
+
+def _written_out(tokens: int) -> str:
     """Turn tokens into text slowly."""
-    until = time.perf_counter() + 0.004
-    text = []
+    until, text = time.perf_counter() + 0.015, ""
     while time.perf_counter() < until:
-        text = [chr(97 + number % 26) for number in range(tokens)]
+        for number in range(1000):
+            text = "abcdefghijklmnopqrstuvwxyz"[(tokens + number) % 26]
     return text
 
 
-def serve(port: int, traces: Path, plant: str | None, clock: Path | None) -> None:
+def main() -> None:
     """Serve until the process ends."""
-    scheduler = BatchScheduler(traces, plant, clock)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--plant", choices=PLANTS)
+    parser.add_argument(
+        "--clock", type=Path, help="file for the server's own clock at the beginnings of recorded steps"
+    )
+    options = parser.parse_args()
+    scheduler = BatchScheduler(options.traces, options.plant, options.clock)
 
     class CompletionHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path == "/v1/completions":
                 asked = json.loads(body)
-                request = Completion(asked["prompt"], asked["max_tokens"], queue.Queue())
+                request = Completion(asked["prompt"], asked["max_tokens"])
                 scheduler.waiting.put(request)
-                self._answer(200, {"tokens": request.answer.get()})
+                request.done.wait()
+                self._answer({"tokens": request.tokens})
             elif self.path in ("/start_profile", "/stop_profile"):
                 done = threading.Event()
-                scheduler.orders.put((self.path[1:].partition("_")[0], done))
+                scheduler.orders.put((json.loads(body or b"{}") if self.path == "/start_profile" else None, done))
                 done.wait()
-                self._answer(200, {})
+                self._answer({})
             else:
-                self._answer(404, {"detail": "Not Found"})
+                self.send_error(404)
 
-        def _answer(self, status: int, content: object) -> None:
+        def _answer(self, content: object) -> None:
             data = json.dumps(content).encode()
-            self.send_response(status)
+            self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -220,22 +291,10 @@ def serve(port: int, traces: Path, plant: str | None, clock: Path | None) -> Non
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), CompletionHandler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), CompletionHandler)
     scheduler.start()
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--traces", type=Path, required=True)
-    parser.add_argument("--plant", choices=PLANTS)
-    parser.add_argument(
-        "--clock", type=Path, help="file for the beginnings of recorded steps by the server's own clock"
-    )
-    options = parser.parse_args()
-    serve(options.port, options.traces, options.plant, options.clock)
 
 
 if __name__ == "__main__":

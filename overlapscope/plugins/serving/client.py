@@ -29,7 +29,13 @@ _NO_PROFILER: Final = (
 
 
 def record_server(
-    url: str, traces: Path, seconds: float, *, patience_s: float = 60.0, begun: Callable[[], None] = lambda: None
+    url: str,
+    traces: Path,
+    seconds: float,
+    *,
+    stacks: bool = False,
+    patience_s: float = 60.0,
+    begun: Callable[[], None] = lambda: None,
 ) -> list[Path]:
     """Have a server record itself.
 
@@ -37,6 +43,7 @@ def record_server(
         url: Address of the server, with `http` or `https`.
         traces: Directory into which the server writes its traces, as this machine sees it.
         seconds: Time to record.
+        stacks: Whether to ask for Python stacks; otherwise the server decides.
         patience_s: Maximum time to wait for traces after the server has answered.
         begun: Called when the server records.
 
@@ -54,8 +61,9 @@ def record_server(
     if not traces.is_dir():
         raise UsageError(f"{traces} is no directory; name the one into which the server writes its traces.")
     before = _traces_in(traces)
-    # vLLM takes no body, and writes into the directory that it was started with.
-    _post(url, "start_profile", _STARTS_S, {"output_dir": str(traces.absolute())})
+    # vLLM takes no body: its directory and stacks are options of its start.
+    asked = {"output_dir": str(traces.absolute()), **({"with_stack": True} if stacks else {})}
+    _post(url, "start_profile", _STARTS_S, asked)
     try:
         begun()
         time.sleep(seconds)
@@ -64,7 +72,7 @@ def record_server(
     return _written(url, traces, before, patience_s)
 
 
-def _post(url: str, endpoint: str, patience_s: float, content: dict[str, str]) -> None:
+def _post(url: str, endpoint: str, patience_s: float, content: dict[str, object]) -> None:
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 

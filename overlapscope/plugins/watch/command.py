@@ -152,7 +152,11 @@ def _record_server(args: argparse.Namespace) -> int:
     if not 0 < seconds < math.inf:
         raise UsageError(f"--seconds is {seconds}; it must be more than 0.")
     traces = record_server(
-        args.url, args.traces, seconds, begun=lambda: tell(f"overlapscope: {args.url} records for {seconds:g} s.")
+        args.url,
+        args.traces,
+        seconds,
+        stacks=args.stacks,
+        begun=lambda: tell(f"overlapscope: {args.url} records for {seconds:g} s."),
     )
     shown = [os.path.relpath(path) for path in traces]
     tell(f"overlapscope: the server wrote {listed(shown)}.")
