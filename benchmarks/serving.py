@@ -97,17 +97,20 @@ def run(plant: str, seconds: float, out: Path) -> dict[str, Any]:
 
 
 def record(out: Path, names: list[str], seconds: float) -> None:
-    """Record the server with each cause."""
+    """Record the server with each cause, beside those that were recorded before."""
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU"
     out.mkdir(parents=True, exist_ok=True)
-    runs = []
+    path = out / "serving.json"
+    runs = (
+        [each for each in json.loads(path.read_text())["runs"] if each["plant"] not in names] if path.exists() else []
+    )
     for name in names:
         runs.append(run(name, seconds, out))
         print(name, [finding["title"] for finding in runs[-1]["findings"]], flush=True)
         written = {"machine": f"{gpu}, torch {torch.__version__}", "runs": runs}
-        (out / "serving.json").write_text(json.dumps(written, indent=1))
+        path.write_text(json.dumps(written, indent=1))
 
 
 def page(measured: dict[str, Any]) -> str:
