@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
@@ -25,7 +24,7 @@ from overlapscope.base.config_file import PROJECT
 from overlapscope.base.words import clean, did_you_mean
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact, is_share, parse
-from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Override, Ranks, Scope, Settings
+from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Ranks, Scope, Settings
 from overlapscope.budgets.verdicts import Level, Unit
 from overlapscope.errors import ConfigError
 from overlapscope.reading.patterns import NamePatterns, patterns_in
@@ -54,7 +53,7 @@ RanksKey = Annotated[Ranks | None, Meta(description="worst, median or each")]
 
 
 class NarrowedTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys that narrow a budget, an override or an exception."""
+    """Keys that narrow a budget or an exception."""
 
     trace: Pattern = None
     rank: Pattern = None
@@ -63,9 +62,12 @@ class NarrowedTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     direction: Annotated[Direction | None, Meta(description="h2d or d2h")] = None
 
 
-class LimitsTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys shared by budgets and overrides."""
+class BudgetTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys of `[budgets.METRIC]`."""
 
+    name: Text = None
+    scope: Annotated[Scope | None, Meta(description="steps or window")] = None
+    phase: Annotated[Phase | None, Meta(description=f"one of {', '.join(get_args(Phase))}")] = None
     min: Quantity = None
     max: Quantity = None
     max_increase: Quantity = None
@@ -79,20 +81,6 @@ class LimitsTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_field
     allow_missing: Boolean = None
 
 
-class BudgetTable(LimitsTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys of `[budgets.METRIC]`."""
-
-    name: Text = None
-    scope: Annotated[Scope | None, Meta(description="steps or window")] = None
-    phase: Annotated[Phase | None, Meta(description=f"one of {', '.join(get_args(Phase))}")] = None
-
-
-class OverrideTable(LimitsTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys of `[[overrides]]`."""
-
-    metric: Pattern = None
-
-
 class ExceptionTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys of `[[exceptions]]`."""
 
@@ -103,7 +91,7 @@ class ExceptionTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 _EXPRESSIONS: Final = "a list of regular expressions"
-_LIST: Final = "a list of tables: write [[{}]] above each"
+_LIST: Final = "a list of tables: write [[exceptions]] above each"
 
 
 class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,8 +107,7 @@ class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     forbid: Annotated[tuple[str, ...] | None, Meta(description="a list of strings")] = None
     communication: Annotated[tuple[str, ...] | None, Meta(description=_EXPRESSIONS)] = None
     server_steps: Annotated[tuple[str, ...] | None, Meta(description=_EXPRESSIONS)] = None
-    overrides: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("overrides"))] = None
-    exceptions: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("exceptions"))] = None
+    exceptions: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST)] = None
 
 
 class ConfigLocation(NamedTuple):
@@ -239,11 +226,6 @@ def from_mapping(
         _budget(table, METRICS[metric], defaults, at)
         for metric, table, at in _budget_tables(top.budgets or {}, location)
     )
-    overrides = tuple(
-        override
-        for number, table in enumerate(top.overrides or ())
-        for override in _overrides(table, budgets, location.at(f"overrides[{number}]"))
-    )
     return Settings(
         baseline=None if top.baseline is None else Path(top.baseline),
         contract=None if top.contract is None else Path(top.contract),
@@ -251,7 +233,6 @@ def from_mapping(
         forbid=tuple(dict.fromkeys(rule_named(text, str(location.at("forbid"))) for text in top.forbid or ())),
         names=patterns_in(stated, lambda name: str(location.at(name))) if stated else None,
         allow_missing=top.allow_missing or False,
-        overrides=overrides,
         exceptions=tuple(
             _exemption(table, location.at(f"exceptions[{number}]")) for number, table in enumerate(top.exceptions or ())
         ),
@@ -336,7 +317,7 @@ def _budget_tables(
 
 def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, Any], at: ConfigLocation) -> Budget:
     table = read_table(content, BudgetTable, at)
-    fields = {**defaults, **_given(table, "name", "scope", "phase"), **_adjustable(table, metric, at)}
+    fields = {**defaults, **_given(table, *_DEFAULTS, "name", "scope", "phase", "level"), **_limits(table, metric, at)}
     budget = Budget(metric=metric.id, origin=str(at), **fields, **_patterns(table, "step"))
     if budget.direction is not None and metric.needs != "copies":
         raise at.at("direction").error(f"{metric.id} is not only about copies")
@@ -355,9 +336,9 @@ def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, A
     return budget
 
 
-def _adjustable(table: LimitsTable, metric: Metric, at: ConfigLocation) -> dict[str, Any]:
-    """Return the fields of a `Budget` that both budgets and overrides set."""
-    fields = _given(table, *_DEFAULTS, "level")
+def _limits(table: BudgetTable, metric: Metric, at: ConfigLocation) -> dict[str, float]:
+    """Return the limits and the noise floor of a budget."""
+    fields = {}
     for name in LIMITS:
         key = name.removesuffix("_pct")
         quantity = getattr(table, key)
@@ -366,8 +347,7 @@ def _adjustable(table: LimitsTable, metric: Metric, at: ConfigLocation) -> dict[
     if table.noise_floor is not None:
         share = metric.unit == "ns" and is_share(table.noise_floor)
         floor = _parsed(table.noise_floor, "pct" if share else metric.unit, at.at("noise_floor"))
-        # Both fields, so that an override of one kind replaces a noise floor of the other kind.
-        fields |= {"noise_floor": None if share else floor, "noise_floor_pct": floor if share else None}
+        fields["noise_floor_pct" if share else "noise_floor"] = floor
     if "min" in fields and "max" in fields and fields["min"] > fields["max"]:
         raise at.at("min").error("is above max, so no value can satisfy both")
     return fields
@@ -401,27 +381,6 @@ def _loss(metric: Metric) -> str:
 
 def _better(metric: Metric) -> str:
     return f"for {metric.id}, {'more' if metric.more_is_better else 'less'} is better"
-
-
-def _overrides(content: Mapping[str, Any], budgets: tuple[Budget, ...], at: ConfigLocation) -> list[Override]:
-    """Return an override for each metric that matches and has a budget."""
-    table = read_table(content, OverrideTable, at)
-    patterns = _patterns(table, "step")
-    pattern = None if table.metric is None else str(table.metric)
-    chosen = [metric for metric in METRICS if pattern is None or fnmatchcase(metric, pattern)]
-    if pattern is not None and not chosen:
-        raise at.at("metric").error(no_such("metric", pattern, METRICS))
-    if not patterns and pattern is None:
-        raise at.error("does not say what it applies to; add trace, rank, device, step, range, direction or metric")
-    limited = {budget.metric for budget in budgets}
-    if pattern is not None and limited.isdisjoint(chosen):
-        raise at.at("metric").error(f"there is no budget for {pattern}")
-    if not limited:
-        raise at.error("there is no budget that it could change")
-    changes = {metric: _adjustable(table, METRICS[metric], at) for metric in chosen if metric in limited}
-    if not all(changes.values()):
-        raise at.error("changes nothing; add what to replace, such as max, level or skip_steps")
-    return [Override(metric=metric, changes=changed, origin=str(at), **patterns) for metric, changed in changes.items()]
 
 
 def _exemption(content: Mapping[str, Any], at: ConfigLocation) -> Exemption:
