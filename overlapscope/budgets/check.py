@@ -127,11 +127,11 @@ class Job:
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
         here = fingerprint(self.report)
         unlike = differences(baseline.environment, here) if baseline else ()
-        # Drivers are updated often, and budgets find what an update changes.
-        self._unlike = [difference for difference in unlike if difference.what != "driver"]
         self._elsewhere = ", ".join(
             f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
-            for difference in self._unlike
+            for difference in unlike
+            # Drivers are updated often, and budgets find what an update changes.
+            if difference.what != "driver"
         )
         """Differences from the baseline's environment, in words; empty if there are none."""
         self._obstacles = tuple(self._unlike_baseline(baseline)) if baseline is not None else ()
@@ -188,13 +188,6 @@ class Job:
 
     def judge(self) -> Iterator[Judgement]:
         """Yield every verdict."""
-        if self._settings.strict_env and self._baseline is not None:
-            differ = f"The baseline was made elsewhere: {self._elsewhere}." if self._elsewhere else ""
-            message = differ or "The traces were made where the baseline was made."
-            status: Status = "fail" if differ else "pass"
-            yield Judgement(
-                _overall_verdict("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
-            )
         for obstacle in (*mixed(self.report), *self._obstacles):
             yield Judgement(obstacle_verdict(obstacle, allowed=self._settings.allow_missing))
         for budget, rulings in self._judged():
@@ -425,7 +418,6 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
             verdict, explanation(rule.id).summary.rstrip("."), *_rule_limit(report, verdict, by_default=by_default)
         )
     meaning = {
-        "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
         "program": "the baseline and the traces have most kernels in common, or nearly all families of kernels, or "
         "many kernels if their script has the same name",
         "verdict": "the verdict of the report on each device is not poor",

@@ -237,7 +237,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     allow_missing: bool = False
     """True if forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
     fail_level: Level = "error"
-    strict_env: bool = False
     other_program: bool = False
     """True to compare with a baseline of another program."""
     allow_predicted: bool = False

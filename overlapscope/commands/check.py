@@ -159,7 +159,6 @@ def _add_rare(rare: argparse._ArgumentGroup) -> None:
         default="error",
         help="fail on errors only (default), or on warnings too",
     )
-    rare.add_argument("--strict-env", action="store_true", help="fail if the baseline was made on another machine")
     rare.add_argument("--other-program", action="store_true", help="compare even if the baseline is of another program")
     add_allow_predicted(rare)
     add_analysis(rare)
@@ -176,8 +175,6 @@ def _check(
                 f"{file}: there is no such baseline, which {config} names; `overlapscope check TRACE --write-baseline` "
                 "writes it."
             )
-    if args.strict_env and file is None and find is None:
-        raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
     targets = _targets(args.format, (*args.traces, file, config), explains=args.explain is not None)
     from msgspec.structs import replace
 
@@ -308,7 +305,6 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
         budgets=(*settings.budgets, *map(config.expression, args.budget)),
         forbid=tuple(dict.fromkeys((*settings.forbid, *forbidden))),
         fail_level=args.fail_level,
-        strict_env=args.strict_env,
         other_program=args.other_program,
         allow_predicted=args.allow_predicted,
     )

@@ -204,7 +204,6 @@ LINES: list[tuple[int, str]] = [
     (2, "check good.json.gz --format json:x --format text:x"),
     (2, "check good.json.gz --format json:none"),
     (2, "check good.json.gz --format json:loop"),
-    (2, "check good.json.gz --strict-env"),
     # The others.
     (2, "diff good.json.gz"),
     (2, "diff good.json.gz nothing.json"),

@@ -50,9 +50,9 @@ def judge(sources: str | list[str], text: str = "", *budgets: str, **options: An
     """Check traces by a configuration and by expressions."""
     settings = config.from_mapping(tomllib.loads(text), "test.toml")
     settings = replace(settings, budgets=(*settings.budgets, *map(config.expression, budgets)))
-    strict = {name: options.pop(name) for name in ("strict_env", "fail_level") if name in options}
     report = read_report([sources] if isinstance(sources, str) else sources)
-    return check(report, replace(settings, **strict), **{"today": TODAY, **options})
+    settings = replace(settings, fail_level=options.pop("fail_level", "error"))
+    return check(report, settings, **{"today": TODAY, **options})
 
 
 def only(result: CheckResult) -> BudgetVerdict:
@@ -124,7 +124,6 @@ def test_a_usual_check_is_one_screen(
         (["{trace}", "--fail-level", "info"], "invalid choice: 'info'"),
         (["{trace}", "--explain", "idle_pct"], "there is no budget 'idle_pct'"),
         (["{trace}", "--baseline", "nowhere"], "nowhere"),
-        (["{trace}", "--strict-env"], "pass --baseline FILE"),
     ],
 )
 def test_wrong_usage_exits_with_2(
@@ -650,7 +649,7 @@ def test_hostile_names_do_no_harm(how: list[str], tmp_path: Path, capsys: pytest
     other = write_steps(tmp_path / "other.json")
     base = tmp_path / "base.json"
     assert main(["check", str(source), "--write-baseline", "--baseline", str(base), "--config", str(config_file)]) == 0
-    main(["check", str(source), "--config", str(config_file), "--baseline", other, "--strict-env", *how])
+    main(["check", str(source), "--config", str(config_file), "--baseline", other, *how])
     captured = capsys.readouterr()
     for printed in (captured.out, captured.err):
         assert all(character == "\n" or character.isprintable() for character in printed)
