@@ -449,8 +449,7 @@ def _way(budget: Budget) -> str:
     else:
         samples = "occurrences of the range" if budget.sample == "occurrence" else "steps"
         parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {samples}"]
-    ranks = {"worst": "of the worst rank and device", "median": "the median of the ranks and devices"}
-    parts.append(ranks.get(budget.ranks, "each rank and device separately"))
+    parts.append("of the worst rank and device" if budget.ranks == "worst" else "each rank and device separately")
     if budget.skip_steps:
         parts.append(f"without the first {plural(budget.skip_steps, 'step')}")
     if budget.relative:

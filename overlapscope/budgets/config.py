@@ -49,7 +49,7 @@ Pattern = Annotated[
 Quantity = Annotated[str | int | float | None, Meta(description='a number, or a string with a unit such as "3 ms"')]
 BudgetContent = Annotated[dict[str, Any] | None, Meta(description='a table such as { max = "…" }')]
 Text = Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description="a string that is not empty")]
-RanksKey = Annotated[Ranks | None, Meta(description="worst, median or each")]
+RanksKey = Annotated[Ranks | None, Meta(description="worst or each")]
 
 
 class NarrowedTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -89,14 +89,14 @@ def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceRe
             yield Subject(source=trace.source, rank=trace.rank, device=number, **narrowed), trace, device
 
 
-def place_words(report: Report, subject: Subject, *, rank: bool = True) -> str:
+def place_words(report: Report, subject: Subject) -> str:
     """Return what sets a subject apart in this report, cleaned: `rank 3, device 1, range forward, h2d`."""
     parts = []
-    if rank and subject.rank is not None:
+    if subject.rank is not None:
         parts.append(f"rank {subject.rank}")
-    elif rank and len(report.traces) > 1 and subject.source is not None:
+    elif len(report.traces) > 1 and subject.source is not None:
         parts.append(clean(PurePath(subject.source).name, 60))
-    if rank and subject.device is not None and any(len(trace.devices) > 1 for trace in report.traces):
+    if subject.device is not None and any(len(trace.devices) > 1 for trace in report.traces):
         parts.append(f"device {subject.device}")
     if subject.scope not in ("steps", "window"):
         parts.append(f"range {clean(subject.scope, 60)}")

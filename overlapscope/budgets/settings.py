@@ -22,7 +22,7 @@ from overlapscope.reading.patterns import NamePatterns
 from overlapscope.rules import RULES
 from overlapscope.trace.servers import Phase
 
-Ranks = Literal["worst", "median", "each"]
+Ranks = Literal["worst", "each"]
 Scope = Literal["steps", "window"]
 
 LIMITS: Final = ("min", "max", "max_increase_pct", "max_decrease_pct")

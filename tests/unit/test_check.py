@@ -268,8 +268,6 @@ def test_the_worst_rank_decides_and_every_rank_is_reported(tmp_path: Path) -> No
     assert "rank 1: step_time is 950 us" in verdict.message
     assert "worst of 3 ranks" in verdict.message
     assert [(part.rank, part.status) for part in verdict.parts] == [(0, "pass"), (1, "fail"), (2, "pass")]
-    middle = only(judge(traces, "ranks = 'median'\n[budgets]\nstep_time.max = '930 us'"))
-    assert (middle.status, middle.value, middle.subject.rank) == ("pass", 920_000, None)
     each = judge(traces, "ranks = 'each'\n[budgets]\nstep_time.max = '930 us'").verdicts
     assert [(entry.subject.rank, entry.status) for entry in each] == [(1, "fail"), (0, "pass"), (2, "pass")]
 
@@ -351,7 +349,7 @@ def offload() -> Report:
 @given(
     metric=st.sampled_from(sorted(METRICS)),
     aggregate=st.sampled_from(["median", "mean", "worst", "p90"]),
-    ranks=st.sampled_from(["worst", "median", "each"]),
+    ranks=st.sampled_from(["worst", "each"]),
     limit=st.floats(0, 1e9),
     room=st.floats(0, 1e9),
 )
@@ -488,7 +486,6 @@ def test_an_exception_of_one_rank_leaves_the_others(tmp_path: Path) -> None:
     assert (verdict.status, verdict.subject.rank) == ("fail", 1)
     assert [part.status for part in verdict.parts] == ["accepted", "fail"]
     assert only(judge(traces, text.replace("rank = 0", "rank = '*'"))).status == "accepted"
-    assert only(judge(traces, f"ranks = 'median'\n{text}")).status == "fail"
 
 
 def test_an_exception_of_a_rule(trace: str) -> None:
