@@ -257,7 +257,7 @@ def test_where_nothing_is_checked_options_of_a_check_are_refused(
 ) -> None:
     trace = write_steps(tmp_path / "t.json")
     assert main(["check", trace, "--write-baseline", "--baseline", str(tmp_path / "b.json"), *option]) == 2
-    assert f"check nothing; leave out {option[0]}." in capsys.readouterr().err
+    assert f"checks nothing; leave out {option[0]}." in capsys.readouterr().err
     assert not (tmp_path / "b.json").exists()
 
 
