@@ -216,15 +216,11 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
     """Return sentences about what keeps relative budgets from being judged by a baseline."""
     counts = [(device, len(baseline.compared(device))) for device in baseline.devices]
     return tuple(
-        f"{place(device.rank, device.device)} has {plural(count, 'step')} to compare; relative budgets need {FEWEST}."
+        f"{'' if device.rank is None else f'rank {device.rank}, '}device {device.device} has "
+        f"{plural(count, 'step')} to compare; relative budgets need {FEWEST}."
         for device, count in counts
         if count < FEWEST
     )
-
-
-def place(rank: int | None, device: int) -> str:
-    """Return `rank 3, device 1`."""
-    return f"device {device}" if rank is None else f"rank {rank}, device {device}"
 
 
 def _series(

@@ -6,6 +6,7 @@ import datetime
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
@@ -30,7 +31,7 @@ from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.places import JudgedPlace, find_places, place_words
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
-from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, DEFAULT_ORIGIN, LIMITS, RELATIVE, Budget, Settings
+from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, DEFAULT_ORIGIN, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
 from overlapscope.compare.doubts import differences, fingerprint, is_plain, is_predicted
 from overlapscope.errors import UsageError
@@ -126,11 +127,11 @@ class Job:
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
         here = fingerprint(self.report)
         unlike = differences(baseline.environment, here) if baseline else ()
-        # Drivers are updated often, and budgets find what an update changes.
-        self._unlike = [difference for difference in unlike if difference.what != "driver"]
         self._elsewhere = ", ".join(
             f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
-            for difference in self._unlike
+            for difference in unlike
+            # Drivers are updated often, and budgets find what an update changes.
+            if difference.what != "driver"
         )
         """Differences from the baseline's environment, in words; empty if there are none."""
         self._obstacles = tuple(self._unlike_baseline(baseline)) if baseline is not None else ()
@@ -141,7 +142,7 @@ class Job:
 
     def warnings(self) -> Iterator[str]:
         """Yield the warnings of the check. Call this after `judge`, since exceptions are counted there."""
-        if self._baseline is None and any(limit in RELATIVE for _, limit in self._limits()):
+        if self._baseline is None and any(budget.relative for budget in self._settings.budgets):
             yield (
                 "There is no baseline, so budgets on a change are not compared. `overlapscope check TRACE "
                 "--write-baseline` writes one."
@@ -187,13 +188,6 @@ class Job:
 
     def judge(self) -> Iterator[Judgement]:
         """Yield every verdict."""
-        if self._settings.strict_env and self._baseline is not None:
-            differ = f"The baseline was made elsewhere: {self._elsewhere}." if self._elsewhere else ""
-            message = differ or "The traces were made where the baseline was made."
-            status: Status = "fail" if differ else "pass"
-            yield Judgement(
-                _overall_verdict("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
-            )
         for obstacle in (*mixed(self.report), *self._obstacles):
             yield Judgement(obstacle_verdict(obstacle, allowed=self._settings.allow_missing))
         for budget, rulings in self._judged():
@@ -215,45 +209,24 @@ class Job:
     def _judged(self) -> Iterator[tuple[Budget, list[Ruling]]]:
         """Yield each group of rulings that makes a verdict, with its budget narrowed to a single limit.
 
-        A limit makes several verdicts if overrides or ranges set places apart, or if each rank has its own.
+        A limit makes several verdicts if its ranges set places apart, or if each rank has its own.
         """
-        for budget, limit in self._limits():
-            for (resolved, _), places in self._places(budget, limit).items():
-                rulings = list(self._rulings(places))
-                if resolved.ranks == "each":
-                    yield from ((resolved, [ruling]) for ruling in rulings)
-                elif rulings:
-                    yield resolved, rulings
+        for budget in chain.from_iterable(map(Budget.each, self._settings.budgets)):
+            by_scope: dict[str, list[Ruling]] = {}
+            for place in find_places(self.report, budget, self._absent):
+                ruling = self._ruling(place)
+                # A default budget is dropped if neither the traces nor the baseline have anything to compare.
+                if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
+                    ruling = self._exemptions.apply(budget.metric, budget.title, ruling)
+                    by_scope.setdefault(place.subject.scope, []).append(ruling)
+            for rulings in by_scope.values():
+                yield from ((budget, [ruling]) for ruling in rulings) if budget.ranks == "each" else [(budget, rulings)]
 
-    def _limits(self) -> Iterator[tuple[Budget, str]]:
-        """Yield each budget with each of its limits, including those that only an override sets."""
-        for budget in self._settings.budgets:
-            changes = [override.changes for override in self._settings.overrides if override.metric == budget.metric]
-            for limit in LIMITS:
-                if limit in budget.limits or any(limit in changed for changed in changes):
-                    yield budget, limit
-
-    def _places(self, budget: Budget, limit: str) -> dict[tuple[Budget, str], list[JudgedPlace]]:
-        """Group the places of a limit by the overridden budget that holds there, and by range."""
-        overrides = [override.only(limit) for override in self._settings.overrides]
-        places: dict[tuple[Budget, str], list[JudgedPlace]] = {}
-        for place in find_places(self.report, budget.only(limit), overrides, self._absent):
-            # An override may set a limit at some places only.
-            if place.budget.limits:
-                places.setdefault((place.budget, place.subject.scope), []).append(place)
-        return places
-
-    def _rulings(self, places: list[JudgedPlace]) -> Iterator[Ruling]:
-        for place in places:
-            budget = place.budget
-            if budget.relative and (problem := self._not_comparable()):
-                sentence = f"{budget.metric} is not compared: {problem}"
-                ruling = Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
-            else:
-                ruling = judge(place, self._baseline, only=len(self.report.devices) == 1)
-            # A default budget is dropped if neither the traces nor the baseline have anything to compare.
-            if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
-                yield self._exemptions.apply(budget.metric, budget.title, ruling)
+    def _ruling(self, place: JudgedPlace) -> Ruling:
+        if place.budget.relative and (problem := self._not_comparable()):
+            sentence = f"{place.budget.metric} is not compared: {problem}"
+            return Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
+        return judge(place, self._baseline, only=len(self.report.devices) == 1)
 
     def _not_comparable(self) -> str:
         """Return the reason why nothing is compared with a baseline; an empty string without one."""
@@ -445,7 +418,6 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
             verdict, explanation(rule.id).summary.rstrip("."), *_rule_limit(report, verdict, by_default=by_default)
         )
     meaning = {
-        "environment": "the GPU, software and profiler of the baseline and of the traces are the same",
         "program": "the baseline and the traces have most kernels in common, or nearly all families of kernels, or "
         "many kernels if their script has the same name",
         "verdict": "the verdict of the report on each device is not poor",
@@ -477,8 +449,7 @@ def _way(budget: Budget) -> str:
     else:
         samples = "occurrences of the range" if budget.sample == "occurrence" else "steps"
         parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {samples}"]
-    ranks = {"worst": "of the worst rank and device", "median": "the median of the ranks and devices"}
-    parts.append(ranks.get(budget.ranks, "each rank and device separately"))
+    parts.append("of the worst rank and device" if budget.ranks == "worst" else "each rank and device separately")
     if budget.skip_steps:
         parts.append(f"without the first {plural(budget.skip_steps, 'step')}")
     if budget.relative:

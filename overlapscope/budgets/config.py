@@ -1,8 +1,5 @@
 """Settings of a check, read from `overlapscope.toml`, pyproject.toml or `--budget` expressions.
 
-msgspec converts each table into a structure of its keys. A key's description says what its value must be; the error
-about a wrong value quotes it.
-
 Reading is strict: an unknown key or a wrong value is an error that names the file and the key, and suggests a fix.
 """
 
@@ -11,13 +8,12 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
 from overlapscope.base import config_file
@@ -25,7 +21,7 @@ from overlapscope.base.config_file import PROJECT
 from overlapscope.base.words import clean, did_you_mean
 from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact, is_share, parse
-from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Override, Ranks, Scope, Settings
+from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Ranks, Scope, Settings
 from overlapscope.budgets.verdicts import Level, Unit
 from overlapscope.errors import ConfigError
 from overlapscope.reading.patterns import NamePatterns, patterns_in
@@ -37,90 +33,61 @@ _VALUE_CHARACTERS = 80
 """Maximum length of a wrong value in an error."""
 _DATES: Final = (datetime.date, datetime.datetime)
 
-Aggregate = Annotated[
-    Annotated[str, Meta(pattern=r"^(median|mean|worst|p(100|[1-9]\d?))(?!\n)$")] | None,
-    Meta(description="median, mean, worst or a percentile such as p90"),
-]
-Boolean = Annotated[bool | None, Meta(description="true or false")]
-Count = Annotated[Annotated[int, Meta(ge=0)] | None, Meta(description="a whole number, 0 or more")]
-Date = Annotated[datetime.date | None, Meta(description="a date without quotes, such as 2030-01-31")]
-Pattern = Annotated[
-    Annotated[str, Meta(min_length=1)] | int | None, Meta(description="a name, a pattern or a whole number")
-]
-Quantity = Annotated[str | int | float | None, Meta(description='a number, or a string with a unit such as "3 ms"')]
-BudgetContent = Annotated[dict[str, Any] | None, Meta(description='a table such as { max = "…" }')]
-Text = Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description="a string that is not empty")]
-RanksKey = Annotated[Ranks | None, Meta(description="worst, median or each")]
+
+class ConfigKey(NamedTuple):
+    """A key of a table."""
+
+    type: Any
+    """Type of its value, for msgspec."""
+    value: str
+    """Description of its value, for errors."""
 
 
-class NarrowedTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys that narrow a budget, an override or an exception."""
-
-    trace: Pattern = None
-    rank: Pattern = None
-    device: Pattern = None
-    range: Pattern = None
-    direction: Annotated[Direction | None, Meta(description="h2d or d2h")] = None
-
-
-class LimitsTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys shared by budgets and overrides."""
-
-    min: Quantity = None
-    max: Quantity = None
-    max_increase: Quantity = None
-    max_decrease: Quantity = None
-    noise_floor: Quantity = None
-    level: Annotated[Level | None, Meta(description="error or warn")] = None
-    step: Pattern = None
-    aggregate: Aggregate = None
-    ranks: RanksKey = None
-    skip_steps: Count = None
-    allow_missing: Boolean = None
-
-
-class BudgetTable(LimitsTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys of `[budgets.METRIC]`."""
-
-    name: Text = None
-    scope: Annotated[Scope | None, Meta(description="steps or window")] = None
-    phase: Annotated[Phase | None, Meta(description=f"one of {', '.join(get_args(Phase))}")] = None
-
-
-class OverrideTable(LimitsTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys of `[[overrides]]`."""
-
-    metric: Pattern = None
-
-
-class ExceptionTable(NarrowedTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys of `[[exceptions]]`."""
-
-    budget: Text = None
-    rule: Text = None
-    reason: Text = None
-    until: Date = None
-
-
-_EXPRESSIONS: Final = "a list of regular expressions"
-_LIST: Final = "a list of tables: write [[{}]] above each"
-
-
-class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys at the top level; the first four are defaults for all budgets. Paths are relative to the file."""
-
-    aggregate: Aggregate = None
-    ranks: RanksKey = None
-    skip_steps: Count = None
-    allow_missing: Boolean = None
-    baseline: Text = None
-    contract: Text = None
-    budgets: BudgetContent = None
-    forbid: Annotated[tuple[str, ...] | None, Meta(description="a list of strings")] = None
-    communication: Annotated[tuple[str, ...] | None, Meta(description=_EXPRESSIONS)] = None
-    server_steps: Annotated[tuple[str, ...] | None, Meta(description=_EXPRESSIONS)] = None
-    overrides: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("overrides"))] = None
-    exceptions: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("exceptions"))] = None
+_TEXT: Final = ConfigKey(Annotated[str, Meta(min_length=1)], "a string that is not empty")
+_PATTERN: Final = ConfigKey(Annotated[str, Meta(min_length=1)] | int, "a name, a pattern or a whole number")
+_QUANTITY: Final = ConfigKey(str | int | float, 'a number, or a string with a unit such as "3 ms"')
+_EXPRESSIONS: Final = ConfigKey(tuple[str, ...], "a list of regular expressions")
+_BUDGET_TABLE: Final = ConfigKey(dict[str, Any], 'a table such as { max = "…" }')
+_NARROWING: Final = {
+    **dict.fromkeys(("trace", "rank", "device", "range"), _PATTERN),
+    "direction": ConfigKey(Direction, "h2d or d2h"),
+}
+"""Keys that narrow a budget or an exception."""
+_DEFAULTS: Final = {
+    "aggregate": ConfigKey(
+        Annotated[str, Meta(pattern=r"^(median|mean|worst|p(100|[1-9]\d?))(?!\n)$")],
+        "median, mean, worst or a percentile such as p90",
+    ),
+    "ranks": ConfigKey(Ranks, "worst or each"),
+    "skip_steps": ConfigKey(Annotated[int, Meta(ge=0)], "a whole number, 0 or more"),
+    "allow_missing": ConfigKey(bool, "true or false"),
+}
+"""Keys of a budget, which at the top level are defaults for all budgets."""
+_BUDGET: Final = {
+    **_NARROWING,
+    **_DEFAULTS,
+    **dict.fromkeys(("min", "max", "max_increase", "max_decrease", "noise_floor"), _QUANTITY),
+    "name": _TEXT,
+    "scope": ConfigKey(Scope, "steps or window"),
+    "phase": ConfigKey(Phase, f"one of {', '.join(get_args(Phase))}"),
+    "level": ConfigKey(Level, "error or warn"),
+    "step": _PATTERN,
+}
+_EXCEPTION: Final = {
+    **_NARROWING,
+    **dict.fromkeys(("budget", "rule", "reason"), _TEXT),
+    "until": ConfigKey(datetime.date, "a date without quotes, such as 2030-01-31"),
+}
+_TOP: Final = {
+    **_DEFAULTS,
+    "baseline": _TEXT,
+    "contract": _TEXT,
+    "budgets": _BUDGET_TABLE,
+    "forbid": ConfigKey(tuple[str, ...], "a list of strings"),
+    "communication": _EXPRESSIONS,
+    "server_steps": _EXPRESSIONS,
+    "exceptions": ConfigKey(tuple[dict[str, Any], ...], "a list of tables: write [[exceptions]] above each"),
+}
 
 
 class ConfigLocation(NamedTuple):
@@ -144,41 +111,24 @@ class ConfigLocation(NamedTuple):
         return f"{self.source}: {self.names.get(self.path) or '.'.join(self.path)}" if self.path else self.source
 
 
-AnyTable = TypeVar("AnyTable", bound=Struct)
-
-
-def read_table(content: Mapping[str, Any], table: type[AnyTable], location: ConfigLocation) -> AnyTable:
-    """Convert a table into a structure. Raises ConfigError that names a wrong key, or the key of a wrong value."""
-    try:
-        return msgspec.convert(content, table, builtin_types=_DATES)
-    except msgspec.ValidationError:
-        raise _error(content, table, location) from None
-
-
-def _error(content: Mapping[str, Any], table: type[Struct], location: ConfigLocation) -> ConfigError:
-    """Return the error about the first unknown key, or else about the first wrong value."""
-    types = {field.name: field.type for field in msgspec.structs.fields(table)}
+def read_table(content: Mapping[str, Any], keys: Mapping[str, ConfigKey], location: ConfigLocation) -> dict[str, Any]:
+    """Return the values that are set. Raises ConfigError about an unknown key, or else about a wrong value."""
     for key in content:
-        if key not in types:
-            hint = did_you_mean(key, types)
-            return location.at(key).error(f"there is no such key{hint}; keys: {', '.join(sorted(types))}")
-    return next(error for key, value in content.items() if (error := wrong_value(value, types[key], location.at(key))))
+        if key not in keys:
+            hint = did_you_mean(key, keys)
+            raise location.at(key).error(f"there is no such key{hint}; keys: {', '.join(sorted(keys))}")
+    given = {key: value for key, value in content.items() if value is not None}
+    return {key: _value(value, keys[key], location.at(key)) for key, value in given.items()}
 
 
-def wrong_value(value: object, type_: Any, location: ConfigLocation) -> ConfigError | None:
-    """Return the error about a value that is not of a described type; None for a right value."""
+def _value(value: object, key: ConfigKey, location: ConfigLocation) -> Any:
+    """Return a value of the type of a key. Raises ConfigError that describes such values."""
     try:
-        msgspec.convert(value, type_, builtin_types=_DATES)
+        return msgspec.convert(value, key.type, builtin_types=_DATES)
     except msgspec.ValidationError:
         shown = str(value).lower() if isinstance(value, bool | datetime.date) else repr(value)
-        words = [
-            word for choice in get_args(type_.__origin__) if get_origin(choice) is Literal for word in get_args(choice)
-        ]
-        hint = did_you_mean(str(value), words)
-        return location.error(
-            f"is {clean(shown, _VALUE_CHARACTERS)}, but must be {type_.__metadata__[0].description}{hint}"
-        )
-    return None
+        hint = did_you_mean(str(value), get_args(key.type) if get_origin(key.type) is Literal else ())
+        raise location.error(f"is {clean(shown, _VALUE_CHARACTERS)}, but must be {key.value}{hint}") from None
 
 
 def no_such(what: str, name: str, choices: Iterable[str]) -> str:
@@ -190,9 +140,6 @@ def no_such(what: str, name: str, choices: Iterable[str]) -> str:
 _PATH: Final = ("tool", "overlapscope")
 _EXPRESSION = re.compile(r"(?P<left>[^<>=]*)(?P<op><=|>=|==|=|<|>)(?P<limit>.+)", re.DOTALL)
 _EXAMPLES: Final = "'efficiency_pct >= 80%', 'p90 step_time <= 12 ms' or 'step_time increase <= 5%'"
-_DEFAULTS: Final = ("aggregate", "ranks", "skip_steps", "allow_missing")
-"""Keys at the top level that are defaults for all budgets."""
-_PATTERNS: Final = ("trace", "rank", "device", "range", "direction")
 
 # -- Files ------------------------------------------------------------------------------------------
 
@@ -232,28 +179,22 @@ def from_mapping(
             f"{source}: tool: belongs in {PROJECT}; leave out tool.overlapscope here, and write [budgets]."
         )
     location = ConfigLocation(source, path, names)
-    top = read_table(content, TopTable, location)
-    defaults = _given(top, *_DEFAULTS)
-    stated = _given(top, *NamePatterns.__struct_fields__)
-    budgets = tuple(
-        _budget(table, METRICS[metric], defaults, at)
-        for metric, table, at in _budget_tables(top.budgets or {}, location)
-    )
-    overrides = tuple(
-        override
-        for number, table in enumerate(top.overrides or ())
-        for override in _overrides(table, budgets, location.at(f"overrides[{number}]"))
-    )
+    top = read_table(content, _TOP, location)
+    defaults = _some(top, _DEFAULTS)
+    stated = _some(top, NamePatterns.__struct_fields__)
     return Settings(
-        baseline=None if top.baseline is None else Path(top.baseline),
-        contract=None if top.contract is None else Path(top.contract),
-        budgets=budgets,
-        forbid=tuple(dict.fromkeys(rule_named(text, str(location.at("forbid"))) for text in top.forbid or ())),
+        baseline=Path(top["baseline"]) if "baseline" in top else None,
+        contract=Path(top["contract"]) if "contract" in top else None,
+        budgets=tuple(
+            _budget(table, METRICS[metric], defaults, at)
+            for metric, table, at in _budget_tables(top.get("budgets", {}), location)
+        ),
+        forbid=tuple(dict.fromkeys(rule_named(text, str(location.at("forbid"))) for text in top.get("forbid", ()))),
         names=patterns_in(stated, lambda name: str(location.at(name))) if stated else None,
-        allow_missing=top.allow_missing or False,
-        overrides=overrides,
+        allow_missing=top.get("allow_missing", False),
         exceptions=tuple(
-            _exemption(table, location.at(f"exceptions[{number}]")) for number, table in enumerate(top.exceptions or ())
+            _exemption(table, location.at(f"exceptions[{number}]"))
+            for number, table in enumerate(top.get("exceptions", ()))
         ),
     )
 
@@ -310,14 +251,14 @@ def rule_named(text: str, source: str) -> str:
     return text
 
 
-def _given(table: Struct, *keys: str) -> dict[str, Any]:
+def _some(table: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Return the values of those keys that are set."""
-    return {key: value for key in keys if (value := getattr(table, key)) is not None}
+    return {key: table[key] for key in keys if key in table}
 
 
-def _patterns(table: NarrowedTable, *keys: str) -> dict[str, Any]:
+def _patterns(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the patterns of a table. A whole number is a pattern that matches itself."""
-    return {key: str(value) for key, value in _given(table, *keys, *_PATTERNS).items()}
+    return {key: str(value) for key, value in _some(table, (*_NARROWING, "step")).items()}
 
 
 def _budget_tables(
@@ -329,20 +270,18 @@ def _budget_tables(
             raise location.at("budgets", metric).error(no_such("metric", metric, METRICS))
         for number, content in enumerate(value if isinstance(value, list) else [value]):
             at = location.at("budgets", f"{metric}[{number}]" if isinstance(value, list) else metric)
-            if error := wrong_value(content, BudgetContent, at):
-                raise error
-            yield metric, content, at
+            yield metric, _value(content, _BUDGET_TABLE, at), at
 
 
 def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, Any], at: ConfigLocation) -> Budget:
-    table = read_table(content, BudgetTable, at)
-    fields = {**defaults, **_given(table, "name", "scope", "phase"), **_adjustable(table, metric, at)}
-    budget = Budget(metric=metric.id, origin=str(at), **fields, **_patterns(table, "step"))
+    table = read_table(content, _BUDGET, at)
+    fields = {**defaults, **_some(table, (*_DEFAULTS, "name", "scope", "phase", "level")), **_limits(table, metric, at)}
+    budget = Budget(metric=metric.id, origin=str(at), **fields, **_patterns(table))
     if budget.direction is not None and metric.needs != "copies":
         raise at.at("direction").error(f"{metric.id} is not only about copies")
     if not budget.limits:
         raise at.error(f"has no limit; add min, max, {_relative_key(metric)}")
-    if table.noise_floor is not None and not budget.relative:
+    if "noise_floor" in table and not budget.relative:
         raise at.at("noise_floor").error(f"needs a budget that compares with a baseline, with {_relative_key(metric)}")
     if budget.range is not None and not metric.by_range:
         raise at.at("range").error(f"{metric.id} is known only for steps and for the window")
@@ -355,19 +294,17 @@ def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, A
     return budget
 
 
-def _adjustable(table: LimitsTable, metric: Metric, at: ConfigLocation) -> dict[str, Any]:
-    """Return the fields of a `Budget` that both budgets and overrides set."""
-    fields = _given(table, *_DEFAULTS, "level")
+def _limits(table: Mapping[str, Any], metric: Metric, at: ConfigLocation) -> dict[str, float]:
+    """Return the limits and the noise floor of a budget."""
+    fields = {}
     for name in LIMITS:
         key = name.removesuffix("_pct")
-        quantity = getattr(table, key)
-        if quantity is not None:
-            fields[name] = _limit(key, quantity, metric, at.at(key))
-    if table.noise_floor is not None:
-        share = metric.unit == "ns" and is_share(table.noise_floor)
-        floor = _parsed(table.noise_floor, "pct" if share else metric.unit, at.at("noise_floor"))
-        # Both fields, so that an override of one kind replaces a noise floor of the other kind.
-        fields |= {"noise_floor": None if share else floor, "noise_floor_pct": floor if share else None}
+        if key in table:
+            fields[name] = _limit(key, table[key], metric, at.at(key))
+    if "noise_floor" in table:
+        share = metric.unit == "ns" and is_share(table["noise_floor"])
+        floor = _parsed(table["noise_floor"], "pct" if share else metric.unit, at.at("noise_floor"))
+        fields["noise_floor_pct" if share else "noise_floor"] = floor
     if "min" in fields and "max" in fields and fields["min"] > fields["max"]:
         raise at.at("min").error("is above max, so no value can satisfy both")
     return fields
@@ -403,42 +340,14 @@ def _better(metric: Metric) -> str:
     return f"for {metric.id}, {'more' if metric.more_is_better else 'less'} is better"
 
 
-def _overrides(content: Mapping[str, Any], budgets: tuple[Budget, ...], at: ConfigLocation) -> list[Override]:
-    """Return an override for each metric that matches and has a budget."""
-    table = read_table(content, OverrideTable, at)
-    patterns = _patterns(table, "step")
-    pattern = None if table.metric is None else str(table.metric)
-    chosen = [metric for metric in METRICS if pattern is None or fnmatchcase(metric, pattern)]
-    if pattern is not None and not chosen:
-        raise at.at("metric").error(no_such("metric", pattern, METRICS))
-    if not patterns and pattern is None:
-        raise at.error("does not say what it applies to; add trace, rank, device, step, range, direction or metric")
-    limited = {budget.metric for budget in budgets}
-    if pattern is not None and limited.isdisjoint(chosen):
-        raise at.at("metric").error(f"there is no budget for {pattern}")
-    if not limited:
-        raise at.error("there is no budget that it could change")
-    changes = {metric: _adjustable(table, METRICS[metric], at) for metric in chosen if metric in limited}
-    if not all(changes.values()):
-        raise at.error("changes nothing; add what to replace, such as max, level or skip_steps")
-    return [Override(metric=metric, changes=changed, origin=str(at), **patterns) for metric, changed in changes.items()]
-
-
 def _exemption(content: Mapping[str, Any], at: ConfigLocation) -> Exemption:
-    table = read_table(content, ExceptionTable, at)
-    if (table.budget is None) == (table.rule is None):
+    table = read_table(content, _EXCEPTION, at)
+    if ("budget" in table) == ("rule" in table):
         raise at.error("needs either a budget or a rule, from which it is an exception")
-    if table.rule is not None and not any(character in table.rule for character in "*?["):
-        rule_named(table.rule, str(at.at("rule")))
-    if table.reason is None:
+    if "rule" in table and not any(character in table["rule"] for character in "*?["):
+        rule_named(table["rule"], str(at.at("rule")))
+    if "reason" not in table:
         raise at.at("reason").error("is missing; say in a sentence why it is accepted")
-    if table.until is None:
+    if "until" not in table:
         raise at.at("until").error("is missing; name the last day, such as until = 2030-01-31")
-    return Exemption(
-        budget=table.budget,
-        rule=table.rule,
-        reason=table.reason,
-        until=table.until,
-        origin=str(at),
-        **_patterns(table),
-    )
+    return Exemption(**table | _patterns(table), origin=str(at))

@@ -1,4 +1,4 @@
-"""Documents of a check, of an explained budget and of a baseline."""
+"""Documents of a check and of an explained budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
-from overlapscope.budgets.baseline import STEPS, Baseline, doubts, place
 from overlapscope.budgets.check import Explanation
 from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.quantity import distinct, show
@@ -51,8 +50,6 @@ _SHORT: Final = ("skipped", "pass")
 """Statuses that need only a line. A warning explains once why budgets are skipped."""
 _TONES: Final[dict[Status | Outcome, Tone]] = {"pass": "good", "fail": "poor"}
 """Tones by status. All others are fair."""
-_LIMIT = 100
-"""Maximum length of names in a baseline."""
 
 
 # -- Checks ---------------------------------------------------------------------------------------
@@ -265,46 +262,3 @@ def _values(name: str, ruling: Ruling, where: JudgedPlace) -> Table:
         notes.append(f"{ruling.sentence}.")
     columns = (table.words(name or "Values", heads=True), Column("value"))
     return Table(name or "Values", columns, table.rows(lines[:MOST_STEPS]), " ".join(notes))
-
-
-# -- Baselines ------------------------------------------------------------------------------------
-
-
-def baseline_document(baseline: Baseline) -> Document:
-    """Return the environment of a baseline and the typical value of each metric."""
-    blocks: list[Block] = [_made_on(baseline)]
-    blocks += [_metrics(baseline, device.rank, device.device) for device in baseline.devices]
-    blocks += map(Text, doubts(baseline))
-    return Document("overlapscope check --show-baseline", tuple(blocks))
-
-
-def _made_on(baseline: Baseline) -> Table:
-    environment = baseline.environment
-    recorded = [name.replace("_", " ") for name, given in sorted(environment.flags.items()) if given]
-    lines = (
-        ("GPU", ", ".join(clean(name, _LIMIT) for name in environment.gpus) or NOTHING),
-        ("ranks", NOTHING if environment.world_size is None else str(environment.world_size)),
-        ("torch", clean(environment.torch or NOTHING, _LIMIT)),
-        ("CUDA", clean(environment.cuda or NOTHING, _LIMIT)),
-        ("driver's CUDA", clean(environment.driver or NOTHING, _LIMIT)),
-        ("also recorded", clean(", ".join(recorded), _LIMIT) or "nothing"),
-        ("written by", f"{clean(baseline.tool.name, _LIMIT)} {clean(baseline.tool.version, _LIMIT)}"),
-    )
-    return Table("Made on", (table.words("made on", heads=True), table.words("", flexible=True)), table.rows(lines))
-
-
-def _metrics(baseline: Baseline, rank: int | None, device: int) -> Table:
-    title = place(rank, device)
-    lines = (
-        (
-            " ".join(filter(None, (series.direction, series.metric)))
-            + (f", {clean(series.cause, _LIMIT)}" if series.cause else ""),
-            STEPS if series.scope == STEPS else clean(series.scope, _LIMIT),
-            f"{len(series.values):,}",
-            clean(series.typical, _LIMIT),
-        )
-        for series in baseline.series
-        if (series.rank, series.device) == (rank, device)
-    )
-    columns = (table.words(title, heads=True), table.words("of", flexible=True), Column("count"), Column("mean"))
-    return Table(title, columns, table.rows(lines))

@@ -17,7 +17,7 @@ from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts, reasons_of
 from overlapscope.budgets.samples import Measurements, Series, Spent, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, step_fits
-from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason, Level, Status, Subject
+from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason, Level
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
 from overlapscope.report.model import Report
 
@@ -214,17 +214,12 @@ def _drawn(budget: Budget, values: Series) -> F64:
 
 
 def combine(report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_level: Level) -> BudgetVerdict:
-    """Return one verdict for several places: that of the worst, or of the median if the budget asks for it."""
-    worst_first = sorted(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
-    of_median = budget.ranks == "median" and len(rulings) > 1
-    decisive = _median(budget, worst_first) if of_median else worst_first[0]
-    subject = decisive.subject
-    if of_median:
-        subject = Subject(scope=subject.scope, direction=subject.direction, step=subject.step, phase=subject.phase)
+    """Return one verdict for several places: that of the worst."""
+    decisive = min(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
     return BudgetVerdict(
         budget=budget.title,
         metric=budget.metric,
-        subject=subject,
+        subject=decisive.subject,
         status=decisive.status,
         level=budget.level,
         value=decisive.value,
@@ -235,7 +230,7 @@ def combine(report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_l
         change_low=decisive.low,
         change_high=decisive.high,
         samples=decisive.samples,
-        message=_message(report, budget, decisive, rulings, of_median=of_median),
+        message=_message(report, budget, decisive, rulings),
         parts=tuple(ruling.part for ruling in rulings),
         reasons=_reasons(report, decisive),
         exception=decisive.exception or None,
@@ -259,52 +254,16 @@ def _excess(ruling: Ruling, budget: Budget) -> float:
     return (ruling.limit - ruling.value) if budget.at_least else (ruling.value - ruling.limit)
 
 
-def _median(budget: Budget, worst_first: list[Ruling]) -> Ruling:
-    """Return the judgement of the median of the places' values by the median of their limits.
-
-    If one place is unknown, so is the median. The reasons are those of the worst place.
-    """
-    unknown = next((ruling for ruling in worst_first if ruling.value is None), None)
-    if unknown is not None:
-        return unknown
-    value = median(ruling.value or 0.0 for ruling in worst_first)
-    bound = median(ruling.limit or 0.0 for ruling in worst_first)
-    beyond = budget.beyond(value, bound)
-    status = _median_status(worst_first) if beyond else "pass"
-    by_chance = beyond and status == "pass"
-    worst, sentence = worst_first[0], _against_limit(budget, value, bound, failed=status != "pass")
-    return Ruling(
-        subject=worst.subject,
-        place=worst.place,
-        measured=worst.measured,
-        status=status,
-        value=value,
-        limit=bound,
-        baseline=median(ruling.baseline or 0.0 for ruling in worst_first) if budget.relative else None,
-        sentence=f"{sentence}; in most places this may be chance" if by_chance else sentence,
-        note="may be chance" if by_chance else "",
-        exception="" if status == "pass" else worst.exception,
-    )
-
-
-def _median_status(rulings: Sequence[Ruling]) -> Status:
-    """Return the status of a median beyond its limit: it passes unless half of the places fail by more than chance."""
-    failing = [ruling.status for ruling in rulings if ruling.status in ("fail", "accepted")]
-    if 2 * len(failing) < len(rulings):
-        return "pass"
-    return "fail" if "fail" in failing else "accepted"
-
-
-def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence[Ruling], *, of_median: bool) -> str:
+def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence[Ruling]) -> str:
     """Return the sentence with its place and the way in which its value was computed."""
-    where = place_words(report, decisive.subject, rank=not of_median)
+    where = place_words(report, decisive.subject)
     prefix = f"{where}: " if where else ""
     way = f"{budget.aggregate} of {plural(decisive.samples, budget.sample)}"
     if decisive.samples <= 1:
         way = f"one {budget.sample}"
     ways = [] if decisive.value is None else ["whole window" if budget.sample == "window" else way]
     if ways and len(rulings) > 1:
-        ways.append(f"{'median' if of_median else 'worst'} of {_places_words(rulings)}")
+        ways.append(f"worst of {_places_words(rulings)}")
     way = f"; {', '.join(ways)}" if ways else ""
     return f"{prefix}{decisive.sentence}{way}. {decisive.exception}".rstrip()
 

@@ -1,4 +1,4 @@
-"""Places at which a budget applies: devices, ranges and steps, each with the overrides that hold there.
+"""Places at which a budget applies: devices, ranges and steps.
 
 `figures` yields everything that can be judged at devices.
 """
@@ -16,8 +16,9 @@ from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean
 from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric, Sample
-from overlapscope.budgets.samples import Series, lacking, of_host, of_ranges, of_steps, of_window, series
-from overlapscope.budgets.settings import Budget, Override, step_fits
+from overlapscope.budgets.samples import Series, lacking, of_ranges, of_steps, of_window, series
+from overlapscope.budgets.samples import of_host as host_steps
+from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import Subject
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import CAUSES
@@ -32,7 +33,6 @@ class JudgedPlace(Struct, frozen=True, eq=False):
     """Samples of one device, and the budget that they are judged by."""
 
     budget: Budget
-    """The budget with the overrides for this place."""
     subject: Subject
     trace: TraceResult | None = None
     device: Device | None = None
@@ -64,10 +64,10 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
     """
     report = of_program(report)
     for metric in METRICS.values():
-        for place in find_places(report, Budget(metric=metric.id), (), {}):
+        for place in find_places(report, Budget(metric=metric.id), {}):
             if place.device is not None and not place.device.steps and metric.unit != "ns":
                 rank, device = place.subject.rank, place.device
-                places = find_places(report, Budget(metric=metric.id, scope="window"), (), {})
+                places = find_places(report, Budget(metric=metric.id, scope="window"), {})
                 place = next(each for each in places if each.device is device and each.subject.rank == rank)
             values = series(place.samples, metric, None)
             if place.missing is not None or lacking(metric, None, place.samples, values):
@@ -89,14 +89,14 @@ def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceRe
             yield Subject(source=trace.source, rank=trace.rank, device=number, **narrowed), trace, device
 
 
-def place_words(report: Report, subject: Subject, *, rank: bool = True) -> str:
+def place_words(report: Report, subject: Subject) -> str:
     """Return what sets a subject apart in this report, cleaned: `rank 3, device 1, range forward, h2d`."""
     parts = []
-    if rank and subject.rank is not None:
+    if subject.rank is not None:
         parts.append(f"rank {subject.rank}")
-    elif rank and len(report.traces) > 1 and subject.source is not None:
+    elif len(report.traces) > 1 and subject.source is not None:
         parts.append(clean(PurePath(subject.source).name, 60))
-    if rank and subject.device is not None and any(len(trace.devices) > 1 for trace in report.traces):
+    if subject.device is not None and any(len(trace.devices) > 1 for trace in report.traces):
         parts.append(f"device {subject.device}")
     if subject.scope not in ("steps", "window"):
         parts.append(f"range {clean(subject.scope, 60)}")
@@ -109,100 +109,70 @@ def place_words(report: Report, subject: Subject, *, rank: bool = True) -> str:
     return ", ".join(parts)
 
 
-def find_places(
-    report: Report, budget: Budget, overrides: Sequence[Override], absent: Mapping[int, str]
-) -> Iterator[JudgedPlace]:
+def find_places(report: Report, budget: Budget, absent: Mapping[int, str]) -> Iterator[JudgedPlace]:
     """Yield every place at which to judge a budget. An absent rank is a place that states why it is missing."""
-    relevant = tuple(override for override in overrides if override.metric == budget.metric and override.changes)
-    finder, anywhere = _PlaceFinder(budget, relevant), False
+    anywhere = False
     for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction, phase=budget.phase):
         if replace(budget, range=None).matches(subject):
             anywhere = True
-            yield from finder.at(subject, trace, device)
+            yield from _places(budget, subject, trace, device)
     if not anywhere:
         yield JudgedPlace(budget, Subject(scope=budget.scope), missing="there is no such trace, rank or device")
     if budget.rank is None and budget.trace is None and budget.device is None:
         for rank, reason in absent.items():
             subject = Subject(rank=rank, scope=budget.scope, direction=budget.direction)
-            yield JudgedPlace(finder.overridden(subject), subject, missing=reason)
+            yield JudgedPlace(budget, subject, missing=reason)
 
 
-class _PlaceFinder:
-    """A budget and its overrides."""
+def _places(budget: Budget, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[JudgedPlace]:
+    """Yield the places of one device: one for each range that matches, otherwise a single one."""
+    of_host, skip = budget.what.of_host, budget.skip_steps
+    place = JudgedPlace(budget, subject, trace, None if of_host else device)
+    if missing := doubt(trace, budget.what.rests_on) or (_host_lacks(budget, trace) if of_host else None):
+        yield replace(place, missing=missing)
+    elif of_host and trace.host is not None:
+        yield _steps(place, host_steps(trace.host, skip=skip), marked=trace.host.by_steps)
+    elif device is None:
+        yield replace(place, missing="nothing ran on the GPU")
+    elif budget.range is not None:
+        yield from _ranges(place, budget.range, device)
+    elif budget.scope == "window":
+        samples = of_window(device)
+        yield replace(place, samples=samples, missing=None if samples else "all of it is lead-in, which is not judged")
+    else:
+        yield _steps(place, of_steps(device, skip=skip, phase=budget.phase), marked=bool(device.steps))
 
-    def __init__(self, budget: Budget, overrides: tuple[Override, ...]) -> None:
-        self._budget = budget
-        self._overrides = overrides
 
-    def overridden(self, subject: Subject, step: str | None = None) -> Budget:
-        """Return the budget that holds at a place, or for one step there. Later overrides win."""
-        changed: dict[str, Any] = {}
-        pattern, origin = self._budget.step, self._budget.origin
-        for override in self._overrides:
-            fits = override.step is None or (step is not None and step_fits(step, override.step))
-            if fits and override.matches(subject):
-                changed |= override.changes
-                pattern = override.step or pattern
-                origin = f"{origin}, changed by {override.origin}"
-        return replace(self._budget, **changed, step=pattern, origin=origin)
+def _host_lacks(budget: Budget, trace: TraceResult) -> str | None:
+    """Return the reason why a metric of programs without a GPU can't be judged; None if it can."""
+    if budget.phase is not None:
+        return "the phases of a server without a GPU are unknown"
+    if trace.host is None:
+        return "it is only for programs that do not use a GPU"
+    return "it is known only for steps" if budget.scope == "window" else None
 
-    def at(self, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[JudgedPlace]:
-        """Yield the places of one device."""
-        budget = self.overridden(subject)
-        missing = doubt(trace, budget.what.rests_on)
-        if missing is None and budget.what.of_host and budget.phase is not None:
-            missing = "the phases of a server without a GPU are unknown"
-        elif missing is None and budget.what.of_host:
-            if trace.host is None:
-                missing = "it is only for programs that do not use a GPU"
-            elif budget.scope == "window":
-                missing = "it is known only for steps"
-            else:
-                samples = of_host(trace.host, skip=budget.skip_steps)
-                yield from self._steps(JudgedPlace(budget, subject, trace, samples=samples), marked=trace.host.by_steps)
-                return
-        elif missing is None and device is None:
-            missing = "nothing ran on the GPU"
-        if missing is not None or device is None:
-            yield JudgedPlace(budget, subject, trace, None if budget.what.of_host else device, missing=missing)
-        elif budget.range is not None:
-            yield from self._ranges(subject, trace, device)
-        elif budget.scope == "window":
-            samples = of_window(device)
-            nothing = None if samples else "all of it is lead-in, which is not judged"
-            yield JudgedPlace(budget, subject, trace, device, samples, nothing)
-        else:
-            samples = of_steps(device, skip=budget.skip_steps, phase=budget.phase)
-            yield from self._steps(JudgedPlace(budget, subject, trace, device, samples), marked=bool(device.steps))
 
-    def _ranges(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[JudgedPlace]:
-        anywhere = False
-        for name in of_ranges(device):
-            ranged = replace(subject, scope=name)
-            if self._budget.matches(ranged):
-                anywhere = True
-                budget = self.overridden(ranged)
-                samples = of_ranges(device, skip=budget.skip_steps).get(name, ())
-                nothing = None if samples else "it does not occur after the skipped steps"
-                yield JudgedPlace(budget, ranged, trace, device, samples, nothing)
-        if not anywhere:
-            pattern = clean(self._budget.range or "", 80)
-            yield JudgedPlace(self._budget, subject, trace, device, missing=f"there is no whole range {pattern}")
+def _ranges(place: JudgedPlace, pattern: str, device: Device) -> Iterator[JudgedPlace]:
+    ranged = [replace(place.subject, scope=name) for name in of_ranges(device)]
+    matching = [subject for subject in ranged if place.budget.matches(subject)]
+    judged = of_ranges(device, skip=place.budget.skip_steps)
+    for subject in matching:
+        samples = judged.get(subject.scope, ())
+        missing = None if samples else "it does not occur after the skipped steps"
+        yield replace(place, subject=subject, samples=samples, missing=missing)
+    if not matching:
+        yield replace(place, missing=f"there is no whole range {clean(pattern, 80)}")
 
-    def _steps(self, place: JudgedPlace, *, marked: bool) -> Iterator[JudgedPlace]:
-        """Group the steps of a place by the budget that holds for them. `marked`: whether the recording has steps."""
-        pattern = place.budget.step
-        groups: dict[Budget, list[Sample]] = {}
-        for sample in place.samples:
-            if pattern is None or step_fits(sample.name, pattern):
-                groups.setdefault(self.overridden(place.subject, sample.name), []).append(sample)
-        for budget, samples in groups.items():
-            subject = replace(place.subject, step=budget.step)
-            yield replace(place, budget=budget, subject=subject, samples=tuple(samples))
-        if not groups:
-            missing = "no step is left after the skipped ones" if marked else NO_STEPS
-            if marked and place.budget.phase is not None:
-                missing = f"there is no whole step of the phase {place.budget.phase}"
-            if place.samples:
-                missing = f"there is no step {clean(pattern or '', 80)}"
-            yield replace(place, samples=(), missing=missing)
+
+def _steps(place: JudgedPlace, samples: Sequence[Sample], *, marked: bool) -> JudgedPlace:
+    """Return a place with its steps that match the budget's pattern. `marked`: whether the recording has steps."""
+    pattern, phase = place.budget.step, place.budget.phase
+    kept = tuple(sample for sample in samples if pattern is None or step_fits(sample.name, pattern))
+    if kept:
+        return replace(place, subject=replace(place.subject, step=pattern), samples=kept)
+    missing = "no step is left after the skipped ones" if marked else NO_STEPS
+    if marked and phase is not None:
+        missing = f"there is no whole step of the phase {phase}"
+    if samples:
+        missing = f"there is no step {clean(pattern or '', 80)}"
+    return replace(place, missing=missing)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,13 +22,12 @@ from overlapscope.reading.patterns import NamePatterns
 from overlapscope.rules import RULES
 from overlapscope.trace.servers import Phase
 
-Ranks = Literal["worst", "median", "each"]
+Ranks = Literal["worst", "each"]
 Scope = Literal["steps", "window"]
 
 LIMITS: Final = ("min", "max", "max_increase_pct", "max_decrease_pct")
 RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
 _OPERATORS: Final = {"min": ">=", "max": "<=", "max_increase_pct": "increase <=", "max_decrease_pct": "decrease <="}
-NOISE_FLOORS: Final = ("noise_floor", "noise_floor_pct")
 
 DEFAULT_FORBID: Final = tuple(sorted(id for id, rule in RULES.items() if rule.severity != "info"))
 """Rules forbidden by default: all that report a problem."""
@@ -123,13 +122,12 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         """Names of the limits that are set. Each is judged separately."""
         return tuple(name for name in LIMITS if getattr(self, name) is not None)
 
-    def only(self, limit: str) -> Budget:
-        """Return the budget with one of its limits, ready to be judged."""
-        others: dict[str, Any] = {name: None for name in LIMITS if name != limit}
-        if limit not in RELATIVE:
-            others |= dict.fromkeys(NOISE_FLOORS)
-        name = f"{self.name} ({limit.removesuffix('_pct')})" if self.name and len(self.limits) > 1 else self.name
-        return replace(self, **others, name=name)
+    def each(self) -> Iterator[Budget]:
+        """Yield the budget with each of its limits, ready to be judged."""
+        for limit in self.limits:
+            others = {name: None for name in LIMITS if name != limit}
+            name = f"{self.name} ({limit.removesuffix('_pct')})" if self.name and len(self.limits) > 1 else self.name
+            yield replace(self, **others, name=name)
 
     @property
     def relative(self) -> bool:
@@ -198,21 +196,6 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         return count - 1 - from_best if self.what.more_is_better else from_best
 
 
-class Override(Narrowed, frozen=True, kw_only=True):
-    """Other values for some fields of the budgets of a metric, where its patterns match."""
-
-    metric: str
-    step: str | None = None
-    changes: Mapping[str, Any]
-    """New values by the name of the `Budget`'s field."""
-    origin: str = ""
-
-    def only(self, limit: str) -> Override:
-        """Return the override without fields that concern other limits than this one."""
-        foreign = {*LIMITS, *NOISE_FLOORS} - {limit, *(NOISE_FLOORS if limit in RELATIVE else ())}
-        return replace(self, changes={key: value for key, value in self.changes.items() if key not in foreign})
-
-
 class Exemption(Narrowed, frozen=True, kw_only=True):
     """A failure that the user accepts until a given day."""
 
@@ -248,14 +231,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """File of the contract (`overlapscope.contracts`)."""
     budgets: tuple[Budget, ...] = ()
     forbid: tuple[str, ...] = ()
-    overrides: tuple[Override, ...] = ()
     exceptions: tuple[Exemption, ...] = ()
     names: NamePatterns | None = None
     """Lists of names in recordings; None where none is stated."""
     allow_missing: bool = False
     """True if forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
     fail_level: Level = "error"
-    strict_env: bool = False
     other_program: bool = False
     """True to compare with a baseline of another program."""
     allow_predicted: bool = False

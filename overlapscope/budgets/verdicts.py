@@ -15,7 +15,7 @@ Level = Literal["error", "warn"]
 Unit = Literal[
     "ns", "pct", "gb_per_s", "launches", "findings", "differences", "devices", "kernels", "copies", "calls", "bytes"
 ]
-"""Forbidden rules are counted in `findings`, environments in `differences`; a contract counts what is in a step."""
+"""Forbidden rules are counted in `findings`, obstacles in `differences`; a contract counts what is in a step."""
 
 Status = Literal["pass", "fail", "unknown", "skipped", "accepted"]
 """`skipped`: a relative budget whose baseline was made elsewhere. `accepted`: a failure covered by an exception."""
@@ -78,10 +78,9 @@ class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a budget on a subject."""
 
     budget: str
-    """Name of the budget: `efficiency_pct >= 80%`, `forbid pageable-memory`, `environment`."""
+    """Name of the budget: `efficiency_pct >= 80%`, `forbid pageable-memory`."""
     metric: str
-    """`efficiency_pct`, a rule's id, `environment`, or an obstacle to judging (`job`, `program`, `complete`, `ranks`,
-    `devices`)."""
+    """`efficiency_pct`, a rule's id, or an obstacle to judging (`job`, `program`, `complete`, `ranks`, `devices`)."""
     subject: Subject
     status: Status
     level: Level

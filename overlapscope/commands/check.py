@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from overlapscope.base import disk
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
@@ -107,10 +106,6 @@ class CheckCommand:
         config = find_config(args.config)
         settings = _settings(args, config)
         find = next(filter(None, (source.find(args) for source in _baseline_sources())), None)
-        if args.write_baseline or args.show_baseline:
-            _refuse_checking(args)
-        if args.show_baseline:
-            return _show_baseline(_baseline_file(args, settings, config))
         if not args.traces:
             raise UsageError("name the traces: overlapscope check TRACE.")
         from overlapscope.reading.patterns import NamePatterns, using
@@ -156,11 +151,6 @@ def _add_baseline(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_rare(rare: argparse._ArgumentGroup) -> None:
-    rare.add_argument(
-        "--show-baseline",
-        action="store_true",
-        help="show where the baseline was made, and the median of each metric, and check nothing",
-    )
     for source in _baseline_sources():
         source.add_options(rare)
     rare.add_argument(
@@ -169,17 +159,9 @@ def _add_rare(rare: argparse._ArgumentGroup) -> None:
         default="error",
         help="fail on errors only (default), or on warnings too",
     )
-    rare.add_argument("--strict-env", action="store_true", help="fail if the baseline was made on another machine")
     rare.add_argument("--other-program", action="store_true", help="compare even if the baseline is of another program")
     add_allow_predicted(rare)
     add_analysis(rare)
-
-
-def _refuse_checking(args: argparse.Namespace) -> None:
-    """Raise UsageError for an option of a check where nothing is checked."""
-    for option in ("format", "explain"):
-        if getattr(args, option) not in (None, []):
-            raise UsageError(f"--write-baseline and --show-baseline check nothing; leave out --{option}.")
 
 
 def _check(
@@ -193,8 +175,6 @@ def _check(
                 f"{file}: there is no such baseline, which {config} names; `overlapscope check TRACE --write-baseline` "
                 "writes it."
             )
-    if args.strict_env and file is None and find is None:
-        raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
     targets = _targets(args.format, (*args.traces, file, config), explains=args.explain is not None)
     from msgspec.structs import replace
 
@@ -253,6 +233,9 @@ def _baseline_file(args: argparse.Namespace, settings: Settings, config: Path | 
 
 def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path | None) -> int:
     """Write the baseline from the traces of one job, and print how later checks find it."""
+    for option in ("format", "explain"):
+        if getattr(args, option) not in (None, []):
+            raise UsageError(f"--write-baseline checks nothing; leave out --{option}.")
     file = _baseline_file(args, settings, config)
     check_output(file, force=args.force, inputs=(*args.traces, config))
     from overlapscope.budgets import baseline
@@ -267,20 +250,6 @@ def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path |
             f'overlapscope: `baseline = "{DEFAULT_FILE}"` in {config or "[tool.overlapscope] of pyproject.toml"} makes '
             "`overlapscope check` compare with it."
         )
-    return DONE
-
-
-def _show_baseline(file: Path) -> int:
-    """Print where a baseline was made, and the median of each metric. Raises UsageError."""
-    from overlapscope.budgets.baseline import from_json
-    from overlapscope.budgets.document import baseline_document
-    from overlapscope.render import terminal
-
-    try:
-        data = disk.read(file)
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror or error}).") from None
-    write(terminal.to_stream(baseline_document(from_json(data, str(file))), sys.stdout), None)
     return DONE
 
 
@@ -336,7 +305,6 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
         budgets=(*settings.budgets, *map(config.expression, args.budget)),
         forbid=tuple(dict.fromkeys((*settings.forbid, *forbidden))),
         fail_level=args.fail_level,
-        strict_env=args.strict_env,
         other_program=args.other_program,
         allow_predicted=args.allow_predicted,
     )

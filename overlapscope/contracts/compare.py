@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +21,16 @@ from overlapscope.contracts.model import Beside, CallPlace, Contract, HostCall, 
 
 Result = Literal["kept", "lost", "gained", "unknown"]
 
+ADVICE: Final = {
+    "overlap": "Issue it on a stream of its own, and let other streams wait for it only where they use its data.",
+    "memory": "Keep the host's side in pinned memory (`pin_memory=True`), and copy with `non_blocking=True`.",
+    "amount": "Take it out of the step, or join it with another copy.",
+    "sync": "Move the call out of the step, or wait for an event where the value is used.",
+    "allocation": "Allocate once before the loop, and use the memory again.",
+    "launches": "`overlapscope diff` of two recordings lists the ops that launch more.",
+    "loader": "Pass `num_workers` to the DataLoader again.",
+}
+"""Remedies for a lost promise, by its part."""
 _LARGER = 2
 """Factor by which copies of a group may grow, such as with the batch size."""
 SMALL_BYTES = 64
@@ -38,8 +50,6 @@ class Promise(Struct, frozen=True, kw_only=True):
     """Result in sentences."""
     line: str = ""
     """Line of the program that the message is about."""
-    advice: str = ""
-    """What to do about a loss, in a sentence; empty if unknown."""
     limit: int = 0
     """Smallest or largest value that keeps the promise."""
     value: int | None = None
@@ -168,7 +178,6 @@ def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
         name=name,
         message=f"{message}.",
         line=new.line,
-        advice="Take pinned memory, and keep it from step to step." if lost else "",
         value=new.count if lost else 0,
         unit="copies",
     )
@@ -181,25 +190,23 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
     contract doesn't state which. Then overlap is lost if the others break even the least promises, and kept if they
     keep the largest.
     """
-    before, after = _filled(old.beside, new.count), _ascending(new.beside)
-    if not any(run.most for run in (*before, *after)):
+    fewer, keep = old.count - new.count, 100 - contract.margin_pct
+    each, strict = (_side_by_side(old.beside, new.beside, left_out) for left_out in (min(0, fewer), fewer))
+    if not each or not any(run.most for run in (*old.beside, *new.beside)):
         return
-    keep = 100 - contract.margin_pct
-    each = [*_side_by_side(before, after)]
-    strict = [*_side_by_side(_without(before, sum(run.times for run in before) - new.count), after)]
     limits = [(math.ceil(was.least * keep / 100), run) for was, run in (*each, *strict)]
     lost = [(limit, run) for limit, run in limits[: len(each)] if run.most < limit]
     unsure = [(limit, run) for limit, run in limits if run.least < limit]
     excluded = [(1, run) for was, run in each if was.most and not was.least and not run.most]
     gained = any(run.least * keep > 100 * was.most for was, run in each)
     result: Result = "lost" if lost else "unknown" if unsure or excluded else "gained" if gained else "kept"
-    message, why = f"{_words(new)} may run beside {_beside(new)}", ""
+    message = f"{_words(new)} may run beside {_beside(new)}"
     if result != "kept":
         message += f"; by the contract beside {_beside(old)}"
     if result in ("lost", "unknown"):
-        why = _ordered(old, new)
         doubts = now.unknown if result == "unknown" else ()
-        message = " ".join([f"overlap {'lost' if lost else 'uncertain'}: {message}.", why, *doubts]).rstrip(". ")
+        parts = [f"overlap {'lost' if lost else 'uncertain'}: {message}.", _ordered(old, new), *doubts]
+        message = " ".join(parts).rstrip(". ")
     limit, run = (lost or unsure or excluded or limits)[0]
     yield Promise(
         result=result,
@@ -207,7 +214,6 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
         name=f"overlap of {_words(old)}",
         message=f"{message}.",
         line=new.line,
-        advice=next((advice for cause, advice in _OVERLAP_ADVICE if cause in why), "") if lost else "",
         limit=limit,
         value=run.least,
         unit="kernels",
@@ -215,43 +221,21 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
     )
 
 
-_OVERLAP_ADVICE = (
-    ("pageable", "Copy from or to pinned memory."),
-    ("same stream", "Put it on another stream than the kernels."),
-    ("event", "Let the stream wait for the event only before it needs the data, and record the event earlier."),
-    ("the host waits", "Let the host wait later, or not at all."),
-)
-"""What to do about a loss, by words in its reason."""
+def _side_by_side(before: Sequence[Beside], after: Sequence[Beside], left_out: int) -> list[tuple[Beside, Beside]]:
+    """Return the runs of both sides that have copies of the same numbers, the copies with the least overlap first.
 
-
-def _filled(runs: Sequence[Beside], count: int) -> tuple[Beside, ...]:
-    """Return runs in order, for at least `count` copies: more of them must overlap as much as the least one."""
-    ordered = _ascending(runs)
-    missing = count - sum(run.times for run in ordered)
-    return ((ordered[0]._replace(times=missing),) if ordered and missing > 0 else ()) + ordered
-
-
-def _ascending(runs: Sequence[Beside]) -> tuple[Beside, ...]:
-    return tuple(sorted(runs, key=lambda run: (run.least, run.most)))
-
-
-def _without(runs: Sequence[Beside], count: int) -> Iterator[Beside]:
-    """Yield runs without the first copies."""
-    for run in runs:
-        if run.times > count:
-            yield run._replace(times=run.times - count)
-        count = max(0, count - run.times)
-
-
-def _side_by_side(before: Iterable[Beside], after: Iterable[Beside]) -> Iterator[tuple[Beside, Beside]]:
-    """Yield the runs of both sides that have copies of the same numbers."""
-    mine, others = iter(before), iter(after)
-    old, new = next(mine, None), next(others, None)
-    while old is not None and new is not None:
-        yield old, new
-        count = min(old.times, new.times)
-        old = old._replace(times=old.times - count) if old.times > count else next(mine, None)
-        new = new._replace(times=new.times - count) if new.times > count else next(others, None)
+    `left_out` is how many of the first copies before have no counterpart. If negative, there are as many more copies
+    after, which are compared with the first one before.
+    """
+    sides = [sorted(runs, key=lambda run: (run.least, run.most)) for runs in (before, after)]
+    ends, ends_after = (list(accumulate(run.times for run in side)) for side in sides)
+    numbers = sorted({0, *ends_after, *(end - left_out for end in ends)})
+    count = min(sum(ends[-1:]) - left_out, sum(ends_after[-1:])) if ends else 0
+    return [
+        (sides[0][bisect_right(ends, max(0, number + left_out))], sides[1][bisect_right(ends_after, number)])
+        for number in numbers
+        if 0 <= number < count
+    ]
 
 
 def _beside(transfer: TransferGroup) -> str:
@@ -303,7 +287,6 @@ def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Itera
             name=f"amount of {_words(old)}",
             message=message,
             line=new.line,
-            advice="Move less, or renew the contract.",
             limit=limit,
             value=value,
             unit=unit,
@@ -319,7 +302,6 @@ def _new(new: TransferGroup) -> Promise:
         name=f"amount of {_words(new)}",
         message=f"new {_words(new)}, {new.count} a step: may run beside {_beside(new)}{pageable}.",
         line=new.line,
-        advice="Leave the copy out, or renew the contract.",
         value=new.count,
         unit="copies",
     )
@@ -332,7 +314,6 @@ def _calls(
     part: Literal["sync", "allocation"], noun: str, before: Sequence[HostCall], after: Sequence[HostCall]
 ) -> Iterator[Promise]:
     per = "a step" if part == "sync" else "a step that has any"
-    advice = "Leave it out of the step, or renew the contract."
     # The op counts if both recordings have ops.
     ops = all(any(call.op for call in calls) for calls in (before, after))
     keys: tuple[Callable[[HostCall], Hashable], ...] = (
@@ -341,33 +322,18 @@ def _calls(
         lambda call: (call.call, call.op if ops else ""),
     )
     matched, gone, new = pairs(sorted(before, key=_line_number), sorted(after, key=_line_number), keys)
-    for old, other in [*matched, *((old, replace(old, count=0)) for old in gone)]:
-        count = other.count
-        result: Result = "lost" if count > old.count else "gained" if count < old.count else "kept"
-        where = _place_words(other)
-        message = f"{noun} {where}: {count} {per}; by the contract {old.count}."
-        if result == "lost":
-            message = f"more of {message}"
+    added = [(replace(call, count=0), call) for call in new]
+    for old, other in [*matched, *((old, replace(old, count=0)) for old in gone), *added]:
+        result: Result = "lost" if other.count > old.count else "gained" if other.count < old.count else "kept"
+        where, more = _place_words(other), "more of " if result == "lost" else ""
+        what = f"new {noun}: {where}," if other in new else f"{more}{noun} {where}:"
         yield Promise(
             result=result,
             part=part,
             name=f"{noun} {_stable(old)}",
-            message=message,
+            message=f"{what} {other.count} {per}; by the contract {old.count}.",
             line=other.line,
-            advice=advice if result == "lost" else "",
             limit=old.count,
-            value=count,
-        )
-    for other in new:
-        message = f"new {noun}: {_place_words(other)}, {other.count} {per}; by the contract 0."
-        yield Promise(
-            result="lost",
-            part=part,
-            name=f"{noun} {_stable(other)}",
-            message=message,
-            line=other.line,
-            advice=advice,
-            limit=0,
             value=other.count,
         )
     if not before and not new:

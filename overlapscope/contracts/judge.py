@@ -26,7 +26,7 @@ from overlapscope.budgets.gate import (
 )
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
-from overlapscope.contracts.compare import SMALL_BYTES, Promise, compare
+from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
@@ -40,16 +40,6 @@ _STATUS: dict[str, Status] = {"kept": "pass", "lost": "fail", "gained": "pass", 
 GAINED = "gained"
 """Note of a verdict on a promise that is more than kept."""
 _WHAT: Final = "the contract"
-_ADVICE: Final = {
-    "overlap": "Issue it on a stream of its own, and let other streams wait for it only where they use its data.",
-    "memory": "Keep the host's side in pinned memory (`pin_memory=True`), and copy with `non_blocking=True`.",
-    "amount": "Take it out of the step, or join it with another copy.",
-    "sync": "Move the call out of the step, or wait for an event where the value is used.",
-    "allocation": "Allocate once before the loop, and use the memory again.",
-    "launches": "`overlapscope diff` of two recordings lists the ops that launch more.",
-    "loader": "Pass `num_workers` to the DataLoader again.",
-}
-"""Remedies for a lost promise, by its part."""
 _NONE_LEFT: Final = (
     "The contract may be of another program: none of its copies, collectives or ops is left. If they "
     "were removed on purpose, write the contract again."
@@ -216,7 +206,7 @@ def _verdict(promise: Promise, name: str, subject: Subject) -> BudgetVerdict:
     status = _STATUS[promise.result]
     no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
     reason = FailureReason(
-        title=name, detail="", advice=f"{_ADVICE[promise.part]}{no_line}", time_ns=0, where=promise.line or None
+        title=name, detail="", advice=f"{ADVICE[promise.part]}{no_line}", time_ns=0, where=promise.line or None
     )
     return BudgetVerdict(
         budget=name,

@@ -25,22 +25,6 @@ from overlapscope.reading import LIMIT_BYTES, SUFFIXES, expand, is_trace_name, n
 from overlapscope.reading.files import kind_of, place
 
 _WEB = ("http", "https")
-_PLUGINS = {
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "az": "adlfs",
-    "gcs": "gcsfs",
-    "gs": "gcsfs",
-    "hdfs": "pyarrow",
-    "http": "aiohttp",
-    "https": "aiohttp",
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "sftp": "paramiko",
-    "smb": "smbprotocol",
-    "ssh": "paramiko",
-}
-"""Packages to install for the most common protocols of fsspec."""
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 """Protocols of Azure, which have a container where other URLs have a user."""
 _LONGEST_NAME = 200
@@ -156,20 +140,11 @@ def _in_url(url: str) -> list[Location]:
     web = not _protocols(filesystem).isdisjoint(_WEB)
     # On the web, a `?` begins the query instead of being part of a pattern.
     name = re.split(r"[?#]", path)[0] if web else path
+    has_magic = glob.has_magic(name)
     try:
-        if glob.has_magic(name):
-            paths = [entry["name"] for entry in filesystem.glob(path, detail=True).values() if entry["type"] == "file"]
-            wrong = "the pattern matches no file; check it"
-        elif name.lower().endswith(SUFFIXES) or not _is_directory(filesystem, path, web=web):
+        if not has_magic and (name.lower().endswith(SUFFIXES) or not _is_directory(filesystem, path, web=web)):
             return [_location(filesystem, path, url, path)]
-        else:
-            inside = filesystem.ls(path, detail=True)
-            paths = [
-                entry["name"]
-                for entry in inside
-                if entry["type"] == "file" and is_trace_name(PurePosixPath(entry["name"]).name)
-            ]
-            wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file"
+        found = filesystem.glob(path, detail=True).values() if has_magic else filesystem.ls(path, detail=True)
     except Exception as error:
         # Plugins raise errors of their own. On the web, "not found" may also mean that no server answered.
         if isinstance(error, FileNotFoundError) and error.__cause__ is None:
@@ -178,8 +153,11 @@ def _in_url(url: str) -> list[Location]:
         raise UnreadableTrace(
             shown, f"cannot be accessed ({error_text(error)}); check the URL and the credentials."
         ) from None
+    files = [entry["name"] for entry in found if entry["type"] == "file"]
+    paths = [file for file in files if has_magic or is_trace_name(PurePosixPath(file).name)]
     if not paths:
-        raise UnreadableTrace(shown, f"{wrong}.")
+        no_trace = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
+        raise UnreadableTrace(shown, "the pattern matches no file; check it." if has_magic else no_trace)
     return [_location(filesystem, entry, url, path) for entry in sorted(paths, key=lambda entry: natural(Path(entry)))]
 
 
@@ -199,7 +177,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = url_to_fs(url, **_options(protocol))
     except ImportError as error:
-        raise _no_plugin(shown_url(url), protocol, error) from None
+        raise _no_plugin(shown_url(url), error) from None
     except ValueError as error:
         raise UsageError(
             f"{shown_url(url)}: fsspec does not understand this URL ({error_text(error)}); name a file, or a URL of a "
@@ -224,10 +202,8 @@ def _options(protocol: str) -> dict[str, Any]:
     return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)}}
 
 
-def _no_plugin(shown: str, protocol: str, error: ImportError) -> MissingPackage:
-    plugin = _PLUGINS.get(protocol)
-    remedy = f"pip install {plugin}" if plugin else "install the missing package"
-    return MissingPackage(shown, f"fsspec lacks its plugin for {protocol}:// here ({error_text(error)}); {remedy}.")
+def _no_plugin(shown: str, error: ImportError) -> MissingPackage:
+    return MissingPackage(shown, f"fsspec lacks a plugin here ({error_text(error)}); install it.")
 
 
 def _protocols(filesystem: Any) -> set[str]:
@@ -261,7 +237,7 @@ def _download(location: Location, target: Path, limit_bytes: int) -> None:
     try:
         filesystem = pickle.loads(location.filesystem)
     except ImportError as error:
-        raise _no_plugin(location.source, location.source.partition("://")[0], error) from None
+        raise _no_plugin(location.source, error) from None
     filesystem.get_file(location.path, str(target), callback=_limit(location.source, limit_bytes))
 
 

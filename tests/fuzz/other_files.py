@@ -67,10 +67,6 @@ max = "12 ms"
 max_increase = "5%"
 aggregate = "p90"
 ranks = "each"
-[[overrides]]
-metric = "step_*"
-rank = 1
-max = "15 ms"
 [[exceptions]]
 rule = "pageable-memory"
 reason = "known"

@@ -126,7 +126,6 @@ def _contracts() -> Iterator[str]:
     yield "contract diff 0.toml 1.toml"
     yield f"contract update {PAIR[1]} -o 0.toml"
     yield f"check {PAIR[0]} --write-baseline --baseline baseline.json"
-    yield f"check {PAIR[0]} --show-baseline --baseline baseline.json"
     yield from _formats(
         f"check {PAIR[1]} --baseline baseline.json --budget 'step_time increase <= 5%'", tuple(CHECK_FORMATS)
     )

@@ -118,7 +118,6 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
         ("check secret.json", "is not readable"),
         ("check good.json.gz --baseline secret.json", "is not readable"),
         ("check good.json.gz --config secret.json", "cannot be read"),
-        ("check --show-baseline --baseline secret.json", "cannot be read"),
     ],
 )
 def test_what_cannot_be_read_or_written_is_reported_in_a_sentence(

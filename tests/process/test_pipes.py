@@ -96,7 +96,7 @@ def test_what_comes_and_is_not_a_trace_is_reported(content: bytes, says: str) ->
         "analyze /dev/zero",
         "diff /dev/zero /dev/zero",
         "ranks /proc/kmsg",
-        "check --show-baseline --baseline /dev/zero",
+        f"check {TRACE} --baseline /dev/zero",
         f"check {TRACE} --config /dev/zero",
         f"check {TRACE} --config /proc/kmsg",
         f"check {TRACE} --baseline /proc/kmsg",

@@ -203,7 +203,7 @@ def test_what_cannot_serve_as_a_baseline_is_refused(tmp_path: Path) -> None:
 # -- the command
 
 
-def test_write_show_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, file = write_steps(tmp_path / "t.json", ranges=True), tmp_path / "baseline.json"
     settings_file = tmp_path / "c.toml"
     settings_file.write_text("[budgets.idle_time]\nmax_increase = '10%'\nrange = 'forward'\n")
@@ -212,10 +212,9 @@ def test_write_show_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == f"Wrote {file}\n"
     assert main(["check", trace, "--write-baseline", "--baseline", str(file)]) == 2
     assert "already exists; use --force" in capsys.readouterr().err
-    assert main(["check", "--show-baseline", "--baseline", str(file)]) == 0
-    out = capsys.readouterr().out
-    for part in ("GPU A", "12.8", "step_time", "900.05 us", "forward", "exposed_copy_time, same-stream"):
-        assert part in out
+    text = file.read_text()
+    for part in ('"GPU A"', '"12.8"', '"step_time"', '"900.05 us"', '"forward"', '"same-stream"'):
+        assert part in text
     assert main(["check", trace, "--baseline", str(file), *args]) == 0
     assert "idle_time increase <= 10% in forward" in capsys.readouterr().out
     assert main(["check", trace, "--baseline", trace, *args]) == 0
@@ -243,7 +242,6 @@ def test_a_baseline_has_a_place_beside_the_configuration(
     project.write_text('[tool.overlapscope]\nbaseline = "overlap-baseline.json"\n')
     assert main(["check", trace]) == 0
     assert "pass  step_time increase <= 5%" in capsys.readouterr().out
-    assert main(["check", "--show-baseline"]) == 0
     assert main(["check", trace, "--write-baseline"]) == 2
     assert main(["check", trace, "--write-baseline", "--force"]) == 0
     file.unlink()
@@ -253,14 +251,13 @@ def test_a_baseline_has_a_place_beside_the_configuration(
     assert main(["check", trace, "--baseline", trace]) == 0
 
 
-@pytest.mark.parametrize("action", ["--write-baseline", "--show-baseline"])
 @pytest.mark.parametrize("option", [["--format", "json"], ["--explain", "step_time"], ["--history"]])
 def test_where_nothing_is_checked_options_of_a_check_are_refused(
-    action: str, option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = write_steps(tmp_path / "t.json")
-    assert main(["check", trace, action, "--baseline", str(tmp_path / "b.json"), *option]) == 2
-    assert f"check nothing; leave out {option[0]}." in capsys.readouterr().err
+    assert main(["check", trace, "--write-baseline", "--baseline", str(tmp_path / "b.json"), *option]) == 2
+    assert f"checks nothing; leave out {option[0]}." in capsys.readouterr().err
     assert not (tmp_path / "b.json").exists()
 
 
@@ -280,28 +277,10 @@ def test_without_a_baseline_all_but_changes_is_judged(tmp_path: Path, capsys: py
     assert "FAIL idle_pct <= 1%" in capsys.readouterr().out
 
 
-def test_a_change_that_only_an_override_limits_is_not_judged_as_a_value(tmp_path: Path) -> None:
-    override = {"metric": "step_time", "max_increase": "5%"}
-    content = {"budgets": {"step_time": {"max": "1 s"}}, "overrides": [override]}
-    result = check(read_report([write_steps(tmp_path / "t.json")]), config.from_mapping(content, "settings"))
-    assert {verdict.budget: verdict.status for verdict in result.verdicts} == {
-        "step_time <= 1 s": "pass",
-        "step_time increase <= 5%": "skipped",
-    }
-
-
 def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json", 4)
     assert main(["check", trace, "--write-baseline", "--baseline", str(tmp_path / "b.json")]) == 0
     assert "warning: device 0 has 3 steps to compare; relative budgets need 4." in capsys.readouterr().err
-
-
-def test_show_of_what_is_not_a_baseline_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = write_steps(tmp_path / "t.json")
-    assert main(["check", "--show-baseline", "--baseline", trace]) == 2
-    assert "is not a baseline" in capsys.readouterr().err
-    assert main(["check", "--show-baseline", "--baseline", str(tmp_path / "none")]) == 2
-    assert "cannot be read" in capsys.readouterr().err
 
 
 # -- relative budgets
@@ -516,14 +495,6 @@ def test_where_nothing_is_left_to_judge_it_is_inconclusive(stored: Baseline, tmp
     assert (result.exit_code, result.summary) == (3, "Nothing could be compared with the baseline.")
 
 
-def test_strictly_another_environment_fails(stored: Baseline, tmp_path: Path) -> None:
-    other = write_steps(tmp_path / "t.json", gpu="GPU B")
-    result = against(stored, other, "idle_pct <= 90%", strict_env=True)
-    assert (result.exit_code, result.verdicts[0].metric) == (1, "environment")
-    same = against(stored, write_steps(tmp_path / "same.json"), "idle_pct <= 90%", strict_env=True)
-    assert same.exit_code == 0
-
-
 # -- properties
 
 
@@ -555,7 +526,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
 
     baseline = of(with_spans(before))
     budget = Budget(metric="step_time", max_increase_pct=limit)
-    [place] = find_places(with_spans(after), budget, (), {})
+    [place] = find_places(with_spans(after), budget, {})
     judged = judge(place, baseline, only=True)
     assert judged.value is not None and judged.limit is not None and judged.low is not None
     if judged.status == "fail":

@@ -12,7 +12,7 @@ from overlapscope.base import config_file
 from overlapscope.budgets import config
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.quantity import parse
-from overlapscope.budgets.settings import Budget, Exemption, Override
+from overlapscope.budgets.settings import Budget, Exemption
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError
 
@@ -27,7 +27,7 @@ forbid = ["pageable-memory", "pin-in-loop", "pageable-memory"]
 efficiency_pct = { min = "80%", max_decrease = "5%", level = "warn" }
 step_time = { max = "12 ms", aggregate = "worst", noise_floor = "1%" }
 copy_bandwidth = { min = "40 GB/s", direction = "h2d", name = "the link" }
-idle_pct = { max = 10, scope = "window", ranks = "median", skip_steps = 0, allow_missing = false }
+idle_pct = { max = 10, scope = "window", ranks = "worst", skip_steps = 0, allow_missing = false }
 
 [[budgets.exposed_copy_time]]
 max = "3 ms"
@@ -40,12 +40,6 @@ step = "[3-5]"
 max_increase = "10%"
 range = "forward"
 noise_floor = "50 us"
-
-[[overrides]]
-metric = "step_*"
-rank = 1
-max = "14 ms"
-noise_floor = "2%"
 
 [[exceptions]]
 rule = "pin-in-loop"
@@ -80,13 +74,10 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     )
     assert (step.aggregate, step.noise_floor, step.noise_floor_pct) == ("worst", None, 1)
     assert (bandwidth.name, bandwidth.min, bandwidth.direction) == ("the link", 40, "h2d")
-    assert (idle.max, idle.scope, idle.ranks, idle.skip_steps, idle.allow_missing) == (10, "window", "median", 0, False)
+    assert (idle.max, idle.scope, idle.ranks, idle.skip_steps, idle.allow_missing) == (10, "window", "worst", 0, False)
     assert (first.trace, first.rank, first.device) == ("rank*.json", "0", "*")
     assert (first.max, first.step, first.origin) == (3e6, "[3-5]", f"{place}.exposed_copy_time[0]")
     assert (second.range, second.max_increase_pct, second.noise_floor) == ("forward", 10, 50_000)
-    [override] = settings.overrides
-    changes = {"max": 14e6, "noise_floor": None, "noise_floor_pct": 2}
-    assert override == Override(metric="step_time", rank="1", changes=changes, origin=f"{path}: overrides[0]")
     assert settings.exceptions == (
         Exemption(
             rule="pin-in-loop",
@@ -102,7 +93,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
-         "baseline, budgets, communication, contract, exceptions, forbid, overrides, ranks, server_steps, skip_steps."),
+         "baseline, budgets, communication, contract, exceptions, forbid, ranks, server_steps, skip_steps."),
         ("[tool.overlapscope]\nforbid = ['pageable-memory']", "tool: belongs in pyproject.toml; leave out "
          "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
@@ -138,8 +129,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
          "max_increase."),
         ("[budgets.step_time]\nmax = '1 s'\naggregate = 'avg'", "budgets.step_time.aggregate: is 'avg', but must be "
          "median, mean, worst or a percentile such as p90."),
-        ("[budgets.step_time]\nmax = '1 s'\nranks = 'every'", "budgets.step_time.ranks: is 'every', but must be worst, "
-         "median or each."),
+        ("[budgets.step_time]\nmax = '1 s'\nranks = 'every'", "budgets.step_time.ranks: is 'every', but must be worst "
+         "or each."),
         ("[budgets.step_time]\nmax = '1 s'\nlevel = 'warning'", "budgets.step_time.level: is 'warning', but must be "
          "error or warn (did you mean 'warn'?)."),
         ("[budgets.step_time]\nmax = '1 s'\nscope = 'step'", "budgets.step_time.scope: is 'step', but must be steps or "
@@ -166,23 +157,8 @@ def test_every_key_is_read(tmp_path: Path) -> None:
          "steps; leave out one of them."),
         ("[[budgets.step_time]]\nmax = '1 s'\n[[budgets.step_time]]", "budgets.step_time[1]: has no limit; add min, "
          "max, max_increase."),
-        ("overrides = 3", "overrides: is 3, but must be a list of tables: write [[overrides]] above each."),
-        ("overrides = [3]", "overrides: is [3], but must be a list of tables: write [[overrides]] above each."),
-        ("[[overrides]]\nmax = '1 s'", "overrides[0]: does not say what it applies to; add trace, rank, device, "
-         "step, range, direction or metric."),
-        ("[[overrides]]\nmetric = 'step'", "overrides[0].metric: there is no metric 'step' (did you mean "
-         "'step_time'?); "
-         f"metrics: {', '.join(METRICS)}."),
-        ("[[overrides]]\nmetric = 'idle_*'\nmax = 3", "overrides[0].metric: there is no budget for idle_*."),
-        ("[[overrides]]\nrank = 3\nmax = 3", "overrides[0]: there is no budget that it could change."),
-        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1", "overrides[0]: changes nothing; add what to "
-         "replace, such as max, level or skip_steps."),
-        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nscope = 'window'", "overrides[0].scope: there is no "
-         "such "
-         "key; keys: aggregate, allow_missing, device, direction, level, max, max_decrease, "
-         "max_increase, metric, min, noise_floor, range, rank, ranks, skip_steps, step, trace."),
-        ("[budgets]\nidle_pct.max = 3\n[[overrides]]\nrank = 1\nmax = '3 ms'", "overrides[0].max: '3 ms' has the unit "
-         "'ms', and a percentage is needed; write it like \"80%\"."),
+        ("exceptions = 3", "exceptions: is 3, but must be a list of tables: write [[exceptions]] above each."),
+        ("exceptions = [3]", "exceptions: is [3], but must be a list of tables: write [[exceptions]] above each."),
         ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs either a budget or a rule, "
          "from which it is an exception."),
         ("[[exceptions]]\nrule = 'pageable'\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0].rule: there is no rule "
@@ -313,7 +289,7 @@ def test_the_documentation_speaks_of_every_metric_and_key() -> None:
     keys = (
         "aggregate allow_missing device direction level max max_decrease max_increase min name noise_floor range rank"
     )
-    tops = "ranks scope skip_steps step trace budgets forbid overrides exceptions"
+    tops = "ranks scope skip_steps step trace budgets forbid exceptions"
     assert named >= {*METRICS, *keys.split(), *tops.split()}
     for metric in METRICS.values():
         [row] = [line for line in text.splitlines() if line.startswith(f"| `{metric.id}` |")]
@@ -327,8 +303,7 @@ def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
     text = Path("docs/reference/check.md").read_text()
     example = text.partition("```toml\n")[2].partition("```")[0]
     settings = config.read(settings_of(example, tmp_path, "pyproject.toml"))
-    assert len(settings.budgets) == 5
-    assert (len(settings.overrides), len(settings.exceptions)) == (1, 1)
+    assert (len(settings.budgets), len(settings.exceptions)) == (6, 1)
     for line in text.splitlines():
         if line.startswith("    --budget '"):
             config.expression(line.strip()[10:-1])

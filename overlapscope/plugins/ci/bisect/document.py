@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from overlapscope.base.words import clean, clean_lines, listed
-from overlapscope.contracts.compare import Promise
+from overlapscope.contracts.compare import ADVICE, Promise
 from overlapscope.documents.model import Block, Code, Document, Items, Section, Text, detail, with_code
 from overlapscope.documents.table import Cell, Table, Tone, table_of, words
 from overlapscope.plugins.ci.bisect.judge import names
@@ -62,8 +62,7 @@ def _loss(promise: Promise) -> Section:
     lines = [Text(promise.message)]
     if promise.line:
         lines.append(Text(f"at {promise.line}"))
-    if promise.advice:
-        lines.append(Text(with_code(promise.advice)))
+    lines.append(Text(with_code(ADVICE[promise.part])))
     return Section(tuple(lines), f"lost: {promise.name}", "panel", "poor")
 
 
