@@ -47,11 +47,11 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
         room: Room in a comment. Details are folded, and devices that don't fit even in the short form are listed.
     """
     title = f"{side_name(diff.before, diff.after)} → {side_name(diff.after, diff.before)}"
-    blocks = [*_head(diff, title)]
+    blocks: list[Block] = [Heading(f"overlapscope diff: {title}", 1), *head(diff)]
     several = len(diff.devices) > 1
     devices = []
     for number, device in enumerate(diff.devices):
-        shown = tuple(_device(device, number, verbose, several=several, folded=room is not None))
+        shown = tuple(of_device(device, number, verbose, several=several, folded=room is not None))
         name = device_title(diff, device)
         verdict = Text((Span(f"{name}: {clean(device.verdict)}", strong=True),))
         devices.append(Section((verdict, *shown), name, "article") if several else Section(shown))
@@ -64,10 +64,10 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
     return Document(f"overlapscope diff: {title}", tuple(blocks))
 
 
-def _head(diff: Diff, title: str) -> Iterator[Block]:
+def head(diff: Diff) -> Iterator[Block]:
+    """Yield the answer, the compared traces, warnings, and a row for each device if there are several."""
     word, tone = standing(diff)
-    yield Heading(f"overlapscope diff: {title}", 1)
-    yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict")
+    yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict", id="compare")
     yield tables.sides(diff)
     if diff.doubts:
         warnings = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
@@ -78,7 +78,7 @@ def _head(diff: Diff, title: str) -> Iterator[Block]:
         yield tables.summary(diff)
 
 
-def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
+def of_device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
     """Yield the figures of a device.
 
     Buckets, causes and findings are always shown for a single device. With several, everything is a detail.
