@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import bare_shares, clean, listed, unit_for
+from overlapscope.base.words import clean, listed
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.compare import tables
 from overlapscope.compare.difference import DeviceDiff, Diff, Figures
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
-from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, figure
+from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import (
     Block,
     Chart,
@@ -34,6 +33,7 @@ COMMENT_CHARACTERS = 60_000
 """Size limit of a comment; GitHub refuses more than 65,536 characters."""
 
 
+_SIDES: Final = ("before", "after")
 _MOST_DOUBTS = 3
 """Maximum number of warnings in the short form, the gravest first."""
 
@@ -99,34 +99,6 @@ def of_device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, 
 
 def before_after(figures: Figures, dark: bool) -> Figure:
     """Return a chart of two stacked bars, before above after."""
-    colors = palette(dark)
-    spans = [round(value or 0) for value in (figures.span.before, figures.span.after)]
-    sides = [
-        [round(value or 0) for value in values]
-        for values in zip(*((b.before, b.after) for b in figures.buckets), strict=True)
-    ]
-    unit = unit_for(max(spans))
-    shares = [bare_shares(parts, span) for parts, span in zip(sides, spans, strict=True)]
-    data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": bucket_of(bucket.name).name,
-            "x": [parts[number] / unit.ns for parts in sides],
-            "y": ["before", "after"],
-            "marker": {"color": colors[bucket_of(bucket.name).id], "line": {"color": colors["panel"], "width": 1}},
-            "customdata": [[unit.text(parts[number]), of[number]] for parts, of in zip(sides, shares, strict=True)],
-            "hovertemplate": "%{y}<br>%{fullData.name}: %{customdata[0]} (%{customdata[1]}%)<extra></extra>",
-        }
-        for number, bucket in enumerate(figures.buckets)
-        if bucket.before or bucket.after
-    ]
-    return figure(
-        data,
-        dark,
-        height=190,
-        barmode="stack",
-        bargap=0.25,
-        xaxis=axis(dark, f"time on the device, {unit.name}"),
-        yaxis=axis(dark, autorange="reversed", type="category"),
-    )
+    named = {bucket_of(bucket.name).name: bucket for bucket in figures.buckets}
+    sides = [{name: round(getattr(bucket, side) or 0) for name, bucket in named.items()} for side in _SIDES]
+    return partitions(sides, _SIDES, dark)

@@ -30,7 +30,7 @@ from overlapscope.base.words import (
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, stacked_bars
+from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, partitions, stacked_bars
 from overlapscope.documents.model import Card
 from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.tables import causes_of
@@ -38,18 +38,7 @@ from overlapscope.report.tables import causes_of
 
 def each_device(sections: Sequence[DeviceReport], dark: bool) -> Figure:
     """Return a bar for each device of each rank, below one another in the same unit."""
-    shown = [(section, section.device) for section in sections if section.device is not None]
-    unit = unit_for(max((device.span_ns for _, device in shown), default=0))
-    labels = _labels([section for section, _ in shown])
-    return figure(
-        stacked_bars([partition(device) for _, device in shown], labels, unit, dark),
-        dark,
-        height=90 + 30 * max(1, len(shown)),
-        barmode="stack",
-        bargap=0.25,
-        xaxis=axis(dark, f"time on the device, {unit.name}"),
-        yaxis=axis(dark, autorange="reversed", type="category"),
-    )
+    return partitions([partition(section.device) for section in sections if section.device], _labels(sections), dark)
 
 
 def _labels(sections: Sequence[DeviceReport]) -> list[str]:

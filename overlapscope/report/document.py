@@ -263,7 +263,7 @@ def head(part: DeviceReport, *, titled: bool) -> Section:
 
 
 def answer(part: DeviceReport, *, finding_beside: bool = False) -> Iterator[Block]:
-    """Yield the verdict on a device, without its title. `finding_beside` leaves out the sentences that repeat a finding."""
+    """Yield the verdict on a device, without its title; with `finding_beside`, without what repeats a finding."""
     verdict = judge(part)
     reasons = ("", "") if finding_beside and verdict.of_finding else (clean(verdict.why), clean(verdict.remedy))
     yield Text(clean(verdict.lead), badge=verdict.level)
