@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import bare_shares, clean, listed, unit_for
+from overlapscope.base.words import clean, listed
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.compare import tables
 from overlapscope.compare.difference import DeviceDiff, Diff, Figures
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
-from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, figure
+from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import (
     Block,
     Chart,
@@ -34,6 +33,7 @@ COMMENT_CHARACTERS = 60_000
 """Size limit of a comment; GitHub refuses more than 65,536 characters."""
 
 
+_SIDES: Final = ("before", "after")
 _MOST_DOUBTS = 3
 """Maximum number of warnings in the short form, the gravest first."""
 
@@ -47,11 +47,11 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
         room: Room in a comment. Details are folded, and devices that don't fit even in the short form are listed.
     """
     title = f"{side_name(diff.before, diff.after)} → {side_name(diff.after, diff.before)}"
-    blocks = [*_head(diff, title)]
+    blocks: list[Block] = [Heading(f"overlapscope diff: {title}", 1), *head(diff)]
     several = len(diff.devices) > 1
     devices = []
     for number, device in enumerate(diff.devices):
-        shown = tuple(_device(device, number, verbose, several=several, folded=room is not None))
+        shown = tuple(of_device(device, number, verbose, several=several, folded=room is not None))
         name = device_title(diff, device)
         verdict = Text((Span(f"{name}: {clean(device.verdict)}", strong=True),))
         devices.append(Section((verdict, *shown), name, "article") if several else Section(shown))
@@ -64,10 +64,10 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
     return Document(f"overlapscope diff: {title}", tuple(blocks))
 
 
-def _head(diff: Diff, title: str) -> Iterator[Block]:
+def head(diff: Diff) -> Iterator[Block]:
+    """Yield the answer, the compared traces, warnings, and a row for each device if there are several."""
     word, tone = standing(diff)
-    yield Heading(f"overlapscope diff: {title}", 1)
-    yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict")
+    yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict", id="compare")
     yield tables.sides(diff)
     if diff.doubts:
         warnings = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
@@ -78,7 +78,7 @@ def _head(diff: Diff, title: str) -> Iterator[Block]:
         yield tables.summary(diff)
 
 
-def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
+def of_device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
     """Yield the figures of a device.
 
     Buckets, causes and findings are always shown for a single device. With several, everything is a detail.
@@ -99,34 +99,6 @@ def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, fo
 
 def before_after(figures: Figures, dark: bool) -> Figure:
     """Return a chart of two stacked bars, before above after."""
-    colors = palette(dark)
-    spans = [round(value or 0) for value in (figures.span.before, figures.span.after)]
-    sides = [
-        [round(value or 0) for value in values]
-        for values in zip(*((b.before, b.after) for b in figures.buckets), strict=True)
-    ]
-    unit = unit_for(max(spans))
-    shares = [bare_shares(parts, span) for parts, span in zip(sides, spans, strict=True)]
-    data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": bucket_of(bucket.name).name,
-            "x": [parts[number] / unit.ns for parts in sides],
-            "y": ["before", "after"],
-            "marker": {"color": colors[bucket_of(bucket.name).id], "line": {"color": colors["panel"], "width": 1}},
-            "customdata": [[unit.text(parts[number]), of[number]] for parts, of in zip(sides, shares, strict=True)],
-            "hovertemplate": "%{y}<br>%{fullData.name}: %{customdata[0]} (%{customdata[1]}%)<extra></extra>",
-        }
-        for number, bucket in enumerate(figures.buckets)
-        if bucket.before or bucket.after
-    ]
-    return figure(
-        data,
-        dark,
-        height=190,
-        barmode="stack",
-        bargap=0.25,
-        xaxis=axis(dark, f"time on the device, {unit.name}"),
-        yaxis=axis(dark, autorange="reversed", type="category"),
-    )
+    named = {bucket_of(bucket.name).name: bucket for bucket in figures.buckets}
+    sides = [{name: round(getattr(bucket, side) or 0) for name, bucket in named.items()} for side in _SIDES]
+    return partitions(sides, _SIDES, dark)

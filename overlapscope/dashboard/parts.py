@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -16,39 +17,36 @@ from overlapscope.analysis.figures import Window
 from overlapscope.analysis.host_lines import has_wrappers
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import most_informative
-from overlapscope.base.words import clean
+from overlapscope.base.words import clean, part_of, share
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext, UrlState
-from overlapscope.documents.model import Block, with_code
+from overlapscope.documents.model import Block, Chart, Items, Section, Span
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
-from overlapscope.report.document import strip_title
-from overlapscope.report.page import DeviceReport, SampledHost
+from overlapscope.report.document import answer, strip_title
+from overlapscope.report.page import SampledHost
 from overlapscope.report.tables import causes_of
-from overlapscope.report.verdict import judge
 
-_SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
 SAMPLES = "open-samples"
 """Id of the button that opens the samples."""
 _HOST_ROWS = 8
 """Rows of each table, for a trace in which nothing ran on a GPU."""
 _MARGIN = 0.02
 """Margin on either side of two timelines, as a share of the visible span."""
-Children = Sequence[Component | str] | Component | str
 
 
-def page(title: str, *children: Component, lead: str = "") -> Component:
-    """Return a page with its title, and a sentence on the question it answers."""
-    leads = [dmc.Text(lead, c="dimmed", size="sm")] if lead else []
+def page(title: str, *children: Component, lead: str = "", context: PageContext | None = None) -> Component:
+    """Return a page with its title, and a sentence on the question it answers.
+
+    `context` is that of a page whose figures are of one of two programs, if the trace has two.
+    """
+    sentence = f"{lead} {'' if context is None else which_program(context)}".rstrip()
+    leads = [dmc.Text(sentence, c="dimmed", size="sm")] if sentence else []
     return dmc.Stack([html.Div([dmc.Title(title, order=2), *leads]), *children], gap="md", maw=1500)
-
-
-def lead(context: PageContext, sentence: str) -> str:
-    """Return that sentence and, if the trace has two programs, which of them the figures describe."""
-    return f"{sentence} {which_program(context)}".rstrip()
 
 
 def which_program(context: PageContext) -> str:
@@ -60,100 +58,48 @@ def which_program(context: PageContext) -> str:
     return "These figures describe the program without the profiler, which the recording is replayed to match."
 
 
-def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
-    """Return a box with a title. `note` explains it, and `beside` is at the right of the title."""
-    head = dmc.Group(
-        [dmc.Title(title, order=3, size="h4"), *([beside] if beside is not None else [])],
-        justify="space-between",
-        wrap="nowrap",
-    )
-    notes = [dmc.Text(note, c="dimmed", size="sm")] if note else []
-    return dmc.Paper([head, *notes, *children], withBorder=True, p="md", **render.named(id))
-
-
-def drawn(context: PageContext, title: str, *blocks: Block, note: str = "", id: str = "") -> Component:
+def drawn(context: PageContext, title: str, *blocks: Block | Component, note: str = "", id: str = "") -> Component:
     """Return a box with a title and blocks of a document."""
-    return panel(title, *render.draw(blocks, context.dark), note=note, id=id)
+    shown = dmc.Stack(render.draw(blocks, context.dark), gap="sm", mt="xs")
+    return render.panel(title, shown, note=note, id=id)
 
 
 def table_panel(context: PageContext, table: Table, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
     """Return a table to be read in a box, with its title and note; `ends` are added to the ends of its rows."""
-    return panel(table.title, render.table(table, context.dark, id, ends), note=table.note)
+    return render.panel(table.title, render.table(table, context.dark, id, ends), note=table.note)
 
 
-def empty(*sentences: Children) -> Component:
+def empty(*sentences: str | list[Component | str]) -> Component:
     """Return the reason why there is nothing to show."""
-    return dmc.Stack([dmc.Text(sentence, c="dimmed") for sentence in sentences], gap=4, py="xs")
-
-
-def warning(context: PageContext, title: str, sentences: Sequence[Children], id: str) -> Component:
-    """Return caveats about the figures."""
-    items = [dmc.ListItem(sentence) for sentence in sentences]
-    head = dmc.Text(title, fw=700, size="sm", c=context.colors["fair"])
-    return dmc.Alert(dmc.List(items, size="sm"), title=head, color="yellow", id=id)
+    shown = [render.words(part, False) if isinstance(part, str) else part for part in sentences]
+    return dmc.Stack([dmc.Text(part, c="dimmed") for part in shown], gap=4, py="xs")
 
 
 # -- The answer ------------------------------------------------------------------------------------
 
 
-def answer(
-    context: PageContext,
-    tone: str,
-    word: str,
-    sentence: str,
-    *more: Component,
-    ids: tuple[str, str],
-    sign: str = "",
-    subject: str = "",
-) -> Component:
-    """Return the answer of a page: a word with its color and sign, then a sentence.
-
-    `ids` are those of word and sentence.
-    """
-    color = context.colors.get(tone, context.colors["muted"])
-    head = dmc.Group(
-        [
-            html.Span(sign or _SIGNS.get(tone, "?"), style={"fontWeight": 700}, **render.UNREAD),
-            html.Span(word, style={"fontWeight": 700}, id=ids[0]),
-            *([dmc.Text(subject, c="dimmed", size="sm", truncate="end")] if subject else []),
-        ],
-        gap=8,
-        wrap="nowrap",
-        style={"color": color},
-    )
-    answer_text = dmc.Text(sentence, fz=20, fw=600, lh=1.3, mt=4, id=ids[1])
-    return dmc.Paper(
-        [head, answer_text, *more], withBorder=True, px="md", py=8, style={"borderLeft": f"6px solid {color}"}
-    )
-
-
-def verdict(context: PageContext, section: DeviceReport) -> Component:
-    """Return the verdict on a device. A page shows the finding that it repeats beside it."""
-    judgement = judge(section)
-    reasons = "" if judgement.of_finding else " ".join(filter(None, (judgement.why, judgement.remedy)))
-    more = [dmc.Text(render.words(with_code(reasons), context.dark), fz=15, mt=4)] if reasons else []
-    if notes := " ".join(judgement.notes):
-        more.append(
-            dmc.Text(render.words(with_code(notes), context.dark), size="sm", c="dimmed", mt=4, id="verdict-notes")
-        )
-    ids = ("verdict-level", "verdict-text")
-    return answer(context, judgement.level, judgement.level, judgement.lead, *more, ids=ids, subject=judgement.subject)
+def verdict(context: PageContext, *, finding_beside: bool = False) -> Component:
+    """Return the verdict on the device; `finding_beside` leaves out the sentences that repeat a finding."""
+    section = context.section
+    blocks = tuple(answer(section, finding_beside=finding_beside))
+    (drawn,) = render.draw([Section(blocks, section.title, "verdict", id="verdict")], context.dark)
+    return drawn
 
 
 def unusable(context: PageContext) -> Component:
     """Return the host's activity in a program without a GPU, or the reason for missing figures."""
     checks = [check for check in context.section.trace.trust.checks if check.status == "fail"]
-    why = panel(
+    why = render.panel(
         "Why there are no figures",
         dmc.List([dmc.ListItem(clean(check.detail, 1000)) for check in checks])
         if checks
         else empty("Nothing ran on a GPU in this recording."),
-        empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
+        empty("To record again: `overlapscope run train.py` sets all that is needed."),
     )
     shown = (*host_view.host_tables(context.section), host_view.host_steps(context.section))
     return dmc.Stack(
         [
-            verdict(context, context.section),
+            verdict(context),
             *([why] if context.section.trace.host is None else []),
             *(table_panel(context, shortened(table, _HOST_ROWS)) for table in shown if table.rows),
             *host(context),
@@ -189,50 +135,52 @@ def _row_href(context: PageContext, row: Row) -> str | None:
 
 
 def grid_panel(
-    context: PageContext, table: Table, id: str, *, note: str = "", opens: Sequence[str | None] | None = None
+    context: PageContext,
+    table: Table,
+    id: str,
+    *,
+    note: str = "",
+    nothing: str = "",
+    opens: Sequence[str | None] | None = None,
 ) -> Component:
-    """Return a table that can be sorted, in a box with its title, to be searched and saved (`Callbacks.grids`)."""
+    """Return a table that can be sorted, in a box with its title, to be searched and saved (`Callbacks.grids`).
+
+    `nothing` stands in for a table without rows.
+    """
+    if not table.rows:
+        return render.panel(table.title, empty(nothing))
     tools = [_csv_button(id)]
     if len(table.rows) > render.TALLEST_GRID:
         search = dmc.TextInput(id=f"{id}-search", placeholder="Search", size="xs", w=180, **{"aria-label": "search"})
         tools.insert(0, search)
     beside = dmc.Group(tools, gap="xs", wrap="nowrap")
-    return panel(table.title, grid(context, table, id, opens=opens), beside=beside, note=note)
+    return render.panel(table.title, grid(context, table, id, opens=opens), beside=beside, note=note or table.note)
 
 
 def _csv_button(grid_id: str) -> Component:
     return dmc.Button("CSV", id=f"{grid_id}-csv", variant="default", size="compact-sm")
 
 
-# -- Causes ----------------------------------------------------------------------------------------
-
-
-def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> list[Component]:
-    """Return the bars of a bucket's causes with their meanings and remedies, and the evidence below."""
-    descriptions, recorder = CAUSES[subject], context.section.trace.environment.recorder
-    legend = [
-        html.Div(
-            [
-                *render.dotted("", f"{subject}:{cause}", context.dark),
-                html.Strong(cause),
-                f": {descriptions[cause].words.meaning}",
-                *([html.Em(f" {remedy}")] if (remedy := descriptions[cause].words.helps(recorder)[0]) else []),
-            ],
-            style={"fontSize": "14px"},
+def causes(context: PageContext, device: Device, subject: Subject) -> Component:
+    """Return a box with the causes of a bucket: their bars, meanings and remedies, and the evidence for them."""
+    section, title, lengths = context.section, charts.CAUSE_TITLES[subject], causes_of(device, subject)
+    if not lengths:
+        return render.panel(title, empty("None in this recording."))
+    ns, bucket, recorder = sum(lengths.values()), bucket_of(subject), section.trace.environment.recorder
+    when = "In each step" if section.steps else "In all"
+    words = {cause: CAUSES[subject][cause].words for cause in lengths}
+    legend = Items(
+        tuple(
+            (Span(cause, strong=True), f": {each.meaning} {each.helps(recorder)[0]}") for cause, each in words.items()
         )
-        for cause in causes_of(device, subject)
-    ]
-    chart = render.graph(charts.causes(context.section, subject, context.dark), f"{ids}-causes", name=f"{ids}-causes")
-    beside = [
-        dmc.GridCol(chart, span={"base": 12, "md": 7}),
-        dmc.GridCol(dmc.Stack(legend, gap=6, py="xs"), span={"base": 12, "md": 5}),
-    ]
-    title = [dmc.Text("Where it comes from", fw=600), _csv_button(f"{ids}-evidence")]
-    return [
-        dmc.Grid(beside, gutter="md"),
-        dmc.Group(title, justify="space-between", my="xs"),
-        grid(context, lists.evidence(context.section, device, subject), f"{ids}-evidence"),
-    ]
+    )
+    chart = Chart(f"{subject}-causes", "", partial(charts.causes, section, subject))
+    return render.panel(
+        title,
+        *render.draw([Section((chart, legend), kind="columns")], context.dark),
+        grid_panel(context, lists.evidence(section, device, subject), f"{subject}-evidence"),
+        note=f"{when}, {bucket.meaning} for {part_of(ns, device.span_ns)} ({share(ns, device.span_ns)}).",
+    )
 
 
 # -- The host --------------------------------------------------------------------------------------
@@ -246,7 +194,7 @@ def host(context: PageContext) -> list[Component]:
         return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
     return [
-        panel(
+        render.panel(
             host_view.TITLE,
             *(dmc.Text(sentence, size="sm", className="prose") for sentence in host_view.sentences(section, sampled)),
             _flame_graph(context, sampled, wrappers=False),
@@ -325,7 +273,7 @@ def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSi
 
 def timelines_panel(page: str, data: dict[str, Any] | None, captions: dict[str, str], note: str) -> Component:
     """Return the places where the browser mounts them, each below its caption."""
-    return panel(
+    return render.panel(
         "Timelines",
         dcc.Store(id=f"{page}-timelines", data=data),
         html.Div(id=f"{page}-mounted", hidden=True),

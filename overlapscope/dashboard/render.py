@@ -14,7 +14,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.documents import model
-from overlapscope.documents.colors import PATTERNS, Pattern, palette
+from overlapscope.documents.colors import KINDS, PATTERNS, Pattern, palette
 from overlapscope.documents.figure import legible
 from overlapscope.documents.model import Block, Figure, Words
 from overlapscope.documents.table import Cell, Column, Table
@@ -35,26 +35,29 @@ _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "
 _KINDS = model.Chart, model.FindingBlock
 """Blocks that are drawn together if they follow each other."""
 
-UNREAD: Any = {"aria-hidden": "true"}
+_UNREAD: Any = {"aria-hidden": "true"}
 """Attributes of a sign that repeats the word beside it."""
+_SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
+"""Signs of answers, by their level or tone."""
 
 
-def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
+def draw(blocks: Iterable[Block | Component], dark: bool) -> list[Component]:
     """Return the components of blocks. Successive charts stand side by side, successive findings fold together."""
     drawn: list[Component] = []
     for kind, group in itertools.groupby(blocks, lambda block: type(block) if isinstance(block, _KINDS) else None):
         if kind is model.FindingBlock:
             drawn.append(findings([block for block in group if isinstance(block, model.FindingBlock)], dark))
             continue
-        components = [_draw(block, dark) for block in group]
+        components = [block if isinstance(block, Component) else _draw(block, dark) for block in group]
         several = kind is model.Chart and len(components) > 1
         drawn += [dmc.SimpleGrid(components, cols={"base": 1, "lg": 2})] if several else components
     return drawn
 
 
 def words(sentence: Words, dark: bool) -> list[Component | str]:
-    """Return the components of a sentence."""
-    return [_span(piece, palette(dark)) for piece in model.pieces(sentence)]
+    """Return the components of a sentence. Backticks in a plain sentence mark code."""
+    spans = model.pieces(model.with_code(sentence) if isinstance(sentence, str) else sentence)
+    return [_span(piece, palette(dark)) for piece in spans]
 
 
 def _span(piece: model.Span, colors: Mapping[str, str]) -> Component | str:
@@ -109,8 +112,40 @@ def _(block: model.Section, dark: bool) -> Component:
         return dmc.SimpleGrid(inner, cols={"base": 1, "lg": 2}, spacing="md")
     if block.folded:
         return html.Details([html.Summary(block.title), *inner], className="folded")
+    if block.kind == "verdict":
+        return _answer(block, dark)
+    if block.kind == "panel":
+        return panel(block.title, *inner, id=block.id, style=_tone(block.tone, palette(dark)))
     title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
     return dmc.Stack([*title, *inner], gap="sm")
+
+
+def panel(
+    title: str, *children: Component, note: str = "", beside: Component | None = None, id: str = "", **of_title: Any
+) -> Component:
+    """Return a box with a title. `note` explains it, and `beside` is at the right of the title."""
+    head = [dmc.Title(title, order=3, size="h4", **of_title), *([beside] if beside is not None else [])]
+    notes = [dmc.Text(note, c="dimmed", size="sm")] if note else []
+    group = dmc.Group(head, justify="space-between", wrap="nowrap")
+    return dmc.Paper([group, *notes, *children], withBorder=True, p="md", **named(id))
+
+
+def _answer(block: model.Section, dark: bool) -> Component:
+    """Return an answer: its level with a sign and its subject, then its first sentence in large letters."""
+    lead, *more = block.blocks
+    assert isinstance(lead, model.Text)
+    colors, tone = palette(dark), lead.tone or lead.badge
+    color = colors.get(tone, colors["muted"])
+    level = [
+        html.Span(_SIGNS.get(tone, "?"), **_UNREAD),
+        html.Span(lead.badge, **named(block.id and f"{block.id}-level")),
+    ]
+    subject = dmc.Text(block.title, c="dimmed", size="sm", truncate="end")
+    head = dmc.Group([*(level if lead.badge else []), subject], gap=8, wrap="nowrap", style={"color": color} | _BOLD)
+    sentence = dmc.Text(words(lead.words, dark), fz=20, fw=600, lh=1.3, **named(block.id and f"{block.id}-text"))
+    shown = dmc.Stack([head, sentence, *draw(more, dark)], gap=4)
+    border = {"borderLeft": f"6px solid {color}"}
+    return dmc.Paper(shown, withBorder=True, px="md", py=8, style=border, **named(block.id))
 
 
 @_draw.register
@@ -120,9 +155,15 @@ def _(block: model.Cards, dark: bool) -> Component:
 
 @_draw.register
 def _(block: model.Bar, dark: bool) -> Component:
-    shares = ", ".join(f"{part.name} {part.share}" for part in block.parts if part.amount)
+    shares = ", ".join(f"{part.name} {part.share}%" for part in block.parts if part.amount)
+    colors = palette(dark)
     label: dict[str, Any] = {"aria-label": shares}
-    return html.Div(segments(block.parts, palette(dark)), className="timeline-bar", role="img", **label)
+    drawn = [
+        html.Div(title=f"{part.name}: {part.text}", style={"flexGrow": part.amount, "background": colors[part.color]})
+        for part in block.parts
+        if part.amount
+    ]
+    return html.Div(drawn, className="timeline-bar", role="img", **label)
 
 
 @_draw.register
@@ -133,13 +174,21 @@ def _(block: model.Chart, dark: bool) -> Component:
 
 @_draw.register
 def _(block: model.StripBlock, dark: bool) -> Component:
-    drawn = block.draw(model.UNICODE)
-    return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre("\n".join(drawn.plain()))])
+    drawn, colors = block.draw(model.UNICODE), palette(dark)
+    text: list[Component | str] = []
+    for line in (*drawn.lanes, *drawn.totals):
+        text.append(f"{line.label:<{model.LABEL_WIDTH}}")
+        for kind, run in line.runs():
+            text.append(run if kind is None else html.Span(run, style=_tone(KINDS[kind], colors)))
+        text.append("\n")
+    text.append("\n".join(filter(None, (drawn.scale, drawn.legend))))
+    return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre(text, className="plain-table", tabIndex=0)])
 
 
 @_draw.register
 def _(block: Table, dark: bool) -> Component:
-    title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
+    named = bool(block.columns and block.columns[0].heads)
+    title = [dmc.Text(block.title, fw=600, size="sm")] if block.title and not named else []
     note = [dmc.Text(block.note, c="dimmed", size="sm")] if block.note else []
     return html.Div([*title, table(block, dark, block.id), *note])
 
@@ -166,7 +215,7 @@ def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Compo
     icon, level = _SEVERITY[block.severity]
     color = {"color": colors[level], "fontWeight": 700}
     facts = [
-        html.Span(icon, style=color, **UNREAD),
+        html.Span(icon, style=color, **_UNREAD),
         html.Span(block.severity, style={"fontSize": "14px"} | color),
         dmc.Text(block.rule, c="dimmed", size="sm"),
         dmc.Text(block.cost, size="sm", fw=600, className="finding-cost"),
@@ -233,15 +282,6 @@ def _meaning(rule: Rule) -> Component:
 # -- Figures ---------------------------------------------------------------------------------------
 
 
-def segments(shown: Iterable[model.Part], colors: Mapping[str, str]) -> list[Component]:
-    """Return parts of a whole, for an element that lays out its children as a row."""
-    return [
-        html.Div(title=f"{part.name}: {part.text}", style={"flexGrow": part.amount, "background": colors[part.color]})
-        for part in shown
-        if part.amount
-    ]
-
-
 _MARKS: Mapping[Pattern, str] = {
     "rising": "repeating-linear-gradient(135deg, {0} 0 2px, transparent 2px 5px)",
     "falling": "repeating-linear-gradient(45deg, {0} 0 2px, transparent 2px 5px)",
@@ -251,12 +291,12 @@ _MARKS: Mapping[Pattern, str] = {
 """CSS images of the patterns, for the color of the marks."""
 
 
-def dotted(name: str, of: str, dark: bool) -> list[Component | str]:
-    """Return a name with a dot in the color and pattern of a name in the palette."""
-    color, pattern = palette(dark)[of], PATTERNS.get(of, "")
+def _dotted(cell: Cell, colors: Mapping[str, str]) -> list[Component | str]:
+    """Return a cell with a dot in its color and pattern."""
+    color, pattern = colors[cell.color], PATTERNS.get(cell.color, "")
     layers: tuple[Pattern, ...] = ("rising", "falling") if pattern == "crossed" else (pattern,)
     marks = [_MARKS[layer].format(f"{legible(color)}66") for layer in layers if layer]
-    return [html.Span(className="timeline-dot", style={"background": ", ".join([*marks, color])}), name]
+    return [html.Span(className="timeline-dot", style={"background": ", ".join([*marks, color])}), cell.text]
 
 
 def graph(figure: Figure, id: str, *, name: str) -> Component:
@@ -346,7 +386,8 @@ def _cell(cell: Cell, column: Column, colors: Mapping[str, str]) -> Component:
         else {"whiteSpace": "nowrap"}
     )
     style |= _tone(cell.tone, colors) | ({"fontWeight": 600} if cell.tone else {})
-    return dmc.TableTd(cell.text, ta="right" if column.number else "left", style=style)
+    shown = _dotted(cell, colors) if cell.color in colors else cell.text
+    return dmc.TableTd(shown, ta="right" if column.number else "left", style=style)
 
 
 def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: str) -> Component:

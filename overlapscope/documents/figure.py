@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from overlapscope.base.words import Unit, clean, shares_of
+from overlapscope.base.words import Unit, clean, shares_of, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents.colors import PATTERNS, Pattern, palette
 from overlapscope.documents.model import Figure
 
-__all__ = ["FONT", "NAME_LIMIT", "Figure", "axis", "escape", "figure", "filled", "legible", "stacked_bars"]
+__all__ = ["FONT", "Figure", "axis", "escape", "figure", "filled", "legible", "partitions", "stacked_bars"]
 
 FONT = "system-ui, sans-serif"
 """The font of the pages. Not `inherit`, because a chart saved as PNG has no page to inherit from."""
@@ -110,6 +110,20 @@ def stacked_bars(
             | ({"orientation": "h"} if positions is None else {})
         )
     return bars
+
+
+def partitions(wholes: Sequence[Mapping[str, int]], labels: Sequence[str], dark: bool) -> Figure:
+    """Return a horizontal bar for each of `wholes`, as for `stacked_bars`, below one another in the same unit."""
+    unit = unit_for(max((sum(whole.values()) for whole in wholes), default=0))
+    return figure(
+        stacked_bars(wholes, labels, unit, dark),
+        dark,
+        height=90 + 30 * max(1, len(wholes)),
+        barmode="stack",
+        bargap=0.25,
+        xaxis=axis(dark, f"time on the device, {unit.name}"),
+        yaxis=axis(dark, autorange="reversed", type="category"),
+    )
 
 
 def legible(background: str) -> str:

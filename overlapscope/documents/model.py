@@ -8,6 +8,8 @@ gets here; renderers escape the characters that are special in their syntax.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -124,7 +126,7 @@ class Cards(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """A part of a whole; `color` is a name of the palette."""
+    """A part of a whole; `share` is a percentage without its sign, `color` a name of the palette."""
 
     name: str
     amount: int
@@ -164,6 +166,11 @@ class StripLine(Struct, frozen=True):
     label: str
     text: str
     kinds: tuple[Kind | None, ...]
+
+    def runs(self) -> Iterator[tuple[Kind | None, str]]:
+        """Yield the text by runs of a kind."""
+        for kind, run in groupby(zip(self.kinds, self.text, strict=True), itemgetter(0)):
+            yield kind, "".join(character for _, character in run)
 
 
 class Drawing(Struct, frozen=True):
@@ -250,6 +257,7 @@ class Section(Struct, frozen=True):
     folded: bool = False
     """True if readers have to click to open it."""
     id: str = ""
+    """Id of the element, unique in the document."""
     detail: str = ""
     """Its name in `-v`'s hint if it is a detail, in a word or two; `brief` leaves details out."""
 

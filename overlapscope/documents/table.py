@@ -44,6 +44,8 @@ class Cell(Struct, frozen=True):
     value: float | int | str | None = None
     """Value to sort and export by; None if that is the text."""
     tone: Tone = ""
+    color: str = ""
+    """Name in the palette of a mark before the text, on a page that can show it."""
 
 
 class Row(Struct, frozen=True):

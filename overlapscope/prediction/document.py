@@ -22,7 +22,7 @@ from overlapscope.base.words import (
 )
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
-from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
+from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
 
 Level = Literal["good", "poor", "muted"]
@@ -54,7 +54,7 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
     title = f"overlapscope: {clean(PurePath(result.source).name, _NAME_LIMIT)}, what if"
     answer = headline(result)
     tone: Tone = "" if answer.level == "muted" else answer.level
-    verdict = Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone)
+    verdict = Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone, id="whatif")
     blocks: list[Block] = [Heading("overlapscope whatif", 1), verdict]
     if not result.replay.valid:
         blocks.append(Items(tuple(map(with_code, refusal(result)))))
@@ -243,8 +243,8 @@ def replay(result: WhatIf) -> Iterator[str]:
 def buckets(result: WhatIf) -> Table:
     """Return the buckets of the step, now and predicted."""
     of = unit(result)
-    lines = [
-        (bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
+    lines: list[tuple[Cell | str, ...]] = [
+        (_bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
         for name, change in result.buckets.items()
         if change.measured or change.predicted.high
     ]
@@ -343,6 +343,6 @@ def _percentages(percentage: Percentage) -> tuple[str, str, str]:
     )
 
 
-def bucket(field: str) -> str:
+def _bucket(field: str) -> Cell:
     """Return the words for a bucket's field: `exposed copy` for `exposed_copy_ns`."""
-    return bucket_of(field).name
+    return Cell(bucket_of(field).name, color=bucket_of(field).id)

@@ -62,9 +62,7 @@ def document(report: RanksReport, extent: Extent) -> Document:
     """Return the document of a report."""
     title = f"overlapscope ranks: {_how_many(report)}"
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
-    blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), _answer(report)]
-    if doubted := doubts(report):
-        blocks.append(panel("Warnings", Items(doubted, sign="!")))
+    blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), *head(report)]
     blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *_findings(report)]
     blocks += _further(report, extent)
     if striking := looks(report, most=extent.looks):
@@ -80,14 +78,17 @@ def _how_many(report: RanksReport) -> str:
     return plural(len(ranks), "rank") if ranks else plural(len({row.source for row in report.ranks}), "trace")
 
 
-def _answer(report: RanksReport) -> Section:
+def head(report: RanksReport) -> Iterator[Block]:
+    """Yield the answer with its figures, and warnings."""
     verdict = judge(report)
     blocks: list[Block] = [Text(verdict.lead, badge=verdict.level)]
     if verdict.rest:
         blocks.append(Text("\n".join(verdict.rest)))
     if report.ranks:
         blocks.append(Cards(headlines(report)))
-    return Section(tuple(blocks), kind="verdict")
+    yield Section(tuple(blocks), kind="verdict", id="ranks")
+    if doubted := doubts(report):
+        yield panel("Warnings", Items(doubted, sign="!"))
 
 
 def _charts(report: RanksReport) -> Iterator[Chart]:

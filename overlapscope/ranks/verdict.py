@@ -31,15 +31,6 @@ from overlapscope.trace.servers import file_parts
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
 
-TONES: Final[dict[Level, str]] = {
-    "good": "good",
-    "fair": "fair",
-    "poor": "poor",
-    "unknown": "fair",
-    "unusable": "muted",
-}
-"""Name in the palette of each level's color."""
-
 POOR_PCT = 5.0
 """Minimum percentage of the others' time that a straggler must cost for the level `poor`."""
 _MOST_RANGES = 12

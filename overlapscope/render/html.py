@@ -19,21 +19,12 @@ import msgspec
 
 from overlapscope.base.words import clean
 from overlapscope.documents import model
-from overlapscope.documents.colors import palette
+from overlapscope.documents.colors import KINDS, palette
 from overlapscope.documents.model import Block, Document, Figure, Span, Words, pieces
 from overlapscope.documents.table import Column, Table
 from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.trace.model import Kind
-
-_KINDS = {
-    Kind.COMPUTE: "compute",
-    Kind.COMM: "comm",
-    Kind.H2D: "h2d-pinned",
-    Kind.D2H: "d2h-pinned",
-    Kind.OTHER: "other",
-    Kind.P2P: "p2p",
-}
 
 
 def render(document: Document) -> str:
@@ -195,11 +186,11 @@ def _(block: model.Bar) -> Iterator[str]:
     drawn, key = [], []
     for part in block.parts:
         color = f"var(--{variable(part.color)})"
-        title = escape(f"{part.name}: {part.text} ({part.share})")
+        title = escape(f"{part.name}: {part.text} ({part.share}%)")
         drawn.append(f'<span style="flex:{part.amount} 0 0;background:{color}" title="{title}"></span>')
         key.append(
             f'<li><i style="background:{color}"></i>{escape(part.name)} <b>{escape(part.text)}</b> '
-            f'<span class="muted">{escape(part.share)}</span></li>'
+            f'<span class="muted">{escape(part.share)}%</span></li>'
         )
     yield f'<div class="bar" aria-hidden="true">{"".join(drawn)}</div><ul class="key">{"".join(key)}</ul>'
 
@@ -208,21 +199,15 @@ def _(block: model.Bar) -> Iterator[str]:
 def _(block: model.StripBlock) -> Iterator[str]:
     drawn = block.draw(model.UNICODE)
     lines = [
-        f"{escape(f'{line.label:<{model.LABEL_WIDTH}}')}{''.join(_runs(line))}"
+        f"{escape(f'{line.label:<{model.LABEL_WIDTH}}')}{''.join(_run(*run) for run in line.runs())}"
         for line in (*drawn.lanes, *drawn.totals)
     ]
     text = "\n".join([*lines, drawn.scale, escape(drawn.legend)]).rstrip()
     yield f'<figure class="strip"><figcaption>{escape(clean(drawn.title))}</figcaption><pre>{text}</pre></figure>'
 
 
-def _runs(line: model.StripLine) -> Iterator[str]:
-    """Yield the characters, with runs of a kind in its color."""
-    start = 0
-    for end in range(1, len(line.text) + 1):
-        if end == len(line.text) or line.kinds[end] is not line.kinds[start]:
-            kind, text = line.kinds[start], escape(line.text[start:end])
-            yield text if kind is None else f'<span style="color:var(--{_KINDS[kind]})">{text}</span>'
-            start = end
+def _run(kind: Kind | None, text: str) -> str:
+    return escape(text) if kind is None else f'<span style="color:var(--{KINDS[kind]})">{escape(text)}</span>'
 
 
 @_draw.register

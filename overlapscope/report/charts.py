@@ -10,7 +10,7 @@ import numpy as np
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.host_lines import FlamePart, flame, place
-from overlapscope.analysis.results import Device, by_subject, missing_by_cause, missing_ns, partition
+from overlapscope.analysis.results import Device, missing_by_cause, missing_ns, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
@@ -27,73 +27,18 @@ from overlapscope.base.words import (
     shares_of,
     unit_for,
 )
-from overlapscope.catalog.buckets import BUCKETS, bucket_of
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, stacked_bars
+from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, partitions, stacked_bars
 from overlapscope.documents.model import Card
 from overlapscope.report.page import DeviceReport, SampledHost
-from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.tables import causes_of
-
-
-def bucket_bar(section: DeviceReport, dark: bool) -> Figure:
-    """Return a horizontal bar of a device's buckets; the shares add up to 100."""
-    colors = palette(dark)
-    device, unit = section.device, section.unit
-    parts = partition(device) if device else {}
-    span = device.span_ns if device else 0
-    data = []
-    shares = shares_of(parts, span)
-    for name, ns in parts.items():
-        if not ns:
-            continue
-        part = shares[name]
-        color = colors[BUCKETS[name].id]
-        wide = ns >= 0.14 * span
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": f"{name} {part}%",
-                "meta": BUCKETS[name].id,
-                "x": [ns / unit.ns],
-                "y": [""],
-                "marker": {"color": color, "line": {"color": colors["panel"], "width": 1}},
-                "text": [f"{name} {part}%" if wide else f"{part}%" if ns >= 0.06 * span else ""],
-                "textposition": "inside",
-                "insidetextanchor": "middle",
-                "textangle": 0,
-                "constraintext": "none",
-                "insidetextfont": {"color": legible(color)},
-                "hovertemplate": f"{name}: {unit.text(ns)} ({part}%)<br>{BUCKETS[name].meaning}<extra></extra>",
-            }
-        )
-    return figure(
-        data,
-        dark,
-        height=136,
-        barmode="stack",
-        bargap=0,
-        xaxis=axis(dark, f"time on the device, {unit.name}", range=[0, max(span, 1) / unit.ns], showgrid=False),
-        yaxis=axis(dark, showticklabels=False, fixedrange=True),
-    )
 
 
 def each_device(sections: Sequence[DeviceReport], dark: bool) -> Figure:
     """Return a bar for each device of each rank, below one another in the same unit."""
-    shown = [(section, section.device) for section in sections if section.device is not None]
-    unit = unit_for(max((device.span_ns for _, device in shown), default=0))
-    labels = _labels([section for section, _ in shown])
-    return figure(
-        stacked_bars([partition(device) for _, device in shown], labels, unit, dark),
-        dark,
-        height=90 + 30 * max(1, len(shown)),
-        barmode="stack",
-        bargap=0.25,
-        xaxis=axis(dark, f"time on the device, {unit.name}"),
-        yaxis=axis(dark, autorange="reversed", type="category"),
-    )
+    return partitions([partition(section.device) for section in sections if section.device], _labels(sections), dark)
 
 
 def _labels(sections: Sequence[DeviceReport]) -> list[str]:
@@ -336,21 +281,6 @@ _EFFICIENCY = (
 )
 _UNKNOWN = "{}, so the GPU's activity in that time is unknown."
 """Begins with the meaning of the bucket."""
-
-MOST_CAUSES = 4
-"""Number of a bucket's causes in a line; the bucket's page has all."""
-
-
-def reasons(device: Device) -> dict[Subject, dict[str, str]]:
-    """Return the main causes, with their shares, of each bucket that is worth mentioning, the largest first."""
-    parts, reasons = partition(device), dict[Subject, dict[str, str]]()
-    subjects = [(parts[bucket_of(subject).name], subject) for subject, found in by_subject(device).items() if found]
-    for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
-        if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
-            causes = causes_of(device, subject)
-            shares = shares_by_name(causes, bucket_ns)
-            reasons[subject] = {cause: shares[cause] for cause in [*causes][:MOST_CAUSES]}
-    return reasons
 
 
 def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:

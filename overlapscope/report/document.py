@@ -11,10 +11,9 @@ from itertools import chain
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.results import Device, by_subject, partition
+from overlapscope.analysis.results import Device, by_subject
 from overlapscope.analysis.strip import Lane, Strip, StripExtent
-from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, shares_of
-from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.base.words import Unit, clean, clean_lines, listed, plural
 from overlapscope.documents import model
 from overlapscope.documents.model import (
     EVIDENCE,
@@ -146,7 +145,7 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
-    engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
+    engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(device, part.unit))
     tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
     yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
@@ -162,7 +161,7 @@ def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     yield from _filled([tables.phases(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([lists.copies(part, device)])
-    yield from columns(tables.cause_tables(part, device))
+    yield from columns(tables.cause_tables(device, part.unit))
     yield from _filled([lists.net_overlap(part), lists.slowed_kernels(part)])
     yield from _filled([lists.stalls(part, device), lists.kernels(part, device, _MOST_KERNELS), tables.window(part)])
     if part.page.scope == "window":
@@ -256,32 +255,24 @@ def head(part: DeviceReport, *, titled: bool) -> Section:
     # As charts, only files have these.
     from overlapscope.report.charts import headlines
 
-    verdict = judge(part)
-    # The title is above already.
-    blocks: list[Block] = [Text(clean(verdict.lead), badge=verdict.level)]
-    blocks += map(Text, filter(None, (clean(verdict.why), clean(verdict.remedy), *verdict.notes)))
+    blocks = [*answer(part)]
     if part.device is not None and part.usable:
-        blocks += [model.Cards(headlines(part, part.device)), _bar(part, part.device)]
-    answer = Section(tuple(blocks), kind="verdict")
-    return Section((Heading(part.title), answer) if titled else (answer,))
+        blocks += [model.Cards(headlines(part, part.device)), tables.bar(part.device, part.unit)]
+    verdict = Section(tuple(blocks), kind="verdict")
+    return Section((Heading(part.title), verdict) if titled else (verdict,))
 
 
-def _bar(part: DeviceReport, device: Device) -> model.Bar:
-    """Return the buckets of the window as a bar."""
-    buckets = partition(device)
-    shares = shares_of(buckets, device.span_ns)
-    return model.Bar(
-        tuple(
-            model.Part(word, ns, part.unit.text(ns), f"{shares[word]}%", BUCKETS[word].id)
-            for word, ns in buckets.items()
-            if ns
-        )
-    )
+def answer(part: DeviceReport, *, finding_beside: bool = False) -> Iterator[Block]:
+    """Yield the verdict on a device, without its title; with `finding_beside`, without what repeats a finding."""
+    verdict = judge(part)
+    reasons = ("", "") if finding_beside and verdict.of_finding else (clean(verdict.why), clean(verdict.remedy))
+    yield Text(clean(verdict.lead), badge=verdict.level)
+    yield from map(Text, filter(None, (*reasons, *verdict.notes)))
 
 
-def trust(part: DeviceReport) -> Section:
-    """Return a box with the checks of the trace."""
-    checks = tables.checks(part, passed=part.page.verbose)
+def trust(part: DeviceReport, *, passed: bool, effects: bool = False) -> Section:
+    """Return a box with the checks of the trace (`tables.checks`)."""
+    checks = tables.checks(part, passed=passed, effects=effects)
     block = replace(checks, title="") if checks.rows else Text("Every check of the trace passed.")
     # Figures on a GPU are unusable, those on the host are not.
     return panel(f"Trust: {'no GPU' if part.trace.host is not None else part.trace.trust.verdict}", block)

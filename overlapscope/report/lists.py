@@ -5,8 +5,9 @@ Each table is declared once. Columns that are `extra` show only where a table ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.figures import Period, Window, efficiency_shown, shown
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, missing_ns
+from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, clean, ends, plural, unit_for
@@ -31,6 +32,7 @@ from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 from overlapscope.trace.op_names import kernel_names
 
+T = TypeVar("T")
 FEW = 5
 """Rows of a list that can be long; `verbose` shows all of them."""
 EXPOSED_KERNEL = "A kernel is exposed while no other kernel computes."
@@ -295,35 +297,35 @@ def _bounds(unit: Unit, low_ns: int | None, high_ns: int | None) -> str:
 # -- Steps and ranges ------------------------------------------------------------------------------
 
 
-class _Times(NamedTuple):
-    """Times of one or several periods, in nanoseconds; idle time is without that of `WORK_UNKNOWN`."""
-
-    span_ns: int
-    compute_ns: int
-    exposed_comm_ns: int
-    exposed_copy_ns: int
-    idle_ns: int
+def _times(periods: Iterable[Period], steps: int = 1) -> Mapping[str, int]:
+    """Return the span and the buckets of some periods together, or of an average step if they are of several steps."""
+    total = Counter[str]()
+    for period in periods:
+        total.update({"time": period.span_ns, **partition(period)})
+    return {name: round(ns / max(1, steps)) for name, ns in total.items()}
 
 
-def _times(periods: Iterable[Period], steps: int = 1) -> _Times:
-    """Return the times of some periods together, or of an average step if they are of several steps."""
-    each = [
-        (
-            period.span_ns,
-            period.buckets.compute_ns,
-            period.buckets.exposed_comm_ns,
-            period.buckets.exposed_copy_ns,
-            period.buckets.idle_ns - missing_ns(period),
-        )
-        for period in periods
-    ]
-    return _Times(*(round(sum(lengths) / max(1, steps)) for lengths in zip(*each, strict=True)))
+def _time_columns(
+    unit: Unit, times: Mapping[T, Mapping[str, int]], short: Mapping[str, str], *extra: str
+) -> Iterator[ColumnOf[T]]:
+    """Yield the columns of times and buckets, each with its `short` title where the unit is obvious."""
+    for name, id in _TIMES.items():
+
+        def time(item: T, name: str = name) -> int:
+            return times[item].get(name, 0)
+
+        yield column.time(name, unit, time, id=id, short=short.get(name, ""), extra=name in extra)
+
+
+_SHORT: Final = {"compute": "compute", "exposed comm": "exp. comm", "exposed copy": "exp. copy", "idle": "idle"}
+_TIMES: Final = {"time": "time", "compute": "compute", "exposed comm": "comm", "exposed copy": "copy", "idle": "idle"}
+"""The span and buckets that have a column, with their ids."""
 
 
 def each_step(section: DeviceReport, device: Device) -> Table:
     """Return a row for each step; the sortable table marks outliers."""
     unit, steps, outliers = section.unit, device.steps, find_outliers(device.steps).tolist()
-    times = [_times([step]) for step in steps]
+    times = {row: _times([step]) for row, step in enumerate(steps)}
     return table_of(
         range(len(steps)),
         column.text("step", lambda row: steps[row].name, id="name", width=125, flexible=True, heads=True),
@@ -335,11 +337,7 @@ def each_step(section: DeviceReport, device: Device) -> Table:
             width=90,
             extra=True,
         ),
-        column.time("time", unit, lambda row: times[row].span_ns),
-        column.time("compute", unit, lambda row: times[row].compute_ns, short="compute"),
-        column.time("exposed comm", unit, lambda row: times[row].exposed_comm_ns, id="comm", short="exp. comm"),
-        column.time("exposed copy", unit, lambda row: times[row].exposed_copy_ns, id="copy", short="exp. copy"),
-        column.time("idle", unit, lambda row: times[row].idle_ns, short="idle"),
+        *_time_columns(unit, times, _SHORT),
         column.percent("efficiency %", lambda row: efficiency_shown(steps[row]), id="efficiency", long="efficiency, %"),
         *(
             _of_measure(measure, steps, unit)
@@ -361,14 +359,6 @@ def _of_measure(measure: Measure, steps: Sequence[Period], unit: Unit) -> Column
     return column.time(measure.label, unit, lambda row: round(values[row] or 0), id=measure.id, extra=True)
 
 
-class _RangeRow(NamedTuple):
-    """A row of `ranges`: all occurrences of a name."""
-
-    name: str
-    periods: list[Period]
-    times: _Times
-
-
 def ranges(section: DeviceReport, device: Device) -> Table:
     """Return the ranges of a step by name, the longest total first, each placed at its longest occurrence.
 
@@ -378,20 +368,16 @@ def ranges(section: DeviceReport, device: Device) -> Table:
     by_name: dict[str, list[Period]] = {}
     for period in judged_ranges(device):
         by_name.setdefault(period.name, []).append(period)
-    every = [_RangeRow(name, periods, _times(periods, section.steps)) for name, periods in by_name.items()]
-    every.sort(key=lambda item: (-item.times.span_ns, item.name))
+    times = {name: _times(periods, section.steps) for name, periods in by_name.items()}
+    every = sorted(by_name, key=lambda name: (-times[name]["time"], name))
     shown = every if section.page.verbose else every[:FEW]
     hidden = len(every) - len(shown)
     table = table_of(
         shown,
-        column.text("range", lambda item: item.name, id="name", width=180, flexible=True, heads=True),
-        column.count("count", lambda item: len(item.periods), among=section.steps),
-        column.time("time", unit, lambda item: item.times.span_ns),
-        column.time("compute", unit, lambda item: item.times.compute_ns, extra=True),
-        column.time("exposed comm", unit, lambda item: item.times.exposed_comm_ns, id="comm", extra=True),
-        column.time("exposed copy", unit, lambda item: item.times.exposed_copy_ns, id="copy"),
-        column.time("idle", unit, lambda item: item.times.idle_ns),
+        column.text("range", lambda name: name, id="name", width=180, flexible=True, heads=True),
+        column.count("count", lambda name: len(by_name[name]), among=section.steps),
+        *_time_columns(unit, times, {}, "compute", "exposed comm"),
         title="Ranges",
-        place=lambda item: _place(max(item.periods, key=lambda period: period.span_ns).window),
+        place=lambda name: _place(max(by_name[name], key=lambda period: period.span_ns).window),
     )
     return replace(table, note=f"{plural(hidden, 'more name')}: add -v." if hidden else "")

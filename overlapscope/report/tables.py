@@ -26,13 +26,15 @@ from overlapscope.base.words import (
     shares_of,
     unit_for,
 )
+from overlapscope.catalog.buckets import BUCKETS, bucket_of
 from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.measures import of_group
 from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
-from overlapscope.documents.table import Column, Table, Tone, rows, table_of, words
+from overlapscope.documents.model import Bar, Part
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.sentences import WORTH_SAYING, rate, requests_words
@@ -100,24 +102,32 @@ def source_names(page: Page) -> tuple[str, ...]:
 def buckets(section: DeviceReport, device: Device) -> Table:
     """Return the partition of a step, or of the time that was judged if there are no steps."""
     title, whole = ("Where a step goes", "step") if section.steps else ("Where the time goes", "all")
-    return _partition(title, whole, section.unit, device)
+    return partition_table(title, whole, section.unit, device)
 
 
 def window(section: DeviceReport) -> Table:
     """Return the partition of the whole window as recorded, lead-in included."""
     title, device = "The whole window, as recorded", section.window
-    return Table(title, ()) if device is None else _partition(title, "window", unit_for(device.span_ns), device)
+    return Table(title, ()) if device is None else partition_table(title, "window", unit_for(device.span_ns), device)
 
 
-def _partition(title: str, whole: str, unit: Unit, device: Device) -> Table:
-    parts = partition(device)
-    shares = shares_of(parts, device.span_ns)
-    lines = [(name, unit.number(ns), shares[name]) for name, ns in parts.items() if ns]
-    lines.append((whole, unit.number(device.span_ns), "100"))
-    return parts_table(title, unit, lines, total=True)
+def partition_table(title: str, whole: str, unit: Unit, figures: TimeFigures) -> Table:
+    """Return the buckets of some time, and the whole of them."""
+    lines: list[tuple[Cell | str, str, str]] = [
+        (Cell(part.name, color=part.color), unit.number(part.amount), part.share) for part in bar(figures, unit).parts
+    ]
+    return parts_table(title, unit, [*lines, (whole, unit.number(figures.span_ns), "100")], total=True)
 
 
-def parts_table(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
+def bar(figures: TimeFigures, unit: Unit) -> Bar:
+    """Return the buckets of some time as a bar; the shares add up to 100."""
+    parts = partition(figures)
+    shares = shares_of(parts, figures.span_ns)
+    amounts = ((name, ns) for name, ns in parts.items() if ns)
+    return Bar(tuple(Part(name, ns, unit.text(ns), shares[name], BUCKETS[name].id) for name, ns in amounts))
+
+
+def parts_table(title: str, unit: Unit, lines: Iterable[tuple[Cell | str, str, str]], *, total: bool = False) -> Table:
     """Return a table of parts, each with its time and its share of the whole."""
     head = words(title[:1].lower() + title[1:], heads=True)
     return Table(title, (head, Column(unit.name), Column("%")), rows(lines), total=total)
@@ -128,7 +138,11 @@ def figures(section: DeviceReport, device: Device) -> Table:
     lines = [*overlap_lines(device, section.unit, every=True)]
     lead_in = "unknown" if device.lead_in_ns is None else duration(device.lead_in_ns)
     # The lead-in is before any step or range.
-    lines += [("lead-in", lead_in)] if section.page.scope == "window" else []
+    return overlap_table([*lines, ("lead-in", lead_in)] if section.page.scope == "window" else lines)
+
+
+def overlap_table(lines: Iterable[tuple[str, str]]) -> Table:
+    """Return figures of overlap with their names."""
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
@@ -143,40 +157,46 @@ def overlap_lines(figures: TimeFigures, unit: Unit, *, every: bool = False) -> I
                 yield measure.label, unit.text(round(value))
 
 
-_WITH_CAUSES: Final[Mapping[Subject, tuple[str, str]]] = {
-    "exposed-copy": ("exposed copy", "copy"),
-    "exposed-comm": ("exposed comm", "comm"),
-    "exposed-other": ("memset/D2D/P2P", "memory"),
-    "idle": ("idle", "idle"),
+_WITH_CAUSES: Final[Mapping[Subject, str]] = {
+    "exposed-copy": "copy",
+    "exposed-comm": "comm",
+    "exposed-other": "memory",
+    "idle": "idle",
 }
-"""Names and short names of the buckets that have causes."""
+"""Short names of the buckets that have causes."""
 
 
-def causes_of(device: Device, subject: Subject) -> dict[str, int]:
+def causes_of(figures: TimeFigures, subject: Subject) -> dict[str, int]:
     """Return the causes that took time, largest first. Idle time is without that of `WORK_UNKNOWN`."""
-    lost = ((ns, cause) for cause, ns in by_subject(device)[subject].items() if ns and cause not in WORK_UNKNOWN)
+    lost = ((ns, cause) for cause, ns in by_subject(figures)[subject].items() if ns and cause not in WORK_UNKNOWN)
     return {cause: ns for ns, cause in largest(lost)}
 
 
-def cause_tables(section: DeviceReport, device: Device) -> Iterator[Table]:
+def cause_tables(figures: TimeFigures, unit: Unit) -> Iterator[Table]:
     """Yield the causes of each bucket that has causes, largest first; shares are of the bucket."""
-    for subject, (bucket, _) in _WITH_CAUSES.items():
-        causes = causes_of(device, subject)
+    for subject in _WITH_CAUSES:
+        causes = causes_of(figures, subject)
         shares = shares_by_name(causes, sum(causes.values()))
-        lines = ((clean(cause, 40), section.unit.number(ns), shares[cause]) for cause, ns in causes.items())
-        yield parts_table(f"{capital(bucket)} by cause", section.unit, lines)
+        lines = ((_cause(subject, cause), unit.number(ns), shares[cause]) for cause, ns in causes.items())
+        yield parts_table(f"{capital(bucket_of(subject).name)} by cause", unit, lines)
+
+
+def _cause(subject: Subject, cause: str, of: str = "") -> Cell:
+    return Cell(f"{of}{clean(cause, 40)}", color=f"{subject}:{cause}")
 
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
     unit = section.unit
-    named = (
-        (ns, f"{short}: {clean(cause, 40)}")
-        for subject, (_, short) in _WITH_CAUSES.items()
+    named = [
+        (ns, _cause(subject, cause, f"{short}: "))
+        for subject, short in _WITH_CAUSES.items()
         for cause, ns in causes_of(device, subject).items()
+    ]
+    named.sort(key=lambda each: (-each[0], each[1].text))
+    return parts_table(
+        "Causes", unit, [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in named[:FEW]]
     )
-    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in largest(named)]
-    return parts_table("Causes", unit, lines[:FEW])
 
 
 def largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -57,7 +57,7 @@ def _trace(
     for part in of_trace:
         yield parts.head(part, titled=titled)
     if not trusted:
-        yield parts.trust(of_trace[0])
+        yield parts.trust(of_trace[0], passed=page.verbose)
     if any(part.usable for part in of_trace):
         yield from _findings(page, of_trace, lanes, timeline)
     if timeline is not None:
@@ -71,7 +71,7 @@ def _trace(
         )
         yield from parts.details(part, analysis, titled=titled)
     if trusted:
-        yield parts.trust(of_trace[0])
+        yield parts.trust(of_trace[0], passed=page.verbose)
 
 
 def _findings(

@@ -243,9 +243,9 @@ def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
 def test_causes_of_exposed_communication_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
     trace = "ddp/rank1"
     visit(page, dashboard, "idle", trace=trace, of="recorded")
-    expect(page.locator("#comm-evidence")).to_contain_text("allreduce of default_pg (2 ranks)")
+    expect(page.locator("#exposed-comm-evidence")).to_contain_text("allreduce of default_pg (2 ranks)")
     check_accessible(page)
-    follow(page, page.locator("#comm-evidence .timeline-link").first)
+    follow(page, page.locator("#exposed-comm-evidence .timeline-link").first)
     cases = in_frame(analysed(trace).devices[0].result).evidence
     check_timeline_shows(page, trace, next(case for case in cases if case.subject == "exposed-comm").example)
 
@@ -352,8 +352,8 @@ def test_what_is_missing_is_reported(page: Page, odd: Path, serve_traces: Serve)
     served = serve_traces(odd)
     expected = {
         "overview": "nothing is copied between host and device",
-        "copies": "no copy can be exposed",
-        "idle": "never idle",
+        "copies": "Nothing is copied",
+        "idle": "None in this recording",
         "steps": "overlapscope.step()",
     }
     for name, sentence in expected.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -81,7 +80,7 @@ def test_a_recording_beside_its_program_is_not_judged(page: Page, served: Served
     press(page, "ArrowLeft")
     expect(level).to_have_text("recorded")
     expect(lead).to_contain_text("in each step of 52.1 ms")
-    expect(page.locator("#verdict-notes")).to_contain_text("Without the profiler a step takes 35.7 ms")
+    expect(page.locator("#verdict")).to_contain_text("Without the profiler a step takes 35.7 ms")
     expect(page.locator("#content")).not_to_contain_text("saves")
     report = page.request.get(page.url.replace("/overview", "/api/export.html")).text()
     assert "This report is on its recording." in report and "saves about" not in report
@@ -117,9 +116,7 @@ def test_without_timed_steps_there_is_nothing_to_choose(page: Page, dashboard: S
     visit(page, dashboard, trace="gpt2_train")
     expect(switch(page)).to_be_hidden()
     expect(page.locator("#overview-figures")).to_contain_text("52.07 ms")
-    expect(page.locator("#verdict-notes")).to_contain_text(
-        "Without the profiler a step takes between 31.8 and 52.1 ms;"
-    )
+    expect(page.locator("#verdict")).to_contain_text("Without the profiler a step takes between 31.8 and 52.1 ms;")
 
 
 def test_a_timeline_stays_where_it_is(page: Page, served: Served) -> None:
@@ -152,7 +149,7 @@ def test_pages_that_choose_by_themselves_have_no_switch(page: Page, served: Serv
     expect(page.locator("#content")).not_to_contain_text(REPLAYED)
     visit(page, served, "whatif", trace="timed", of="recorded", change="")
     expect(page.locator("#whatif-drawn")).to_contain_text("as it runs while nothing is recorded")
-    expect(page.locator("#whatif-figures")).to_contain_text(re.compile(r"35\.70 → 35\.70 ms"))
+    expect(page.locator("#whatif")).to_contain_text("takes 35.70 ms without the profiler")
     expect(page.locator("#whatif-timeline-before")).to_have_attribute("data-exact", "true")
     expect(switch(page)).to_be_hidden()
 

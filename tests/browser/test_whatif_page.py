@@ -34,7 +34,7 @@ def pictures(page: Page) -> list[str]:
 
 def test_a_switch_shows_what_it_gains_and_the_timeline_it_leads_to(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "whatif", trace=TRACE, change="")
-    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    expect(page.locator("#whatif-text")).to_contain_text("so changes can be predicted")
     for change, is_offered in (("side-stream", True), ("faster-loader", False), ("pin", False)):
         expect(page.locator(f"label[for=whatif-{change}]").first).to_be_visible(visible=is_offered)
     before = pictures(page)
@@ -44,12 +44,12 @@ def test_a_switch_shows_what_it_gains_and_the_timeline_it_leads_to(page: Page, d
 
     page.locator("#whatif-side-stream").check(force=True)
     result = predict(trace_of(TRACES / f"{TRACE}.trace.json.gz"), ["side-stream"]).result
-    expect(page.locator("#whatif-sentence")).to_have_text(headline(result).text)
-    expect(page.locator("#whatif-standing")).to_have_text("faster")
-    expect(page.locator("#whatif-changes")).to_contain_text(result.interventions[0].what)
-    expect(page.locator("#whatif-changes")).to_contain_text("torch.cuda.stream")
-    expect(page.locator("#whatif-figures")).to_contain_text("exposed copy")
-    expect(page.locator("#whatif-assumptions")).to_contain_text("upload")
+    expect(page.locator("#whatif-text")).to_have_text(headline(result).text)
+    expect(page.locator("#whatif-text")).to_contain_text(" less; saves ")
+    expect(page.locator("#whatif-details")).to_contain_text(result.interventions[0].what)
+    expect(page.locator("#whatif-details")).to_contain_text("torch.cuda.stream")
+    expect(page.locator("#whatif-details")).to_contain_text("exposed copy")
+    expect(page.locator("#whatif-details")).to_contain_text("upload")
     settle(page)
     after = pictures(page)
     assert after[0] == zoomed[0], "the view stays where it was zoomed to"
@@ -63,24 +63,24 @@ def test_an_address_brings_its_switches_along_and_a_rung_those_of_the_best(page:
     asked = "no-sync aten::_local_scalar_dense"
     visit(page, dashboard, "whatif", trace=SYNCS, change=asked)
     expect(page.locator("#whatif-no-sync")).to_be_checked()
-    expect(page.locator("#whatif-changes")).to_contain_text("aten::_local_scalar_dense")
+    expect(page.locator("#whatif-details")).to_contain_text("aten::_local_scalar_dense")
     # A new page is made for the other colors.
     page.locator("#scheme-toggle").click()
     settle(page)
-    expect(page.locator("#whatif-changes")).to_contain_text("aten::_local_scalar_dense")
+    expect(page.locator("#whatif-details")).to_contain_text("aten::_local_scalar_dense")
     assert changes(page) == [asked]
     page.locator("#whatif-best").click()
     rung = page.locator("#whatif-rungs-table tr").last
     expect(rung).to_be_visible()
     settle(page)
-    best, sentence = changes(page), page.locator("#whatif-sentence").inner_text()
+    best, sentence = changes(page), page.locator("#whatif-text").inner_text()
     assert best and best != [asked]
     for change in best:
         page.locator(f"#whatif-{change.split()[0]}").uncheck(force=True)
-    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    expect(page.locator("#whatif-text")).to_contain_text("so changes can be predicted")
     assert changes(page) == []
     rung.get_by_role("button", name="use").click()
-    expect(page.locator("#whatif-sentence")).to_have_text(sentence)
+    expect(page.locator("#whatif-text")).to_have_text(sentence)
     assert changes(page) == best
 
 
@@ -88,20 +88,20 @@ def test_a_finding_opens_its_prediction_with_which_the_page_begins_anyway(page: 
     visit(page, dashboard, trace=TRACE)
     page.locator("#overview-findings").get_by_role("link", name="try it in What if").first.click()
     arrive(page, "whatif")
-    expect(page.locator("#whatif-standing")).to_have_text("faster")
-    fix, sentence = changes(page), page.locator("#whatif-sentence").inner_text()
+    expect(page.locator("#whatif-text")).to_contain_text(" less; saves ")
+    fix, sentence = changes(page), page.locator("#whatif-text").inner_text()
     for change in fix:
         expect(page.locator(f"#whatif-{change.split()[0]}")).to_be_checked()
     visit(page, dashboard, "whatif", trace=TRACE)
-    expect(page.locator("#whatif-sentence")).to_have_text(sentence)
+    expect(page.locator("#whatif-text")).to_have_text(sentence)
     assert changes(page) == fix
     # Nothing switched on is a choice, too, and outlives a reload.
     for change in fix:
         page.locator(f"#whatif-{change.split()[0]}").uncheck(force=True)
-    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    expect(page.locator("#whatif-text")).to_contain_text("so changes can be predicted")
     page.reload()
     settle(page)
-    expect(page.locator("#whatif-standing")).to_have_text("nothing changed")
+    expect(page.locator("#whatif-text")).to_contain_text("so changes can be predicted")
 
 
 def test_a_call_that_the_trace_does_not_have_is_refused(page: Page, dashboard: Served) -> None:

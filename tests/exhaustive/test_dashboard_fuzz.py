@@ -41,7 +41,6 @@ VALUES: dict[str, Any] = {
     "loaded.data": 0,
     "loading-clock.n_intervals": 1,
     "program-chosen.data": {"pathname": "/timeline", "search": f"{SEARCH}&from=0&to=1000"},
-    "overview-begun.data": True,
     "timeline-selection.data": {"trace": TRACE, "start": 0, "end": 1e6, "device": None},
     "timeline-config.data": {
         "trace": TRACE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page
+from overlapscope.report.tables import bar
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US, Host, Op, make_trace, tried
 from tests.support.recordings import analysis_of, report_of
@@ -47,7 +47,7 @@ def sections_in(path: Path) -> list[DeviceReport]:
 def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -> list[dict[str, Any]]:
     figures = []
     for section, device in zip(sections, analysis.devices, strict=True):
-        figures += [charts.bucket_bar(section, dark), charts.steps(section, dark)]
+        figures += [charts.steps(section, dark)]
         figures += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
         figures.append(copy_chart.bandwidth(section, list_copies(device), dark))
     return [*figures, charts.each_device(sections, dark)]
@@ -64,16 +64,14 @@ def test_a_figure_is_plain_json_with_units_in_its_hovers(path: Path, dark: bool)
 
 
 @EACH
-def test_the_bucket_bar_is_the_span(path: Path) -> None:
+def test_the_parts_of_a_bar_are_the_span(path: Path) -> None:
     for section in sections_in(path):
-        figure = charts.bucket_bar(section, False)
         assert section.device is not None
-        span = section.device.span_ns / section.unit.ns
-        assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(span)
-        shares = [re.search(r"([<>]? ?)([\d.]+)%$", trace["name"]) for trace in figure["data"]]
+        parts = bar(section.device, section.unit).parts
+        assert sum(part.amount for part in parts) == section.device.span_ns
         # "< 0.1" adds nothing, and stands for what "> 99.9" lacks.
-        exact = sum(float(share[2]) for share in shares if share and "<" not in share[1])
-        assert exact == pytest.approx(99.9 if any(share and ">" in share[1] for share in shares) else 100)
+        exact = sum(float(part.share.lstrip("> ")) for part in parts if "<" not in part.share)
+        assert exact == pytest.approx(99.9 if any(">" in part.share for part in parts) else 100)
 
 
 @EACH

@@ -20,6 +20,7 @@ from overlapscope.dashboard.context import PageContext, UrlState
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import DrawnPrediction, Opened, Predictions, WhatIfRequest
 from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.prediction.document import document
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.predict import Prediction, applicable, predict
 from overlapscope.reading import load
@@ -115,6 +116,7 @@ def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
 
 def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:
     # Dash takes a second to import, and all other tests here can do without it.
+    from overlapscope.dashboard import render
     from overlapscope.dashboard.pages import whatif
 
     result = predict(opened.analysis.trace, ()).result
@@ -127,10 +129,9 @@ def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library:
         replay=structs.replace(result.replay, valid=False, reasons=(reason,)),
     )
     context = PageContext(UrlState(page="whatif", trace="one_stream"), library, opened, None, dark=False)
-    text = str(whatif.answer(context, invalid))
-    assert "not predicted" in text and reason in text
-    assert "whatif-figures" not in text
-    assert whatif.details(context, invalid) is None
+    text = str(render.draw(document(invalid).blocks, context.dark))
+    assert "No prediction" in text and reason in text
+    assert "Table(" not in text
     assert whatif.timelines(context, DrawnPrediction(invalid, None, frozenset()), ()) is None
 
 

@@ -26,7 +26,7 @@ from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import by_steps, rows_of
 from overlapscope.render import html, markdown
 from overlapscope.render.notebook import screen
-from overlapscope.report import charts, tables
+from overlapscope.report import tables
 from overlapscope.report.charts import headlines
 from overlapscope.report.document import details, document, head
 from overlapscope.report.model import from_json, of_program
@@ -211,14 +211,6 @@ def test_files_and_notebooks_show_the_figures_of_the_tables(recording: Path) -> 
 
 def _cells(row: str) -> list[str]:
     return [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall("<t[dh].*?>(.*?)</t[dh]>", row, re.DOTALL)]
-
-
-@each_recording
-def test_charts_draw_the_figures_of_the_tables(recording: Path) -> None:
-    for section, device in sections(recording):
-        parts = [ns for ns in partition(device).values() if ns]
-        drawn = charts.bucket_bar(section, False)["data"]
-        assert [bar["x"][0] for bar in drawn] == [ns / section.unit.ns for ns in parts]
 
 
 @each_recording

@@ -19,23 +19,19 @@ from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
-from overlapscope.compare.difference import Basis, DeviceDiff, Diff
-from overlapscope.compare.document import before_after
-from overlapscope.compare.words import doubt_words, standing
+from overlapscope.compare.difference import Basis, DeviceDiff
+from overlapscope.compare.document import head, of_device
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.opened import RECORDED
 from overlapscope.dashboard.pages.traces import count_read, list_traces, summaries
-from overlapscope.documents.model import Section
+from overlapscope.documents.table import Table
 from overlapscope.report.model import Report
 
 _NEAR = 6
 """Number of traces offered with their verdicts."""
-_LISTED = 200
-"""Rows of each folded table."""
 _POLL_MS = 600
-_SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
 
 def layout(context: PageContext) -> Component:
@@ -47,23 +43,20 @@ def layout(context: PageContext) -> Component:
     before, after = (_of(side, RECORDED) for side in (context, _other(context)))
     difference = diff(_report(before), _report(after))
     before, after = (_of(side, difference.of) for side in (before, after))
-    judged = [parts.verdict(side, side.section) for side in (before, after)]
+    judged = [parts.verdict(side) for side in (before, after)]
     verdicts = dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
-    doubts = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in map(doubt_words, difference.doubts)]
-    warnings = [parts.warning(context, "Compare with care", doubts, "compare-doubts")] if doubts else []
     if not difference.devices:
         reason = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
-        return parts.page("Compare", choice, verdicts, parts.panel("No comparison", parts.empty(reason)), lead=lead)
+        return parts.page("Compare", choice, verdicts, render.panel("No comparison", parts.empty(reason)), lead=lead)
     device = difference.devices[0]
+    answer, *others = render.draw(head(difference), context.dark)
     return parts.page(
         "Compare",
         choice,
-        _verdict(context, difference),
-        *warnings,
+        answer,
         _timelines(before, after, device),
-        _buckets(context, device),
-        _findings(before, after, device),
-        _details(context, device),
+        *others,
+        _changes(before, after, device),
         verdicts,
         lead=lead,
     )
@@ -126,14 +119,10 @@ def _choice(context: PageContext) -> Component:
 
 def _nothing_chosen(context: PageContext) -> Component:
     if len(context.library.entries()) < 2:
-        return parts.panel(
-            "One trace is open",
-            parts.empty(
-                "A comparison needs two. Drop a second trace onto this page, or start with both:",
-                dmc.Code("overlapscope dashboard before.json.gz after.json.gz"),
-            ),
-        )
-    return parts.panel(
+        how = "A comparison needs two. Drop a second trace onto this page, or start with both:"
+        both = "`overlapscope dashboard before.json.gz after.json.gz`"
+        return render.panel("One trace is open", parts.empty(how, both))
+    return render.panel(
         "Choose the second trace",
         dcc.Interval(id="compare-clock", interval=_POLL_MS),
         html.Div(_near(context)[0], id="compare-near"),
@@ -150,41 +139,24 @@ def _near(context: PageContext) -> tuple[Component, bool]:
     return listed, count_read(near) == len(near)
 
 
-# -- The answer ------------------------------------------------------------------------------------
+# -- The changes -----------------------------------------------------------------------------------
 
 
-def _verdict(context: PageContext, difference: Diff) -> Component:
-    word, tone = standing(difference)
-    sign, ids = _SIGNS.get(word, "?"), ("compare-standing", "compare-sentence")
-    return parts.answer(context, tone or "muted", word, clean(difference.verdict), ids=ids, sign=sign)
-
-
-def _buckets(context: PageContext, device: DeviceDiff) -> Component:
-    table = tables.buckets(device)
-    chart = render.graph(before_after(device.figures, context.dark), "compare-buckets", name="before-and-after")
-    return parts.panel(table.title, chart, render.table(table, context.dark, "compare-table"), note=table.note)
-
-
-def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
-    """Return the changes of findings with links to both timelines."""
-    table = tables.findings(device, verbose=True)
-    if not table.rows:
-        return parts.panel(table.title, parts.empty("Neither trace has findings."))
+def _changes(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
+    """Return what changed, as in the document of a diff; findings have links to both timelines."""
     links = []
     for change in tables.shown_findings(device, verbose=True)[0]:
         sides = (("before", before, change.before), ("after", after, change.after))
         ways = [parts.timeline_link(context, finding.example, name) for name, context, finding in sides if finding]
         links.append(html.Div([html.Div(way) for way in ways]))
-    return parts.table_panel(before, table, "compare-findings", links)
-
-
-def _details(context: PageContext, device: DeviceDiff) -> Component:
-    """Return all other tables, folded."""
-    further = (tables.phases(device), *tables.causes(device, verbose=True), *tables.details(device, verbose=True))
-    details = [table for table in further if table.rows]
-    shortened = (parts.shortened(replace(table, title=""), _LISTED) for table in details)
-    folded = (Section((short,), table.title, folded=True) for short, table in zip(shortened, details, strict=True))
-    return parts.drawn(context, "Details", *folded, id="compare-details")
+    blocks = of_device(device, 0, verbose=True, several=False, folded=True)
+    shown = (
+        parts.table_panel(before, block, "compare-findings", links)
+        if isinstance(block, Table) and block.id == tables.FINDINGS
+        else block
+        for block in blocks
+    )
+    return parts.drawn(before, "Changes", *shown, id="compare-changes")
 
 
 # -- Timelines -------------------------------------------------------------------------------------
@@ -201,7 +173,8 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
         "compare",
         parts.linked_timelines(before, "compare", sides),
         {side.name: clean(side.trace, 120) for side in sides},
-        parts.lead(before, f"Aligned at the beginning of {aligned}. Zooming or moving one moves the other as well."),
+        f"Aligned at the beginning of {aligned}. Zooming or moving one moves the other as well. "
+        f"{parts.which_program(before)}",
     )
 
 

@@ -13,11 +13,9 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import EachCopy, issuers, list_copies
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.results import Device
-from overlapscope.base.words import duration, part_of
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.render import graph
 from overlapscope.report import copy_chart, lists
 
 _LISTED = 200
@@ -30,35 +28,16 @@ def layout(context: PageContext, device: Device) -> Component:
     if analysis is None:
         return parts.unusable(context)
     copies = list_copies(analysis)
-    title = "Copies"
-    lead = parts.lead(context, "What is copied between host and device, how fast, and how much of it no kernel hides.")
     groups = replace(lists.copies(context.section, device), title="Copies by direction, memory and stream")
-    if not len(copies):
-        nothing = parts.empty("None took any time in this recording, so no copy can be exposed.")
-        # Peer copies, and copies of a time rounded to nothing, are listed all the same.
-        listed = [parts.grid_panel(context, groups, "copies-groups")] if groups.rows else []
-        return parts.page(title, parts.panel("Copies between host and device", nothing), *listed, lead=lead)
     return parts.page(
-        title,
-        _exposed(context, device),
-        _bandwidth(context, copies),
+        "Copies",
+        parts.causes(context, device, "exposed-copy"),
+        *([_bandwidth(context, copies)] if len(copies) else []),
         *_worst(context, analysis, copies),
-        parts.grid_panel(context, groups, "copies-groups"),
-        lead=lead,
+        parts.grid_panel(context, groups, "copies-groups", nothing="Nothing is copied in this recording."),
+        lead="What is copied between host and device, how fast, and how much of it no kernel hides.",
+        context=context,
     )
-
-
-def _exposed(context: PageContext, device: Device) -> Component:
-    copied, exposed = device.overlap.copy_ns, device.buckets.exposed_copy_ns
-    title = "Exposed copy by cause"
-    if not exposed:
-        return parts.panel(
-            title,
-            parts.empty(f"All {duration(copied)} of copies are hidden under kernels."),
-        )
-    when = "In each step no" if context.section.steps else "No"
-    note = f"{when} kernel runs beside {part_of(exposed, copied)} of copies."
-    return parts.panel(title, *parts.causes(context, device, "exposed-copy", "copies"), note=note)
 
 
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
@@ -72,9 +51,9 @@ def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
         )
     if drawn.of < len(copies):
         note += f" {len(copies) - drawn.of:,} copies without a recorded size are not drawn."
-    return parts.panel(
+    return render.panel(
         "Bandwidth against size",
-        graph(copy_chart.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
+        render.graph(copy_chart.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
         note=note,
     )
 
@@ -92,7 +71,7 @@ def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> 
 
 
 callbacks = Callbacks()
-callbacks.grids("copies-evidence", "copies-worst", "copies-groups")
+callbacks.grids("exposed-copy-evidence", "copies-worst", "copies-groups")
 
 
 @callbacks.leads(Input("copies-bandwidth", "clickData"))

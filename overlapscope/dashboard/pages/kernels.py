@@ -16,15 +16,13 @@ _MOST = 2_000
 
 def layout(context: PageContext, device: Device) -> Component:
     """Return the page."""
-    lead = parts.lead(context, "What the GPU computes, the longest first. A row leads to its longest kernel.")
-    if not device.kernels:
-        return parts.page("Kernels and ops", parts.panel("Kernels", parts.empty("No kernel was recorded.")), lead=lead)
-    kernels = lists.kernels(context.section, device, _MOST)
+    kernels, nothing = lists.kernels(context.section, device, _MOST), "No kernel was recorded."
     return parts.page(
         "Kernels and ops",
-        parts.grid_panel(context, kernels, "kernels-table", note=kernels.note),
-        parts.grid_panel(context, lists.ops(context.section, device), "ops-table"),
-        lead=lead,
+        parts.grid_panel(context, kernels, "kernels-table", nothing=nothing),
+        parts.grid_panel(context, lists.ops(context.section, device), "ops-table", nothing=nothing),
+        lead="What the GPU computes, the longest first. A row leads to its longest kernel.",
+        context=context,
     )
 
 

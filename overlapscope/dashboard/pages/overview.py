@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
@@ -13,87 +11,46 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.results import Device
-from overlapscope.base.words import clean, plural
-from overlapscope.catalog.causes import Subject
+from overlapscope.base.words import clean
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext, moved
-from overlapscope.documents.model import with_code
-from overlapscope.report import charts
-from overlapscope.report.charts import headlines, reasons
-from overlapscope.report.document import finding_block
-from overlapscope.report.tables import checks, findings_note, phases, where_none_found
+from overlapscope.documents.model import Block, Items, Text, columns, panel
+from overlapscope.report.charts import headlines
+from overlapscope.report.document import finding_block, trust
+from overlapscope.report.tables import bar, buckets, costliest_causes, findings_note, phases, where_none_found
 from overlapscope.report.verdict import to_fix
 from overlapscope.rules.finding import Finding
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """Return verdict, one step and findings. The rest follows once they are on the screen (`show_more`)."""
-    notes = [clean(note, 1000) for note in context.opened.report.notes]
-    analysis = context.device_analysis
-    return dmc.Stack(
-        [
-            parts.verdict(context, context.section),
-            *([parts.warning(context, "Warnings", notes, "overview-notes")] if notes else []),
-            *([] if analysis is None else [parts.step_timeline(context, "overview", analysis)]),
-            html.Div(_findings(context), id="overview-findings"),
-            render.tiles(headlines(context.section, device), "overview-figures"),
-            html.Div(id="overview-more"),
-            dcc.Store(id="overview-begun", data=True),
-        ],
-        gap=10,
-        maw=1500,
-    )
+    """Return verdict, one step, findings and figures."""
+    section, analysis = context.section, context.device_analysis
+    notes = tuple(clean(note, 1000) for note in context.opened.report.notes)
+    by_phase, goes = phases(section, device), buckets(section, device)
+    shown: list[Block | Component] = [
+        parts.verdict(context, finding_beside=True),
+        *([panel("Warnings", Items(notes, tone="fair"), tone="fair")] if notes else []),
+        *([] if analysis is None else [parts.step_timeline(context, "overview", analysis)]),
+        html.Div(_findings(context), id="overview-findings"),
+        render.tiles(headlines(section, device), "overview-figures"),
+        *([parts.table_panel(context, by_phase, "overview-phases")] if by_phase.rows else []),
+        parts.drawn(
+            context,
+            goes.title,
+            bar(device, section.unit),
+            *columns([goes, costliest_causes(section, device)]),
+            id="overview-buckets",
+        ),
+        replace(trust(section, passed=False, effects=True), id="overview-trust"),
+    ]
+    return dmc.Stack(render.draw(shown, context.dark), gap=10, maw=1500)
 
 
 callbacks = Callbacks()
 callbacks.in_browser(
     ("overlapscope_linked", "mount"), Output("overview-mounted", "children"), Input("overview-timelines", "data")
 )
-
-
-@callbacks.add(Output("overview-more", "children"), Input("overview-begun", "data"))
-def show_more(context: PageContext, begun: bool) -> Any:
-    """Return the part that needs charts, because Plotly is the largest script for a browser to load."""
-    return dash.no_update if context.device is None else _more(context, context.device)
-
-
-def _more(context: PageContext, device: Device) -> Component:
-    by_phase = phases(context.section, device)
-    return dmc.Stack(
-        [
-            *([parts.table_panel(context, by_phase, "overview-phases")] if by_phase.rows else []),
-            parts.panel(
-                "Where a step goes" if context.section.steps else "Where the time goes",
-                *_buckets(context),
-                *(_reason(context, subject, causes) for subject, causes in reasons(device).items()),
-            ),
-            _trust(context),
-        ],
-        gap="md",
-    )
-
-
-def _buckets(context: PageContext) -> list[Component]:
-    """Return the bar of buckets below a legend that wraps; Plotly's would cover the bar in a narrow window."""
-    bar = charts.bucket_bar(context.section, context.dark)
-    legend = [html.Span(render.dotted(part["name"], part["meta"], context.dark)) for part in bar["data"]]
-    figure = bar | {"layout": bar["layout"] | {"showlegend": False, "height": 104}}
-    return [
-        dmc.Group(legend, gap="md", fz=14, my="xs"),
-        render.graph(figure, "overview-buckets", name="buckets"),
-    ]
-
-
-def _reason(context: PageContext, subject: Subject, causes: Mapping[str, str]) -> Component:
-    """Return the main causes of a bucket, with their shares, in a line."""
-    shown: list[Component] = [
-        html.Span(render.dotted(f"{cause} {part}%", f"{subject}:{cause}", context.dark), style={"whiteSpace": "nowrap"})
-        for cause, part in causes.items()
-    ]
-    page = "copies" if subject == "exposed-copy" else "idle"
-    more = dcc.Link("why →", href=context.url.href(page), className="timeline-link")
-    return dmc.Group([html.Strong(f"{subject.replace('-', ' ')} is"), *shown, more], gap="md", fz=14, mt=4)
 
 
 def _findings(context: PageContext) -> Sequence[Component]:
@@ -105,15 +62,14 @@ def _findings(context: PageContext) -> Sequence[Component]:
     if section.page.recorded:
         plain = dcc.Link("show them →", href=context.url.href(of=None), className="timeline-link")
         of_plain = parts.empty(["Verdict and findings are about the program without the profiler: ", plain])
-        return [parts.panel("Findings", of_plain)]
+        return [render.panel("Findings", of_plain)]
     first = to_fix(section)
     if first is None:
         none = parts.empty(
-            f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the "
-            f"{'step' if section.steps else 'time'} or more.",
+            f"No rule found anything that costs 1% of the time{where_none_found([section.trace])}.",
             "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
         )
-        return [parts.panel("Findings", none)]
+        return [render.panel("Findings", none)]
     findings = [first, *(finding for finding in section.findings if finding is not first)]
     links = [
         [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, finding))]
@@ -121,7 +77,7 @@ def _findings(context: PageContext) -> Sequence[Component]:
     ]
     note = findings_note([section.trace], findings)
     return [
-        *([dmc.Text(render.words(with_code(note), context.dark), c="dimmed", size="sm", mb=6)] if note else []),
+        *render.draw([Text(note, "muted")] if note else [], context.dark),
         render.findings([finding_block(section, finding) for finding in findings], context.dark, links),
     ]
 
@@ -139,12 +95,3 @@ def _whatif_link(context: PageContext, finding: Finding) -> list[Component]:
         return []
     href = context.url.whatif_href(finding.saving.fix)
     return [dcc.Link("try it in What if →", href=href, className="timeline-link")]
-
-
-def _trust(context: PageContext) -> Component:
-    trust = context.section.trace.trust
-    table = checks(context.section, passed=False, effects=True)
-    note = f"{len(trust.checks) - len(table.rows)} of {plural(len(trust.checks), 'check')} passed."
-    note += "" if table.rows else " The figures can be trusted."
-    title, blocks = f"Trust: {trust.verdict}", [replace(table, title="")] if table.rows else []
-    return parts.drawn(context, title, *blocks, note=note, id="overview-trust")

@@ -19,12 +19,13 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext, UrlState, instant_href
 from overlapscope.dashboard.library import Library, RanksFile, Reduced
+from overlapscope.documents.model import Items
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
-from overlapscope.ranks.document import Look, headlines, looks
+from overlapscope.ranks.document import Look, head, looks
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
-from overlapscope.ranks.verdict import TONES, clocks, doubts, judge
+from overlapscope.ranks.verdict import clocks
 
 # -- The ranks of a written report, or of the traces in a folder -----------------------------------
 
@@ -157,7 +158,7 @@ def layout(context: PageContext) -> Component:
 
 
 def _alone() -> Component:
-    return parts.panel(
+    return render.panel(
         "One trace is open",
         parts.empty(
             "The ranks of a job are the traces of one folder, one for each process. Open the folder:",
@@ -191,14 +192,9 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
     report = ranks.report
     if sum(row.joined for row in report.ranks) < 2 and report.ranks and not report.missing:
         return _side_by_side(context, ranks)
-    verdict, doubted = judge(report), doubts(report)
-    rest = [dmc.Text(" ".join(verdict.rest), fz=16, mt=4)] if verdict.rest else []
-    ids = ("ranks-level", "ranks-waits")
     return parts.page(
         "Ranks",
-        parts.answer(context, TONES[verdict.level], verdict.level, verdict.lead, *rest, ids=ids),
-        *([parts.warning(context, "Warnings", doubted, "ranks-doubts")] if doubted else []),
-        *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
+        *render.draw(head(report), context.dark),
         *_maps(context, ranks),
         *_tables(context, ranks),
         *_worst(context, ranks),
@@ -216,10 +212,10 @@ def _of_recordings(report: RanksReport) -> str:
 
 def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
     """Return traces that don't share a job: only their figures can be compared."""
-    broken = [clean(f"{trace.source}: {trace.reason}", 600) for trace in ranks.report.unreadable]
+    broken = tuple(clean(f"{trace.source}: {trace.reason}", 600) for trace in ranks.report.unreadable)
     return parts.page(
         "Traces side by side",
-        *([parts.warning(context, "Traces that cannot be read", broken, "ranks-doubts")] if broken else []),
+        *([parts.drawn(context, "Traces that cannot be read", Items(broken))] if broken else []),
         _grid(context, ranks, "Each trace"),
         lead=_NO_RANKS,
     )
@@ -238,7 +234,7 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
             size="xs",
         )
         panels.append(
-            parts.panel(
+            render.panel(
                 "Map of the ranks",
                 dmc.Text(metric.meaning, size="sm", id=MEANING),
                 render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
@@ -250,7 +246,7 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
     if steps:
         chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
         note = charts.step_note(report, len(steps))
-        panels.append(parts.panel("Each step of each rank", chart, note=f"{note}{opened}"))
+        panels.append(render.panel("Each step of each rank", chart, note=f"{note}{opened}"))
     return panels
 
 
@@ -276,7 +272,7 @@ def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
 
 def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
     shown = [_look(context, ranks, look) for look in looks(ranks.report)]
-    return [parts.panel("Ranks worth a look", *shown)] if shown else []
+    return [render.panel("Ranks worth a look", *shown)] if shown else []
 
 
 def _look(context: PageContext, ranks: Ranks, look: Look) -> Component:
@@ -297,11 +293,11 @@ def _each(context: PageContext, ranks: Ranks) -> list[Component]:
     panels = []
     if charts.has_rank_buckets(report):
         chart = render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)
-        panels.append(parts.panel("Where the time of each rank goes", chart))
+        panels.append(render.panel("Where the time of each rank goes", chart))
     return [
         *panels,
         _grid(context, ranks, "Each rank"),
-        parts.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
+        render.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
     ]
 
 

@@ -5,25 +5,20 @@ This is the frame; drawing and interaction are in `overlapscope/timeline/browser
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import dash_mantine_components as dmc
 import msgspec
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope import timeline as lanes
-from overlapscope.analysis.figures import Period, efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.results import by_subject, partition
 from overlapscope.analysis.strip import most_informative
-from overlapscope.base.words import Unit, clean, percent, share, unit_for
-from overlapscope.catalog.buckets import BUCKETS
+from overlapscope.base.words import clean, unit_for
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Number, Whole
 from overlapscope.dashboard.context import PageContext
-from overlapscope.documents.model import Bar, Part
+from overlapscope.documents.model import Span, Text, columns
 from overlapscope.errors import OverlapscopeError
-from overlapscope.report.charts import CAUSE_TITLES
+from overlapscope.report.tables import bar, cause_tables, overlap_lines, overlap_table, partition_table
 from overlapscope.timeline import Lanes
 
 _MARGIN = 50
@@ -35,7 +30,7 @@ def layout(context: PageContext) -> Component:
     """Return the page."""
     drawn = context.opened.lanes
     if not drawn.lanes:
-        return parts.page("Timeline", parts.panel("Nothing to draw", parts.empty("This trace holds no event at all.")))
+        return parts.page("Timeline", render.panel("Nothing to draw", parts.empty("This trace holds no event at all.")))
     device = context.section.device
     config = {
         "trace": context.opened.id,
@@ -133,48 +128,11 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
     period = lanes.span(drawn, device, start_ns, end_ns)
     if not period.span_ns:
         return parts.empty(f"The GPU work of device {device} lies outside of the selected time.")
-    unit, overlap = unit_for(period.span_ns), period.overlap
+    unit = unit_for(period.span_ns)
     cut = period.span_ns < end_ns - start_ns
     of = f"{unit.text(period.span_ns)} on device {device}"
     note = f"{of}: the part of the selection in which it was recorded" if cut else of
-    facts = [
-        ("overlap efficiency", percent(efficiency_shown(period))),
-        ("hidden copy", percent(hidden_copy_shown(period))),
-        ("copies", unit.text(overlap.copy_ns)),
-        ("both directions at once", unit.text(overlap.h2d_d2h_ns)),
-    ]
-    if overlap.comm_compute_pct is not None:
-        facts.append(("comm under compute", percent(overlap.comm_compute_pct)))
-    buckets = [_part(name, ns, period, unit, BUCKETS[name].id) for name, ns in partition(period).items()]
-    tables = [_amounts("Where the time goes", buckets, unit, context.dark)]
-    for subject, by_cause in by_subject(period).items():
-        causes = sorted(((cause, ns) for cause, ns in by_cause.items() if ns), key=lambda pair: -pair[1])
-        if causes:
-            amounts = [_part(cause, ns, period, unit, f"{subject}:{cause}") for cause, ns in causes]
-            tables.append(_amounts(CAUSE_TITLES[subject], amounts, unit, context.dark))
-    children: list[Component] = [
-        html.Div([html.Strong("Selected time"), html.Span(note, className="timeline-note")]),
-        *render.draw([Bar(tuple(buckets))], context.dark),
-        html.Div(tables, className="timeline-tables"),
-        html.Dl([html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts], className="tl-facts"),
-    ]
-    return html.Div(children, className="timeline-figures")
-
-
-def _part(name: str, ns: int, period: Period, unit: Unit, color: str) -> Part:
-    return Part(name, ns, unit.text(ns), share(ns, period.span_ns), color)
-
-
-def _amounts(title: str, amounts: Sequence[Part], unit: Unit, dark: bool) -> Component:
-    rows = [
-        html.Tr(
-            [
-                html.Td(render.dotted(part.name, part.color, dark)),
-                html.Td(unit.number(part.amount)),
-                html.Td(part.share),
-            ]
-        )
-        for part in amounts
-    ]
-    head = html.Thead(html.Tr([html.Th(title), html.Th(unit.name), html.Th("of the time")]))
-    return html.Table([head, html.Tbody(rows)], className="timeline-amounts")
+    goes, figures = partition_table("Where the time goes", "all", unit, period), overlap_lines(period, unit)
+    title = Text((Span("Selected time ", strong=True), Span(note, "muted")))
+    shown = (goes, *cause_tables(period, unit), overlap_table(figures))
+    return html.Div(render.draw([title, bar(period, unit), *columns(shown)], context.dark))

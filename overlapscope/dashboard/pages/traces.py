@@ -39,7 +39,7 @@ def layout(context: PageContext) -> Component:
     more = f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
     return parts.page(
         "Traces",
-        parts.panel(
+        render.panel(
             plural(count, "trace"),
             dcc.Interval(id="traces-clock", interval=_POLL_MS),
             dcc.Store(id="traces-known", data=count_read(known)),

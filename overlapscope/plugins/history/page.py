@@ -70,15 +70,15 @@ def _content(context: PageContext) -> Component:
                 if jobs := store.jobs():
                     return _shown(context, stored, store, jobs)
     except OverlapscopeError as error:
-        problem = parts.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))
+        problem = render.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))
         return parts.page("History", problem, lead=_LEAD)
     return parts.page("History", _how_to_fill(stored is not None and stored.drop is not None), lead=_LEAD)
 
 
 def _how_to_fill(drop: bool) -> Component:
     if drop:
-        return parts.panel("No report is stored", parts.empty("The directory has no report of a history yet."))
-    return parts.panel(
+        return render.panel("No report is stored", parts.empty("The directory has no report of a history yet."))
+    return render.panel(
         "No report is stored",
         parts.empty("Add reports or traces to the history, after each run or each commit:"),
         dmc.Code("overlapscope history add train.trace.json.gz --job train.py", block=True, my="xs"),
@@ -95,13 +95,13 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
     choices, metrics = context.url.choices, [name for name in store.metrics() if _is_metric(name)]
     if not metrics:
         problem = "No report in the history has a figure that can be believed."
-        return parts.page("History", parts.panel("No figures", parts.empty(problem)), lead=_LEAD)
+        return parts.page("History", render.panel("No figures", parts.empty(problem)), lead=_LEAD)
     job, metric = _or_first(choices.get("job"), jobs), _or_first(choices.get("metric"), metrics)
     newest = store.rows(Query(job=job), most=1)
     by = _or_first(choices.get("by"), BY if any(row.origin.commit for row in newest) else _WITHOUT_COMMITS)
     shown, left_out = _course(context, stored, store, job, metric, by)
     if shown is None:
-        drawn = parts.panel(f"{metric} of {clean(job, 80)}", parts.empty("No report of this job has this figure."))
+        drawn = render.panel(f"{metric} of {clean(job, 80)}", parts.empty("No report of this job has this figure."))
         return parts.page("History", _choices((job, metric, by), jobs, metrics), drawn, lead=_LEAD)
     figure = chart(shown, context.dark, _opened_ids(context))
     note = "A click on a point opens its report." if by == "report" else "A click on a point opens its newest report."
@@ -113,14 +113,14 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
     return parts.page(
         "History",
         _choices((job, metric, by), jobs, metrics),
-        parts.panel(
+        render.panel(
             f"{metric} of {clean(job, 80)}",
             render.graph(figure, CHART, name="history"),
             note=note,
             beside=_switch(context),
         ),
         *_chosen(context, store),
-        parts.panel("Changes", dmc.Stack(render.draw(levels, context.dark), gap="sm", mt="xs"), id="history-levels"),
+        render.panel("Changes", dmc.Stack(render.draw(levels, context.dark), gap="sm", mt="xs"), id="history-levels"),
         lead=_LEAD,
     )
 
@@ -216,7 +216,7 @@ def _chosen(context: PageContext, store: Store) -> list[Component]:
     try:
         entries = [store.entry(id) for id in _opened_ids(context)]
     except OverlapscopeError as error:
-        return [parts.panel("This report cannot be shown", parts.empty(clean(str(error), 1000)))]
+        return [render.panel("This report cannot be shown", parts.empty(clean(str(error), 1000)))]
     return [_compared(context, entries) if len(entries) > 1 else _opened(context, entries[0])]
 
 
@@ -224,7 +224,7 @@ def _opened(context: PageContext, entry: Entry) -> Component:
     """Return the report as in its HTML file, with the result of its check and links to its traces."""
     checked = [] if entry.check is None else check_document.log(entry.check).blocks
     report_blocks = [*checked, *report_document(Page(entry.report), []).blocks]
-    return parts.panel(
+    return render.panel(
         "The report",
         dmc.Text(_origin(entry), size="sm"),
         *_traces(context, entry),
@@ -259,7 +259,7 @@ def _compared(context: PageContext, entries: Sequence[Entry]) -> Component:
         opens = _link("open →", url.href(entry=entry.id, against=None))
         sides.append(dmc.Group([dmc.Text(f"{side}: {_origin(entry)}", size="sm"), opens]))
     drawn = render.draw(diff_document(diff(before.report, after.report), verbose=True).blocks, context.dark)
-    return parts.panel("Two reports compared", *sides, dmc.Stack(drawn, gap="sm", mt="sm"), id="history-compared")
+    return render.panel("Two reports compared", *sides, dmc.Stack(drawn, gap="sm", mt="sm"), id="history-compared")
 
 
 def _origin(entry: Entry) -> str:

@@ -11,7 +11,7 @@ from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, plural
-from overlapscope.dashboard import parts
+from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.pages.ranks import job_of
@@ -40,7 +40,7 @@ def layout(context: PageContext) -> Component:
     try:
         require()
     except MissingPackage as error:
-        return parts.page("HTA", parts.panel("HTA is not installed", parts.empty(clean(str(error)))), lead=_LEAD)
+        return parts.page("HTA", render.panel("HTA is not installed", parts.empty(clean(str(error)))), lead=_LEAD)
     ranks = job_of(context.library, context.opened.id, everything=False)
     several = 1 < len(ranks) <= MOST_RANKS
     choice = dmc.Group(
@@ -142,8 +142,8 @@ def _tables(context: PageContext, result: HtaResult) -> Component:
         hidden = len(shown.rows) - MOST_ROWS
         note = f"The first {MOST_ROWS:,} rows of {len(shown.rows):,}; the CSV has all." if hidden > 0 else ""
         drawn = parts.grid(context, table(shown, MOST_ROWS), f"hta-table-{number}")
-        panels.append(parts.panel(clean(shown.title), drawn, note=note))
+        panels.append(render.panel(clean(shown.title), drawn, note=note))
     missing = lacking(result)
-    panels += [parts.panel("Not in these traces", parts.empty(*missing))] if missing else []
+    panels += [render.panel("Not in these traces", parts.empty(*missing))] if missing else []
     head = dmc.Text(heading(result), c="dimmed", size="sm", id="hta-heading")
     return dmc.Stack([head, *panels], gap="md")
