@@ -96,11 +96,11 @@ class Columns(Struct, frozen=True, eq=False):
         return cls(**shared, **{name: np.empty(0, dtype) for name, dtype in dtypes(cls).items()})
 
     @classmethod
-    def filled(cls, **columns: NDArray[Any] | int) -> Self:
-        """Return a table of some columns. A single value fills its column."""
+    def filled(cls, **fields: Any) -> Self:
+        """Return a table of some columns and other fields. A single value fills its column."""
         of = dtypes(cls)
-        filled = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
-        return cls(**{name: values.astype(of[name], copy=False) for name, values in filled})
+        filled = zip(of, np.broadcast_arrays(*(fields[name] for name in of)), strict=True)
+        return cls(**fields | {name: values.astype(of[name], copy=False) for name, values in filled})
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

@@ -225,10 +225,10 @@ def _message_notes(comparison: Comparison) -> Iterator[str]:
     """State how many sends and receives are not judged, and why."""
     kernels, waits = comparison.met.kernels, comparison.waits.messages
     sends = (kernels.by_kind(is_message)[kernels.kind] != 0) & comparison.after_lead_in()
-    judged, known = (mask_of(rows, len(kernels)) for rows in (waits.kernel, waits.paired.table.kernel))
+    judged, known = (mask_of(rows, len(kernels)) for rows in (waits.kernel, waits.paired.sides.kernel))
     if len(comparison.ranks) < 2 or not (sends & ~judged).any():
         return
-    sides, paired = waits.paired.table.kernel, mask_of(waits.paired.met.row, len(waits.paired.table.kernel))
+    sides, paired = waits.paired.sides.kernel, mask_of(waits.paired.met.row, len(waits.paired.sides))
     peer = [rank.messages.peer for rank in comparison.ranks]
     recorded = [rank.rank for rank in comparison.ranks if rank.rank is not None]
     elsewhere, contradicted, alone = (

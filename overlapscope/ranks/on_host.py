@@ -133,18 +133,14 @@ def _check_marked(trace: Trace) -> None:
 
 def _comm(trace: Trace, collectives: HostEvents) -> CommKernels:
     distinct, which = np.unique(collectives.name_id, return_inverse=True)
-    unknown: I64 = np.full(len(collectives), -1)
-    return CommKernels(
+    return CommKernels.filled(
         kinds=tuple(CommKind(trace.names[name], recorded=False) for name in distinct.tolist()),
         start_ns=collectives.start_ns,
         end_ns=collectives.end_ns,
         kind=pick(np.arange(len(distinct)), which.ravel()),
         step=step_numbers(trace.annotations, collectives.start_ns),
-        elements=unknown,
-        sequence=unknown,
-        received=unknown,
         bytes=_message_bytes(trace, collectives),
-        reaches_all=unknown,
+        **dict.fromkeys(("elements", "sequence", "received", "reaches_all"), -1),
     )
 
 

@@ -40,26 +40,25 @@ NO_CLOCKS_NS = np.int64(1) << 61
 """Error of clocks that are unknown."""
 
 
-class MessageTable(Struct, frozen=True, eq=False):
-    """Messages of all ranks compared, as the sides that each rank recorded."""
+class MessageSides(Kernels, frozen=True):
+    """Messages of all ranks compared, as the sides that each rank recorded, one row each.
 
-    sides: Kernels
-    """Each side from its begin to the end of its kernel, one row each. A kind is a direction between two ranks in a
-    channel."""
-    start_ns: I64
-    """Start of each side's kernel."""
+    A side lasts from its begin to the end of its kernel. A kind is a direction between two ranks in a channel.
+    """
+
     kernel: I64
-    """Row of each side's kernel in the `Kernels` of all communication."""
+    """Row of its kernel in the `Kernels` of all communication."""
+    kernel_start_ns: I64
     outgoing: Bool
-    """Mask of the sides that send."""
+    """True if the side sends."""
     comparable: Bool
-    """Mask of the sides in steps recorded as a whole, and of all sides of ranks without steps."""
+    """True in steps recorded as a whole, and for all sides of ranks without steps."""
 
 
 class PairedMessages(Struct, frozen=True, eq=False):
     """Messages of which both sides are known."""
 
-    table: MessageTable
+    sides: MessageSides
     met: Meetings
     """Meetings of two sides each."""
     contradicted: Bool
@@ -67,9 +66,9 @@ class PairedMessages(Struct, frozen=True, eq=False):
 
     @property
     def ends(self) -> tuple[I64, I64]:
-        """Rows in `table` of each message's send and of its receive."""
+        """Rows in `sides` of each message's send and of its receive."""
         first, second = self.met.row[self.met.first[:-1]], self.met.row[self.met.first[1:] - 1]
-        sends = self.table.outgoing[first]
+        sends = self.sides.outgoing[first]
         return np.where(sends, first, second), np.where(sends, second, first)
 
     def leads(self, ranks: int) -> tuple[I64, I64]:
@@ -77,7 +76,7 @@ class PairedMessages(Struct, frozen=True, eq=False):
 
         No receive can end before its send began.
         """
-        (send, receive), sides = self.ends, self.table.sides
+        (send, receive), sides = self.ends, self.sides
         pairs, number = np.unique(sides.rank[send] * ranks + sides.rank[receive], return_inverse=True)
         at_most = np.full(len(pairs), NO_CLOCKS_NS)
         np.minimum.at(at_most, number, sides.end_ns[receive] - sides.start_ns[send])
@@ -93,18 +92,16 @@ class MessageWaits(Struct, frozen=True, eq=False):
     """Time until the last counterpart has begun, at most the kernel's length."""
 
 
-def gather_messages(ranks: Sequence[ComparedRank]) -> MessageTable:
+def gather_messages(ranks: Sequence[ComparedRank]) -> MessageSides:
     """Return the messages of all ranks in a single table."""
     numbers: dict[CommKind, int] = {}
-    sides = [Kernels.empty(kinds=(), lossy=())]
-    start_ns, kernel, outgoing = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
-    comparable = [np.empty(0, np.bool_)]
-    begin = 0
+    sides = [MessageSides.empty(kinds=(), lossy=())]
+    first = 0
     for place, rank in enumerate(ranks):
         messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
-        unknown = np.full(len(messages), -1)
+        unknown = dict.fromkeys(("index", "elements", "sequence", "received", "reaches_all"), -1)
         sides.append(
-            Kernels(
+            MessageSides.filled(
                 kinds=(),
                 lossy=(),
                 start_ns=messages.begin_ns,
@@ -112,27 +109,17 @@ def gather_messages(ranks: Sequence[ComparedRank]) -> MessageTable:
                 kind=_directions(rank, numbers),
                 step=comm.step,
                 bytes=messages.bytes,
-                rank=np.full(len(messages), place),
-                index=unknown,
-                elements=unknown,
-                sequence=unknown,
-                received=unknown,
-                reaches_all=unknown,
+                rank=place,
+                kernel=messages.kernel + first,
+                kernel_start_ns=comm.start_ns,
+                outgoing=messages.outgoing,
+                comparable=np.isin(comm.step, messages.whole_steps) | (rank.comm.step < 0).all(),
+                **unknown,
             )
         )
-        start_ns.append(comm.start_ns)
-        kernel.append(messages.kernel + begin)
-        outgoing.append(messages.outgoing != 0)
-        comparable.append(np.isin(comm.step, messages.whole_steps) | (rank.comm.step < 0).all())
-        begin += len(rank.comm)
-    every = Kernels.joined(sides)
-    return MessageTable(
-        replace(every, kinds=tuple(numbers), index=np.arange(len(every))),
-        np.concatenate(start_ns),
-        np.concatenate(kernel),
-        np.concatenate(outgoing),
-        np.concatenate(comparable),
-    )
+        first += len(rank.comm)
+    every = MessageSides.joined(sides)
+    return replace(every, kinds=tuple(numbers), index=np.arange(len(every)))
 
 
 def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
@@ -151,15 +138,14 @@ def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
 
 def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
     """Return the messages that are paired by order, without those whose sizes contradict."""
-    table = gather_messages(ranks)
-    met = met_by_order(table.sides, table.comparable, len(ranks))
+    sides = gather_messages(ranks)
+    met = met_by_order(sides, sides.comparable, len(ranks))
     # If a rank has several devices, two of them may send the same way.
     first, last = met.row[met.first[:-1]], met.row[met.first[1:] - 1]
-    paired = PairedMessages(
-        table, met.take(table.outgoing[first] != table.outgoing[last]), mask_of(first[:0], len(table.kernel))
-    )
+    met = met.take(sides.outgoing[first] != sides.outgoing[last])
+    paired = PairedMessages(sides, met, mask_of(first[:0], len(sides)))
     send, receive = paired.ends
-    size = table.sides.bytes
+    size = sides.bytes
     return _without(paired, (size[send] >= 0) & (size[receive] >= 0) & (size[send] != size[receive]))
 
 
@@ -171,18 +157,17 @@ def consistent(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: O
     send follows the last one before the sender's window ends.
     """
     send, receive = paired.ends
-    sides, doubt = paired.table.sides, _doubt(offsets, paired)
+    sides, doubt = paired.sides, _doubt(offsets, paired)
     offset, sent, kind = offsets.offset_ns[sides.rank], sides.start_ns[send], paired.met.kind
     latest = sides.end_ns[receive] - offset[receive] + offset[send] + doubt
-    orders_pairing = mask_of(kind[latest < _following(ranks, paired.table)[send]], len(sides.kinds))
+    orders_pairing = mask_of(kind[latest < _following(ranks, sides)[send]], len(sides.kinds))
     return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~orders_pairing[kind]))
 
 
-def _following(ranks: Sequence[ComparedRank], table: MessageTable) -> I64:
+def _following(ranks: Sequence[ComparedRank], sides: MessageSides) -> I64:
     """Return when the send after each send of its direction began, or the window ended."""
-    sides = table.sides
     following = np.array([rank.end_ns for rank in ranks], np.int64)[sides.rank]
-    sends = np.flatnonzero(table.outgoing)
+    sends = np.flatnonzero(sides.outgoing)
     order = sends[np.lexsort((sends, sides.start_ns[sends], sides.kind[sends]))]
     this, after = order[:-1], order[1:]
     same = sides.kind[this] == sides.kind[after]
@@ -195,7 +180,7 @@ def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:
 
     The messages between two ranks can bound it closer than the errors against the reference.
     """
-    sender, receiver = (paired.table.sides.rank[side] for side in paired.ends)
+    sender, receiver = (paired.sides.rank[side] for side in paired.ends)
     error, reference, ranks = offsets.error_ns, offsets.reference, len(offsets.offset_ns)
     known = (error[sender] >= 0) & (error[receiver] >= 0) & (reference[sender] == reference[receiver])
     pairs, at_most = paired.leads(ranks)
@@ -211,10 +196,10 @@ def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:
 
 def _without(paired: PairedMessages, contradicts: Bool) -> PairedMessages:
     """Return the messages of the directions in which nothing contradicts."""
-    met, kinds = paired.met, paired.table.sides.kinds
-    doubted = mask_of(met.kind[contradicts], len(kinds))[met.kind] if len(met) else contradicts
-    contradicted = paired.contradicted | mask_of(met.take(doubted).row, len(paired.table.kernel))
-    return PairedMessages(paired.table, met.take(~doubted), contradicted)
+    met, sides = paired.met, paired.sides
+    doubted = mask_of(met.kind[contradicts], len(sides.kinds))[met.kind] if len(met) else contradicts
+    contradicted = paired.contradicted | mask_of(met.take(doubted).row, len(sides))
+    return PairedMessages(sides, met.take(~doubted), contradicted)
 
 
 def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: Offsets) -> MessageWaits:
@@ -222,7 +207,7 @@ def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets
 
     The first receives of a judged step may begin before its first compute, while the lead-in still lasts.
     """
-    table, sides = paired.table, paired.table.sides
+    sides = paired.sides
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     late_enough = sides.start_ns >= judged_from[sides.rank]
     for place, rows in rows_by(sides.rank):
@@ -233,12 +218,12 @@ def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets
     send, receive = send[good], receive[good]
     paired_side = mask_of(np.concatenate([send, receive]), len(sides))
     offset = offsets.offset_ns[sides.rank]
-    begin, start, end = sides.start_ns - offset, table.start_ns - offset, sides.end_ns - offset
+    begin, start, end = (ns - offset for ns in (sides.start_ns, sides.kernel_start_ns, sides.end_ns))
     waited = np.zeros(len(sides), np.int64)
     buffered = end[send] < begin[receive]
     waited[send] = np.where(buffered, 0, np.clip(begin[receive] - start[send], 0, (end - start)[send]))
     waited[receive] = np.clip(begin[send] - start[receive], 0, (end - start)[receive])
-    kernels, number = np.unique(table.kernel, return_inverse=True)
+    kernels, number = np.unique(sides.kernel, return_inverse=True)
     whole = np.ones(len(kernels), np.bool_)
     np.logical_and.at(whole, number, paired_side)
     most = np.zeros(len(kernels), np.int64)
@@ -257,10 +242,10 @@ def transfers(waits: MessageWaits, kernels: Kernels, counted: Bool) -> dict[int,
         kernels: All communication.
         counted: Mask of the kernels that count if they begin last.
     """
-    table, (send, receive) = waits.paired.table, waits.paired.ends
-    alone = np.bincount(table.kernel, minlength=len(kernels)) == 1
+    sides, (send, receive) = waits.paired.sides, waits.paired.ends
+    alone = np.bincount(sides.kernel, minlength=len(kernels)) == 1
     judged = mask_of(waits.kernel, len(kernels)) & alone
-    send, receive = table.kernel[send], table.kernel[receive]
+    send, receive = sides.kernel[send], sides.kernel[receive]
     single = judged[send] & judged[receive]
     send, receive = send[single], receive[single]
     waited = np.zeros(len(kernels), np.int64)

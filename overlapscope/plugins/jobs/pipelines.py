@@ -78,7 +78,7 @@ def find_pipelines(
 def _by_step(comparison: Comparison) -> dict[int, StepTraffic]:
     """Return the paired messages of each step."""
     paired = comparison.waits.messages.paired
-    sides, (send, receive) = paired.table.sides, paired.ends
+    sides, (send, receive) = paired.sides, paired.ends
     result: defaultdict[int, StepTraffic] = defaultdict(dict)
     if len(send):
         for _, rows in rows_by(groups_of([sides.step[send], sides.rank[send], sides.rank[receive]])):
