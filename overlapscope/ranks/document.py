@@ -31,7 +31,7 @@ from overlapscope.documents.model import (
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import metrics_shown
 from overlapscope.ranks.parts import plugin_parts
-from overlapscope.ranks.result import CauseTime, Excess, RanksReport
+from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
 from overlapscope.ranks.verdict import clocks, doubts, judge, lost, runs, spread, unit_of
 from overlapscope.rules.finding import Finding
 
@@ -65,8 +65,10 @@ def document(report: RanksReport, extent: Extent) -> Document:
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), *head(report)]
     blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *_findings(report)]
     blocks += _further(report, extent)
-    if striking := looks(report, most=extent.looks):
-        stand_out = [panel(look.title, *(Text(line, tone="muted") for line in look.sentences)) for look in striking]
+    if striking := report.worst[: extent.looks]:
+        stand_out = [
+            panel(look_title(rank), *(Text(line, tone="muted") for line in look_sentences(rank))) for rank in striking
+        ]
         blocks += detail("the ranks that stand out", [Heading("Ranks that stand out"), *stand_out])
     if report.ranks:
         blocks += detail("clocks", [panel("Clocks", Text("\n".join(clocks(report)), tone="muted"))])
@@ -143,31 +145,14 @@ _WHY: Final = {
 _EXCESSES = 4
 
 
-class Look(Struct, frozen=True):
-    """A rank worth a look, in words."""
-
-    title: str
-    """Title, such as `Rank 5 makes the others wait`."""
-    source: str
-    device: int
-    sentences: tuple[str, ...]
-    """Time that it spends beyond the median rank, and causes of its exposed copies and idle time, if there are any."""
-    findings: tuple[str, ...]
-    """Findings, each with its rule and cost."""
+def look_title(rank: WorstRank) -> str:
+    """Return the title of a rank worth a look, such as `Rank 5 delays the others`."""
+    return f"Rank {rank.rank} {listed([_WHY[reason] for reason in rank.why])}"
 
 
-def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
-    """Return at most `most` ranks worth a look, in the report's order."""
-    return tuple(
-        Look(
-            f"Rank {rank.rank} {listed([_WHY[reason] for reason in rank.why])}",
-            rank.source,
-            rank.device,
-            tuple(filter(None, (_excess_sentence(rank.excess, rank.over), _causes_sentence(rank.top_causes)))),
-            tuple(f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings),
-        )
-        for rank in report.worst[:most]
-    )
+def look_sentences(rank: WorstRank) -> Iterator[str]:
+    """Yield the time that it spends beyond the median rank, and causes of its exposed copies and idle time."""
+    yield from filter(None, (_excess_sentence(rank.excess, rank.over), _causes_sentence(rank.top_causes)))
 
 
 def _causes_sentence(causes: Sequence[CauseTime]) -> str:

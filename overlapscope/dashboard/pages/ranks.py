@@ -22,9 +22,9 @@ from overlapscope.dashboard.library import Library, RanksFile, Reduced
 from overlapscope.documents.model import Items
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
-from overlapscope.ranks.document import Look, head, looks
+from overlapscope.ranks.document import head, look_sentences, look_title
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
+from overlapscope.ranks.result import Meeting, RanksReport, Unreadable, WorstRank
 from overlapscope.ranks.verdict import clocks
 
 # -- The ranks of a written report, or of the traces in a folder -----------------------------------
@@ -271,18 +271,19 @@ def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
 
 
 def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
-    shown = [_look(context, ranks, look) for look in looks(ranks.report)]
+    shown = [_look(context, ranks, rank) for rank in ranks.report.worst]
     return [render.panel("Ranks worth a look", *shown)] if shown else []
 
 
-def _look(context: PageContext, ranks: Ranks, look: Look) -> Component:
-    trace = ranks.traces.get(look.source)
+def _look(context: PageContext, ranks: Ranks, rank: WorstRank) -> Component:
+    trace = ranks.traces.get(rank.source)
+    findings = [f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings]
     link = [dcc.Link("open →", href=context.url.href("overview", trace=trace), className="timeline-link")]
     return html.Div(
         [
-            dmc.Group([dmc.Text(look.title, fw=600), *(link if trace is not None else [])], gap="md"),
-            *(dmc.Text(line, size="sm") for line in look.sentences),
-            dmc.List([dmc.ListItem(finding) for finding in look.findings], size="sm"),
+            dmc.Group([dmc.Text(look_title(rank), fw=600), *(link if trace is not None else [])], gap="md"),
+            *(dmc.Text(line, size="sm") for line in look_sentences(rank)),
+            dmc.List([dmc.ListItem(finding) for finding in findings], size="sm"),
         ],
         style={"marginTop": "10px"},
     )
