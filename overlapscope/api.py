@@ -84,7 +84,6 @@ def check(
     *,
     baseline: Job | None = None,
     plain_step_ns: int | None = None,
-    allow_predicted: bool = False,
     other_program: bool = False,
 ) -> CheckResult:
     """Check a recording against budgets (`docs/reference/check.md`) and a contract (`docs/reference/contracts.md`).
@@ -97,7 +96,6 @@ def check(
             not have become slower.
         baseline: A file of `overlapscope check --write-baseline`, or a recording; by default that of the settings.
         plain_step_ns: Step time without the profiler in nanoseconds.
-        allow_predicted: Whether to accept timelines predicted by `whatif`.
         other_program: Whether to compare with a baseline of another program.
 
     Returns:
@@ -115,13 +113,13 @@ def check(
     from overlapscope.inputs import read_baseline, recordings_of
 
     parsed = Settings() if settings is None else from_mapping(settings, "settings")
-    parsed = replace(parsed, allow_predicted=allow_predicted, other_program=other_program)
+    parsed = replace(parsed, other_program=other_program)
     past, baseline = None, parsed.baseline if baseline is None else baseline
     with using(parsed.names):
         if isinstance(baseline, str | os.PathLike):
-            past = read_baseline(os.fspath(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
+            past = read_baseline(os.fspath(baseline), ranges=parsed.compared_ranges)
         elif baseline is not None:
-            past = baselines.of(_report(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
+            past = baselines.of(_report(baseline), ranges=parsed.compared_ranges)
         return check_job(parsed, lambda: recordings_of(job), lambda: _report(job, plain_step_ns), past)
 
 

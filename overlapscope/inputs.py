@@ -155,7 +155,6 @@ def read_baseline(
     ranges: Iterable[str] = (),
     limit_bytes: int | None = None,
     cache: bool = True,
-    allow_predicted: bool = False,
 ) -> Baseline:
     """Return the baseline in a file, or make one from traces or a report.
 
@@ -164,7 +163,6 @@ def read_baseline(
         ranges: Patterns of ranges to include besides steps.
         limit_bytes: As in `load`.
         cache: As in `load`.
-        allow_predicted: Whether to accept predictions.
 
     Raises:
         UnreadableTrace: The path is not a baseline, trace or report.
@@ -175,7 +173,7 @@ def read_baseline(
     if kind_of(input_path(path)) == "baseline":
         return baseline.from_json(_bytes(input_path(path)), str(path))
     report = read_report([path], limit_bytes=limit_bytes, cache=cache)
-    return baseline.of(report, ranges=ranges, allow_predicted=allow_predicted)
+    return baseline.of(report, ranges=ranges)
 
 
 def read_calibration(path: Path | None, trace: Trace, *, device: int | None = None) -> Calibration | None:

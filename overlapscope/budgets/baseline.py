@@ -141,13 +141,12 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
         return comparable(numbers, of.steps, spans, phase=phase)
 
 
-def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:
+def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
     """Make a baseline from a report.
 
     Args:
-        report: The report. If it is of a prediction, the baseline's environment states this.
+        report: The report.
         ranges: Patterns of ranges to keep besides the steps.
-        allow_predicted: Whether to accept a prediction.
 
     Returns:
         The baseline, ready to be written to a file.
@@ -155,8 +154,7 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
     Raises:
         UsageError: The report can't serve as a baseline.
     """
-    if not allow_predicted:
-        refuse_predicted(report)
+    refuse_predicted(report)
     if unlike := mixture(report.traces):
         raise UsageError(f"{' '.join(unlike)} A baseline belongs to one job; name only its traces.")
     patterns = tuple(ranges)

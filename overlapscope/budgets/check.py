@@ -33,7 +33,7 @@ from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, DEFAULT_ORIGIN, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
-from overlapscope.compare.doubts import differences, fingerprint, is_plain, is_predicted
+from overlapscope.compare.doubts import differences, fingerprint, is_plain
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
 from overlapscope.report.page import DeviceReport, Page
@@ -73,7 +73,7 @@ def check(
         The outcome, and the verdict on each budget at each place.
 
     Raises:
-        UsageError: A trace was predicted, and the settings don't allow predictions.
+        UsageError: A trace was predicted.
     """
     job = Job(report, settings, baseline, today)
     budgets = [judgement.verdict for judgement in job.judge()]
@@ -113,8 +113,7 @@ class Job:
     def __init__(
         self, report: Report, settings: Settings | None, baseline: Baseline | None, today: datetime.date | None
     ) -> None:
-        if settings is None or not settings.allow_predicted:
-            refuse_predicted(report)
+        refuse_predicted(report)
         program = of_program(report)
         recorded = baseline is not None and not is_plain(baseline.environment)
         self._recorded_alone = recorded and program is not report
@@ -147,8 +146,6 @@ class Job:
                 "There is no baseline, so budgets on a change are not compared. `overlapscope check TRACE "
                 "--write-baseline` writes one."
             )
-        if self._baseline is not None and is_predicted(self._baseline.environment):
-            yield "The baseline is a predicted timeline, not a recording."
         if self._other_program:
             yield "Nothing is compared with a baseline of another program: write one of this, or pass --other-program."
         if self._recorded_alone:
@@ -294,10 +291,7 @@ _WORST: Final = ("poor", "unusable", "unknown", "fair", "good", "recorded")
 
 
 def _program_words(report: Report) -> str | None:
-    """Return a sentence if the check judges the plain program or a prediction."""
-    predicted = [clean(trace.source, 200) for trace in report.traces if trace.predicted_by is not None]
-    if predicted:
-        return f"The check judges a prediction of `overlapscope whatif`, not a recording: {', '.join(predicted)}."
+    """Return a sentence if the check judges the plain program."""
     plain = next((device.plain for device in report.devices if device.plain is not None), None)
     if plain is None or not is_plain(fingerprint(report)):
         return None

@@ -89,7 +89,7 @@ def refuse_predicted(report: Report) -> None:
             changes = ", ".join(trace.predicted_by) or "with nothing changed"
             raise UsageError(
                 f"{trace.source}: was predicted by `overlapscope whatif` ({clean(changes, 120)}), and is not a "
-                "recording; name a recording of the changed program, or pass --allow-predicted."
+                "recording; name a recording of the changed program."
             )
 
 

@@ -239,8 +239,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     fail_level: Level = "error"
     other_program: bool = False
     """True to compare with a baseline of another program."""
-    allow_predicted: bool = False
-    """True to judge timelines predicted by `overlapscope whatif` like recordings."""
     verdict: bool = False
     """True to judge the report's verdict, too: a poor one fails."""
     replaced: tuple[str, ...] = ()

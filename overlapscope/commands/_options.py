@@ -73,15 +73,6 @@ def add_plain_step(parser: argparse._ActionsContainer, *, sides: tuple[str, ...]
     )
 
 
-def add_allow_predicted(parser: argparse._ActionsContainer) -> None:
-    """Add `--allow-predicted`."""
-    parser.add_argument(
-        "--allow-predicted",
-        action="store_true",
-        help="treat timelines predicted by `overlapscope whatif` as recordings",
-    )
-
-
 def add_reading(parser: argparse._ActionsContainer) -> None:
     """Add `--max-size`, for `size_limit`, and `--no-cache` as `args.cache`."""
     add_max_size(parser)

@@ -16,7 +16,6 @@ from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
-    add_allow_predicted,
     add_analysis,
     add_traces,
     add_verbose,
@@ -160,7 +159,6 @@ def _add_rare(rare: argparse._ArgumentGroup) -> None:
         help="fail on errors only (default), or on warnings too",
     )
     rare.add_argument("--other-program", action="store_true", help="compare even if the baseline is of another program")
-    add_allow_predicted(rare)
     add_analysis(rare)
 
 
@@ -190,12 +188,11 @@ def _check(
             ranges=settings.compared_ranges,
             limit_bytes=args.max_size,
             cache=args.cache,
-            allow_predicted=args.allow_predicted,
         )
     elif find is not None:
         from overlapscope.budgets.baseline import of
 
-        baseline = of(find(report()), ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
+        baseline = of(find(report()), ranges=settings.compared_ranges)
     result = check_job(
         settings,
         lambda: read_recordings(args.traces, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by),
@@ -241,7 +238,7 @@ def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path |
     from overlapscope.budgets import baseline
 
     report = report_of(args.traces, args)
-    new = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
+    new = baseline.of(report, ranges=settings.compared_ranges)
     for doubt in baseline.doubts(new):
         tell(f"overlapscope: warning: {doubt}")
     write(baseline.to_json(new), file, force=args.force)
@@ -306,7 +303,6 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
         forbid=tuple(dict.fromkeys((*settings.forbid, *forbidden))),
         fail_level=args.fail_level,
         other_program=args.other_program,
-        allow_predicted=args.allow_predicted,
     )
 
 

@@ -69,13 +69,12 @@ def check_job(
 
     Raises:
         ConfigError: The contract can't be read.
-        UsageError: A trace was predicted, and the settings don't allow predictions.
+        UsageError: A trace was predicted.
     """
     if settings.contract is None:
         return check(report(), settings, baseline=baseline)
     contract, recordings, job = read(settings.contract), traces(), report()
-    if not settings.allow_predicted:
-        refuse_predicted(job)
+    refuse_predicted(job)
     replaced = tuple(
         name if name == "verdict" else rule_named(name, f"{settings.contract}: replaces") for name in contract.replaces
     )

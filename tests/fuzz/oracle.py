@@ -451,7 +451,7 @@ def _check(case: FuzzCase, trace: Trace, report: Report) -> CheckResult:
     if trace.predicted_by is not None:
         _refused(report)
     for settings in _settings():
-        judged = check(report, replace(settings, allow_predicted=True))
+        judged = check(_as_recorded(report), settings)
         passed = judged.outcome == "pass"
         _must(
             not passed or all(verdict.status == "pass" for verdict in judged.verdicts),
@@ -495,6 +495,11 @@ def _verdict(verdict: BudgetVerdict, result: TraceResult) -> None:
     if limit is not None and verdict.status in ("pass", "fail"):
         holds = value >= limit if verdict.more_is_better else value <= limit
         _must(holds == (verdict.status == "pass"), "a verdict contradicts its value", verdict)
+
+
+def _as_recorded(report: Report) -> Report:
+    """Return the report without the marks of predictions, which are never judged."""
+    return replace(report, traces=tuple(replace(trace, predicted_by=None) for trace in report.traces))
 
 
 def _refused(report: Report) -> None:
@@ -591,9 +596,8 @@ _RELATIVE = {"step_time": {"max_increase": "5%"}, "efficiency_pct": {"max_decrea
 
 def _against(path: Path) -> None:
     """Check a baseline, or another file in its place, that may have been edited."""
-    baseline = read_baseline(path, limit_bytes=LIMIT_BYTES, cache=False, allow_predicted=True)
-    asked = replace(config.from_mapping({"budgets": _RELATIVE}, "settings"), allow_predicted=True)
-    for settings in (asked, replace(Settings(), allow_predicted=True)):
+    baseline = read_baseline(path, limit_bytes=LIMIT_BYTES, cache=False)
+    for settings in (config.from_mapping({"budgets": _RELATIVE}, "settings"), Settings()):
         judged = check(report_of(origins()[0]), settings, baseline=baseline)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
         _shown(terminal.render(check_document.log(judged), width=WIDTH))
@@ -604,7 +608,7 @@ def _of_saved(report: Report, drawn: bool) -> Iterator[tuple[str, Callable[[], A
     yield "report again", lambda: json.loads(encode(report), parse_constant=_no_constant)
     yield (
         "check of a report",
-        lambda: [check(report, replace(setting, allow_predicted=True)) for setting in _settings()],
+        lambda: [check(_as_recorded(report), settings) for settings in _settings()],
     )
     if not drawn:
         return

@@ -1,4 +1,4 @@
-"""A timeline that `overlapscope whatif` predicted is never taken for a recording unasked, in whatever form it comes."""
+"""A timeline that `overlapscope whatif` predicted is never taken for a recording, in whatever form it comes."""
 
 from __future__ import annotations
 
@@ -47,22 +47,17 @@ def taken(request: pytest.FixtureRequest, predicted: Path, tmp_path: Path) -> st
     return str(path)
 
 
-def test_check_refuses_it_unless_asked_by_name(taken: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_it(taken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", taken]) == 2
     assert "was predicted by `overlapscope whatif`" in capsys.readouterr().err
-    assert main(["check", taken, "--allow-predicted", "--budget", "window idle_pct <= 100%"]) == 0
-    assert "The check judges a prediction of `overlapscope whatif`" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="--allow-predicted"):
+    with pytest.raises(UsageError, match="was predicted by `overlapscope whatif`"):
         assert_overlap(taken)
 
 
-def test_a_baseline_of_it_is_refused_or_says_so(taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_refused_as_a_baseline(taken: str, tmp_path: Path) -> None:
     baseline = str(tmp_path / "baseline.json")
     assert main(["check", taken, "--write-baseline", "--baseline", baseline]) == 2
     assert main(["check", RECORDING, "--baseline", taken]) == 2
-    assert main(["check", taken, "--write-baseline", "--baseline", baseline, "--allow-predicted"]) == 0
-    main(["check", RECORDING, "--baseline", baseline, "--budget", "window idle_pct <= 100%"])
-    assert "The baseline is a predicted timeline, not a recording." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json", "html"])
@@ -83,8 +78,3 @@ def test_an_analysis_says_so_in_its_head(form: str, predicted: Path, capsys: pyt
     printed = capsys.readouterr().out
     statement = '"predicted_by": [' if form == "json" else "predicted by overlapscope whatif (pin)"
     assert statement in printed[: printed.index('"findings"') if form == "json" else None]
-
-
-def test_a_recording_is_taken_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", RECORDING, "--allow-predicted", "--budget", "window idle_pct <= 100%"]) == 0
-    assert "predicted" not in capsys.readouterr().out
