@@ -222,24 +222,36 @@ def each_rank(report: RanksReport) -> Table:
     unit = unit_for(max((row.span_ns for row in rows), default=0))
     name, stepped = _names(rows), by_steps(rows)
     total = "total " if stepped and not report.met_steps else ""
-    met = any(row.meetings for row in rows)
+    met, ranked = any(row.meetings for row in rows), any(row.joined for row in rows)
+    twice = ranked and any(not row.joined for row in rows)
+    width = min(260, 60 + 8 * max((len(name(row)) for row in rows), default=0))
 
-    def time(of: Callable[[RankRow], int | None]) -> Callable[[RankRow], Cell]:
-        return lambda row: Cell(unit.number(of(row)))
+    def rank(row: RankRow) -> Cell:
+        return Cell(name(row), name(row) if row.rank is None else row.rank)
 
+    def joined(row: RankRow) -> str:
+        return "yes" if row.joined else "no"
+
+    time = partial(column.time, unit=unit)
+    last = Column("came last", id="last", long="came last, collectives", spare=3)
+    made = f"{total}made wait"
     table = table_of(
         rows,
-        (words("rank", flexible=True), lambda row: Cell(name(row))),
-        (Column(f"{'step' if stepped else 'time'} {unit.name}"), time(lambda row: row.span_ns)),
-        (Column("eff. %", spare=5), lambda row: Cell(bare_percent(row.efficiency_pct))),
-        (Column("compute", spare=2), time(lambda row: row.buckets.compute_ns)),
-        (Column("exp. comm"), time(lambda row: row.buckets.exposed_comm_ns)),
-        (Column("exp. copy", spare=1), time(lambda row: row.buckets.exposed_copy_ns)),
-        (Column("idle", spare=6), time(lambda row: row.buckets.idle_ns)),
-        (Column(f"{total}waited"), time(lambda row: row.waited_ns)) if met else None,
-        (Column(f"{total}made wait"), time(lambda row: row.made_wait_ns)) if met else None,
-        (Column("came last", spare=3), lambda row: Cell(_last_in(row))) if met else None,
-        (words("trust"), lambda row: Cell(row.trust, tone=_TRUST.get(row.trust, ""))),
+        (Column("rank", number=False, flexible=True, id="rank", long="" if ranked else "trace", width=width), rank),
+        time(f"{total}delay of others", id="delay", say=lambda row: row.lost_ns, extra=True) if met else None,
+        time("step" if stepped else "time", id="step", say=lambda row: row.span_ns),
+        column.percent("eff. %", lambda row: row.efficiency_pct, id="efficiency", long="efficiency, %", spare=5),
+        time("compute", short="compute", say=lambda row: row.buckets.compute_ns, spare=2),
+        time("exposed comm", short="exp. comm", id="comm", say=lambda row: row.buckets.exposed_comm_ns),
+        column.percent("exposed comm, %", lambda row: row.exposed_comm_pct, id="share", extra=True),
+        time("exposed copy", short="exp. copy", id="copy", say=lambda row: row.buckets.exposed_copy_ns, spare=1),
+        time("idle", short="idle", say=lambda row: row.buckets.idle_ns, spare=6),
+        time(f"{total}waited", short=f"{total}waited", id="waited", say=lambda row: row.waited_ns) if met else None,
+        time(f"{total}made others wait", short=made, id="made", say=lambda row: row.made_wait_ns) if met else None,
+        (last, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
+        column.time("clock offset", unit_for(0), lambda row: row.clock_offset_ns, id="offset", extra=True),
+        column.text("trust", lambda row: row.trust, tone=lambda row: _TRUST.get(row.trust, "")),
+        column.text("compared", joined, id="joined", when=twice, extra=True),
         title="Each rank",
     )
     return replace(table, id=EACH_RANK, note="An average step of each rank, as recorded." if stepped else "")
@@ -253,47 +265,3 @@ def _names(rows: Sequence[RankRow]) -> Callable[[RankRow], str]:
 
 def _last_in(row: RankRow) -> str:
     return NOTHING if row.last_in is None else f"{row.last_in:,} of {row.meetings:,}"
-
-
-def sortable_ranks(report: RanksReport) -> Table:
-    """Return the table with all figures of each rank, to be sorted."""
-    rows = rows_of(report)
-    unit, stepped = unit_for(max((row.span_ns for row in rows), default=0)), by_steps(rows)
-    total = "total " if stepped and not report.met_steps else ""
-    name = _names(rows)
-    longest = max((len(name(row)) for row in rows), default=0)
-    met = any(row.meetings for row in rows)
-    ranked = any(row.joined for row in rows)
-    talked = ranked or any(row.comm_ns for row in rows)
-    twice = ranked and any(not row.joined for row in rows)
-
-    def joined(row: RankRow) -> str:
-        return "yes" if row.joined else "no"
-
-    def rank(row: RankRow) -> str | int:
-        return name(row) if row.rank is None else row.rank
-
-    name_width = min(260, 60 + 8 * longest)
-    name_column = Column("rank" if ranked else "trace", number=False, id="rank", width=name_width)
-    last_in = Column("came last, collectives", id="last", width=110)
-    time = partial(column.time, unit=unit)
-    return table_of(
-        rows,
-        (name_column, lambda row: Cell(name(row), rank(row))),
-        time(f"{total}delay of others", id="delay", width=100, say=lambda row: row.lost_ns) if met else None,
-        time(f"{total}made others wait", id="made", width=120, say=lambda row: row.made_wait_ns) if met else None,
-        time(f"{total}waited", id="waited", width=100, say=lambda row: row.waited_ns) if met else None,
-        (last_in, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
-        time("step" if stepped else "time", id="step", width=105, say=lambda row: row.span_ns),
-        column.percent("efficiency, %", lambda row: row.efficiency_pct, id="efficiency", width=100),
-        time("compute", width=100, say=lambda row: row.buckets.compute_ns),
-        time("exposed comm", id="comm", width=110, say=lambda row: row.exposed_comm_ns) if talked else None,
-        column.percent("exposed comm, %", lambda row: row.exposed_comm_pct, id="share", width=110) if talked else None,
-        time("exposed copy", id="copy", width=105, say=lambda row: row.buckets.exposed_copy_ns),
-        time("idle", width=90, say=lambda row: row.buckets.idle_ns),
-        column.time("clock offset", unit_for(0), lambda row: row.clock_offset_ns, id="offset", width=110)
-        if ranked
-        else None,
-        column.text("trust", lambda row: row.trust, width=95),
-        column.text("compared", joined, id="joined", width=95, when=twice),
-    )

@@ -399,7 +399,7 @@ def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
 
 
 def test_every_rank_can_be_sorted_by_number() -> None:
-    grid = tables.sortable_ranks(large())
+    grid = tables.each_rank(large())
     assert len(grid.rows) == 1014
     ranks = [row.cells[0].value for row in grid.rows]
     assert ranks == sorted(ranks, key=lambda rank: int(rank or 0))

@@ -306,7 +306,7 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
     """Return all figures of each rank in a table that can be sorted."""
     traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
-    return parts.grid_panel(context, replace(tables.sortable_ranks(ranks.report), title=title), TABLE, opens=opens)
+    return parts.grid_panel(context, replace(tables.each_rank(ranks.report), title=title), TABLE, opens=opens)
 
 
 # -- Callbacks -------------------------------------------------------------------------------------
