@@ -8,6 +8,7 @@ which a collective ends is a wait for it. If the thread goes on much later, it m
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -123,30 +124,17 @@ def started_earlier(ops: Sequence[str], op_ns: I64, ranges: Sequence[str], range
         The least number with which ops and ranges fit together; None if there is none.
     """
     # No collective begins before the op that starts it.
-    ahead = np.searchsorted(range_ns, op_ns) - np.arange(len(ops))
-    alike = _common_prefixes(ops, ranges)
-    for earlier in range(int(ahead.max(initial=0)), len(ranges)):
-        if alike[earlier] == min(len(ops), len(ranges) - earlier):
-            return earlier
-    return None
-
-
-def _common_prefixes(pattern: Sequence[str], text: Sequence[str]) -> list[int]:
-    """Return how many items from each place of the text on equal those at the beginning of the pattern.
-
-    This is the Z algorithm, which takes linear time: equal stretches are compared only once.
-    """
-    joined: list[str | None] = [*pattern, None, *text]
-    same = [0] * len(joined)
-    begin = end = 0
-    for place in range(1, len(joined)):
-        length = min(same[place - begin], end - place) if place < end else 0
-        while place + length < len(joined) and joined[length] == joined[place + length]:
-            length += 1
-        same[place] = length
-        if place + length > end:
-            begin, end = place, place + length
-    return same[len(pattern) + 1 :]
+    least = int((np.searchsorted(range_ns, op_ns) - np.arange(len(ops))).max(initial=0))
+    letters: dict[str, str] = {}
+    # Finding a text in another takes linear time.
+    started, ran = (
+        "".join(letters.setdefault(kind, chr(min(len(letters), sys.maxunicode))) for kind in kinds)
+        for kinds in (ops, ranges)
+    )
+    whole = ran.find(started, least) if ran else -1
+    # Without a place for all ops, the last ones have no range.
+    rest = range(max(least, len(ran) - len(started) + 1), len(ran))
+    return whole if whole >= 0 else next((place for place in rest if started.startswith(ran[place:])), None)
 
 
 def kind_of(name: str) -> str:
