@@ -19,8 +19,8 @@ from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
 from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.pieces import IdleTime, first_part
-from overlapscope.analysis.plain_step import PlainStep, measured
-from overlapscope.analysis.results import HostUse, LineTime, SampledStep, host_parts
+from overlapscope.analysis.plain_step import measured
+from overlapscope.analysis.results import HostUse, LineTime, PlainStep, SampledStep, host_parts
 from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import F64
 from overlapscope.base.grouping import among, distinct

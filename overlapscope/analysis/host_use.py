@@ -18,8 +18,8 @@ from overlapscope.analysis.host_sampled import WORK, amounts
 from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.analysis.plain_step import FEWEST, PlainStep, lengths_of, measured
-from overlapscope.analysis.results import HostUse, OpTime, Plain, ThreadUse, host_parts
+from overlapscope.analysis.plain_step import FEWEST, lengths_of, measured
+from overlapscope.analysis.results import HostUse, OpTime, Plain, PlainStep, ThreadUse, host_parts
 from overlapscope.analysis.timeline import Ran, lengths
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
@@ -59,25 +59,15 @@ def with_plain(use: HostUse, step: PlainStep, activity: HostActivity | None) -> 
         _with_sampled(host_parts(recorded), use.loader, activity, step.longer_ns / step.step_ns), step.step_ns
     )
     ops_ns, comm_ns = parts.pop("ops"), parts.pop("communication")
-    buckets = replace(
-        recorded.buckets, compute_ns=ops_ns, exposed_comm_ns=comm_ns, idle_ns=step.step_ns - ops_ns - comm_ns
-    )
-    plain = Plain(
-        step_ns=step.step_ns,
-        low_ns=step.low_ns,
-        high_ns=step.high_ns,
-        origin=step.origin,
-        clocked_steps=step.steps,
-        longer_steps=step.longer_steps,
-        longer_ns=step.longer_ns,
-        recorded_step_ns=recorded.span_ns,
-        recorded_busy_ns=recorded.span_ns - recorded.buckets.idle_ns,
-        buckets=buckets,
+    idle_ns = step.step_ns - ops_ns - comm_ns
+    figures = replace(
+        recorded,
+        buckets=replace(recorded.buckets, compute_ns=ops_ns, exposed_comm_ns=comm_ns, idle_ns=idle_ns),
         exposed_copy_by_cause={},
         exposed_comm_by_cause={CommCause.UNKNOWN: comm_ns},
         idle_by_cause=parts,
     )
-    return replace(use, plain=plain)
+    return replace(use, plain=Plain.of(step, recorded, figures))
 
 
 def _apportioned(parts: Mapping[str, float], whole_ns: int) -> dict[str, int]:

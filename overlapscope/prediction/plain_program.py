@@ -12,8 +12,7 @@ import msgspec
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.figures import Period, PerStep, TimeFigures
-from overlapscope.analysis.plain_step import PlainStep
-from overlapscope.analysis.results import Device, Plain
+from overlapscope.analysis.results import Device, Plain, PlainStep
 from overlapscope.base.grouping import distinct, distinct_rows
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.errors import UsageError
@@ -185,22 +184,7 @@ def summary(recorded: Device, program: PlainProgram) -> Plain | None:
     if step is None:
         return None
     figures = _adjusted(recorded, step.step_ns) if device is None else _judged_part(device)
-    return Plain(
-        step_ns=step.step_ns,
-        low_ns=step.low_ns,
-        high_ns=step.high_ns,
-        origin=step.origin,
-        clocked_steps=step.steps,
-        longer_steps=step.longer_steps,
-        longer_ns=step.longer_ns,
-        recorded_step_ns=_judged_part(recorded).span_ns,
-        recorded_busy_ns=_judged_part(recorded).span_ns - _judged_part(recorded).buckets.idle_ns,
-        buckets=None if figures is None else figures.buckets,
-        exposed_copy_by_cause={} if figures is None else figures.exposed_copy_by_cause,
-        exposed_comm_by_cause={} if figures is None else figures.exposed_comm_by_cause,
-        idle_by_cause={} if figures is None else figures.idle_by_cause,
-        program=device,
-    )
+    return Plain.of(step, _judged_part(recorded), figures, device)
 
 
 def _adjusted(device: Device, step_ns: int) -> PerStep | Period | None:

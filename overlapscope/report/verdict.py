@@ -7,7 +7,6 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
 from overlapscope.analysis.steps import device_spread, host_spread
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
@@ -359,12 +358,11 @@ def plain_sentence(section: DeviceReport) -> str:
 
 def _frame_sentence(plain: Plain, what: str, is_plain: bool, doubt: str = "", why: str = "") -> str:
     """Return which program the figures are of, and how long `what` takes in both."""
-    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin, plain.clocked_steps)
     longer = _longer_sentence(plain)
     if is_plain:
         recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}{doubt}"
-        return f"Figures are of the program without the profiler: {what} takes {length}; {recorded}.{longer}"
-    return f"Figures are of the recording. Without the profiler {what} takes {length}.{why}{longer}"
+        return f"Figures are of the program without the profiler: {what} takes {plain.words}; {recorded}.{longer}"
+    return f"Figures are of the recording. Without the profiler {what} takes {plain.words}.{why}{longer}"
 
 
 def _longer_sentence(plain: Plain) -> str:
