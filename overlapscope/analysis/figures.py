@@ -119,9 +119,14 @@ _CAUSES: Final[Mapping[Subject, Sequence[str]]] = {
 
 
 def by_cause(ns: Mapping[str, int]) -> dict[str, Any]:
-    """Return the fields of a period that divide time by cause, from the time of each cause (`idle:host-sync`)."""
+    """Return the fields of a period that divide time by cause, from the time of each cause (`idle:host-sync`).
+
+    Causes that can't be found, as most on the host, are left out.
+    """
     return {
-        f"{subject.replace('-', '_')}_by_cause": {str(cause): ns[f"{subject}:{cause}"] for cause in causes}
+        f"{subject.replace('-', '_')}_by_cause": {
+            str(cause): ns[f"{subject}:{cause}"] for cause in causes if f"{subject}:{cause}" in ns
+        }
         for subject, causes in _CAUSES.items()
     }
 

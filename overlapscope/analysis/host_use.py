@@ -7,15 +7,14 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
-from overlapscope.analysis.figures import Period, Window
+from overlapscope.analysis.device import each_period
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.host import loading, rows_by_thread
 from overlapscope.analysis.host_lines import phase_samples
 from overlapscope.analysis.host_sampled import WORK, amounts
-from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import FEWEST, lengths_of, measured
@@ -130,8 +129,11 @@ ALONE = "_SingleProcessDataLoaderIter"
 """Part of the name of a loader that makes batches on the thread that asks for them."""
 
 
-class HostTimeline(Struct, frozen=True, eq=False):
-    """Steps on the host, and when ops and collectives ran in them."""
+class HostTimeline(Ran, frozen=True, dict=True):
+    """Steps on the host, and when ops and collectives ran in them.
+
+    Ops of the thread of the steps outside loading are compute, except those that only start a collective.
+    """
 
     thread: int
     """Thread that marks the steps."""
@@ -142,34 +144,16 @@ class HostTimeline(Struct, frozen=True, eq=False):
     """Ends of the steps; without steps, of the whole recording."""
     collectives: HostEvents
     """Collectives from the first step to the last."""
-    ran: Ran
-    """Ops of that thread outside loading as compute, except those that only start a collective."""
     loading: Intervals
     """Times inside the DataLoader's next."""
 
     def periods(self) -> tuple[Period, ...]:
         """Return the figures of each step."""
-        ns = lengths(self.ran, self.starts, self.ends)
-        loading_ns = covered(subtract(self.loading, self.ran.comm), self.starts, self.ends).tolist()
-        return tuple(
-            _period(self.names[row] if self.names else "window", start, end, loading_ns[row], each)
-            for row, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
-            for each in [{name: int(length[row]) for name, length in ns.items()}]
-        )
-
-
-def _period(name: str, start: int, end: int, loading_ns: int, ns: Mapping[str, int]) -> Period:
-    return Period(
-        name=name,
-        window=Window(start_ns=start, end_ns=end),
-        span_ns=end - start,
-        **figures_of(ns),
-        exposed_copy_by_cause={},
-        exposed_comm_by_cause={CommCause.UNKNOWN: ns["exposed_comm"]},
-        exposed_other_by_cause={},
-        idle_by_cause={IdleCause.DATA_LOADING: loading_ns, IdleCause.PYTHON: ns["idle"] - loading_ns},
-        partial=False,
-    )
+        ns = lengths(self, self.starts, self.ends)
+        loading_ns = covered(subtract(self.loading, self.comm), self.starts, self.ends)
+        ns[f"exposed-comm:{CommCause.UNKNOWN}"] = ns["exposed_comm"]
+        ns |= {f"idle:{IdleCause.DATA_LOADING}": loading_ns, f"idle:{IdleCause.PYTHON}": ns["idle"] - loading_ns}
+        return each_period(self.names or ("window",), self.starts, self.ends, ns, np.zeros(len(self.starts), np.bool_))
 
 
 @kept()
@@ -202,9 +186,9 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
     collectives = trace.annotations.take(trace.annotations.named(is_collective_range))
     collectives = collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
     comm = union(collectives.start_ns, collectives.end_ns)
-    ran = Ran(compute, comm, EMPTY, EMPTY, EMPTY, EMPTY, begin, end)
     names = tuple(notes.name(row) for row in range(len(notes)))
-    return HostTimeline(thread, names, starts, ends, collectives, ran, waited)
+    nothing = (EMPTY, EMPTY, EMPTY, EMPTY)
+    return HostTimeline(compute, comm, *nothing, begin, end, thread, names, starts, ends, collectives, waited)
 
 
 def describe_host(trace: Trace) -> HostUse | None:
@@ -231,7 +215,7 @@ def describe_host(trace: Trace) -> HostUse | None:
         steps=steps,
         per_step=per_step,
         loader=_loader(_loads_of(trace, timeline.thread)),
-        ops=_by_name(ops, intersect(timeline.ran.compute, windows)),
+        ops=_by_name(ops, intersect(timeline.compute, windows)),
         threads=_threads(trace, windows, timeline.thread),
     )
     step = known_step(trace, per_step.span_ns) if timeline.names else None

@@ -424,6 +424,11 @@ class Plain(PlainStep, frozen=True, kw_only=True):
     program: Device | None = None
     """Figures of the recording replayed with plain steps; None if nothing could be replayed."""
 
+    @property
+    def span_ns(self) -> int:
+        """Length of the step, by the name that other figures have for it."""
+        return self.step_ns
+
     @classmethod
     def of(
         cls, step: PlainStep, recorded: TimeFigures, figures: TimeFigures | None, program: Device | None = None

@@ -192,10 +192,10 @@ def host_sentence(section: DeviceReport, use: HostUse) -> str:
     """
     parts = section.host_parts
     what = "A step takes" if use.by_steps else "The recording, in which no step is marked, takes"
-    shares = shares_of(parts, section.host_step_ns)
+    shares = shares_of(parts, section.span_ns)
     longest = sorted((name for name, share in shares.items() if share != "< 0.1"), key=lambda name: -parts[name])
     words = [f"{shares[name]}% {host_words(section, name)}" for name in longest]
-    return f"{what} {duration(section.host_step_ns)}{f': {listed(words)}' if words else ''}."
+    return f"{what} {duration(section.span_ns)}{f': {listed(words)}' if words else ''}."
 
 
 def lost_parts(section: DeviceReport) -> dict[str, int]:
@@ -208,7 +208,7 @@ def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
     """Return what to do about the largest loss, if it is that large, then about the costliest code."""
     lost = lost_parts(section)
     loss = max(lost, key=lambda name: lost[name], default="")
-    loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.host_step_ns
+    loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.span_ns
     of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
     unrecorded_ns = section.host_parts.get(IdleCause.UNRECORDED, 0)
     if unrecorded_ns >= max(least_ns, *lost.values(), 0):
@@ -229,7 +229,7 @@ def _start(section: DeviceReport, use: HostUse) -> str:
     """Return the code to begin with: the costliest place, or without samples the costliest op."""
     parts, place = section.host_parts, _place(section)
     ops_ns, rest_ns = parts.get("ops", 0), parts.get(IdleCause.PYTHON, 0)
-    if place is not None and place[2] < _LOOP * section.host_step_ns:
+    if place is not None and place[2] < _LOOP * section.span_ns:
         return f"Start with {place[0]} ({place[1]}): a step can become at most {duration(place[2])} shorter."
     if max(lost_parts(section).values(), default=0) >= max(ops_ns, rest_ns):
         return ""
@@ -251,7 +251,7 @@ def _place(section: DeviceReport) -> tuple[str, str, int] | None:
         return None
     lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
     first, whole_ns = max(lines, key=lambda line: line.time_ns), sum(line.time_ns for line in lines)
-    if len(lines) > 1 and whole_ns < _LOOP * section.host_step_ns:
+    if len(lines) > 1 and whole_ns < _LOOP * section.span_ns:
         return clean(first.function, 80), f"mostly {clean(first.line, 80)}", whole_ns
     return clean(first.calls or first.function, 80), clean(first.line, 80), first.time_ns
 
@@ -262,13 +262,13 @@ def _place(section: DeviceReport) -> tuple[str, str, int] | None:
 def summary(page: Page) -> Table:
     """Return one row for each trace of a program that used no GPU: a step of each, in one unit."""
     sections, names = list(page.sections()), source_names(page)
-    unit = unit_for(max(section.host_step_ns for section in sections))
+    unit = unit_for(max(section.span_ns for section in sections))
     each = [section.host_parts for section in sections]
     columns: Iterator[ColumnOf[DeviceReport]] = _host_columns(unit, each, lambda section: section.host_parts)
     return table_of(
         sections,
         trace_column(lambda section: names[section.number]),
-        column.count("steps", lambda section: section.host_steps),
+        column.count("steps", lambda section: section.steps or None),
         *columns,
         title="Traces",
     )
@@ -304,12 +304,12 @@ def host_parts(section: DeviceReport) -> Table:
     thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
     on = f", on {thread}" if thread else ""
     title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
-    shares = shares_of(parts, section.host_step_ns)
+    shares = shares_of(parts, section.span_ns)
     lines = [
         (host_words(section, name), unit.number(ns), shares[name])
         for ns, name in largest((ns, name) for name, ns in parts.items())
     ]
-    return parts_table(title, unit, [*lines, (whole, unit.number(section.host_step_ns), "100")], total=True)
+    return parts_table(title, unit, [*lines, (whole, unit.number(section.span_ns), "100")], total=True)
 
 
 def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
@@ -317,7 +317,7 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     use, sampled = section.trace.host, section.trace.sampled
     if use is None:
         return []
-    unit, whole_ns, count = section.unit, section.host_step_ns, use.per_step.steps
+    unit, whole_ns, count = section.unit, section.span_ns, use.per_step.steps
     a_step = "a step" if use.by_steps else "all"
 
     def brief(table: Table) -> Table:
