@@ -22,7 +22,7 @@ from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.errors import UsageError
-from overlapscope.prediction.plain_program import PlainProgram, find_program, summary
+from overlapscope.prediction.plain_program import PlainProgram, find_program
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 
@@ -103,7 +103,7 @@ def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResul
         return result
     devices = []
     for device in result.devices:
-        plain = summary(device, program)
+        plain = program.step_on(device)
         alone = device.alone if plain is None else None
         devices.append(msgspec.structs.replace(device, plain=plain, alone=alone))
     return msgspec.structs.replace(result, devices=tuple(devices))

@@ -26,7 +26,7 @@ from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import on_device, prepare
 from overlapscope.prediction.overhead import as_plain
-from overlapscope.prediction.plain_program import find_program, summary
+from overlapscope.prediction.plain_program import find_program
 from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.report.model import Report, build
@@ -94,7 +94,7 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
         program = find_program(analysis, told_ns)
         assert program is not None
         for device in analysis.devices:
-            plain = summary(device.result, program)
+            plain = program.step_on(device.result)
             assert plain is not None and plain.origin == "told"
             assert plain.program is not None and plain.program.per_step is not None
             assert plain.program.per_step.span_ns == plain.step_ns
@@ -484,7 +484,7 @@ def test_the_plain_program_has_the_steps_of_a_thread_that_only_marks_them(share:
     recorded = analysis.devices[0].result
     program = find_program(analysis, round(share * average_step(recorded).span_ns))
     assert program is not None
-    plain = summary(recorded, program)
+    plain = program.step_on(recorded)
     assert plain is not None and plain.program is not None
     assert names_of_judged(plain.program) == names_of_judged(recorded) and len(names_of_judged(recorded)) == 3
     assert average_step(plain.program).span_ns == plain.step_ns
