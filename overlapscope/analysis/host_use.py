@@ -144,13 +144,16 @@ class HostTimeline(Ran, frozen=True, dict=True):
     """Ends of the steps; without steps, of the whole recording."""
     collectives: HostEvents
     """Collectives from the first step to the last."""
-    loading: Intervals
-    """Times inside the DataLoader's next."""
+    ops: HostEvents
+    """Ops of that thread."""
+    loads: HostEvents
+    """The DataLoader's next on that thread."""
 
     def periods(self) -> tuple[Period, ...]:
         """Return the figures of each step."""
         ns = lengths(self, self.starts, self.ends)
-        loading_ns = covered(subtract(self.loading, self.comm), self.starts, self.ends)
+        waited = union(self.loads.start_ns, self.loads.end_ns)
+        loading_ns = covered(subtract(waited, self.comm), self.starts, self.ends)
         ns[f"exposed-comm:{CommCause.UNKNOWN}"] = ns["exposed_comm"]
         ns |= {f"idle:{IdleCause.DATA_LOADING}": loading_ns, f"idle:{IdleCause.PYTHON}": ns["idle"] - loading_ns}
         return each_period(self.names or ("window",), self.starts, self.ends, ns, np.zeros(len(self.starts), np.bool_))
@@ -174,7 +177,7 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
         starts, ends = trace.cpu_ops.start_ns.min(keepdims=True), trace.cpu_ops.end_ns.max(keepdims=True)
     else:
         return None
-    ops, loads = _ops_of(trace, thread), _loads_of(trace, thread)
+    ops, loads = (table.take(table.thread == thread) for table in (trace.cpu_ops, loading(trace)))
     waited = union(loads.start_ns, loads.end_ns)
     works = ops.take(~ops.named(lambda name: starts_collective(name) or name == "record_param_comms"))
     compute = subtract(union(works.start_ns, works.end_ns), waited)
@@ -188,7 +191,7 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
     comm = union(collectives.start_ns, collectives.end_ns)
     names = tuple(notes.name(row) for row in range(len(notes)))
     nothing = (EMPTY, EMPTY, EMPTY, EMPTY)
-    return HostTimeline(compute, comm, *nothing, begin, end, thread, names, starts, ends, collectives, waited)
+    return HostTimeline(compute, comm, *nothing, begin, end, thread, names, starts, ends, collectives, ops, loads)
 
 
 def describe_host(trace: Trace) -> HostUse | None:
@@ -209,26 +212,16 @@ def describe_host(trace: Trace) -> HostUse | None:
     per_step = average(steps, judged)
     assert per_step is not None
     windows = union(timeline.starts[judged], timeline.ends[judged])
-    ops = _ops_of(trace, timeline.thread)
     use = HostUse(
         by_steps=bool(timeline.names),
         steps=steps,
         per_step=per_step,
-        loader=_loader(_loads_of(trace, timeline.thread)),
-        ops=_by_name(ops, intersect(timeline.compute, windows)),
+        loader=_loader(timeline.loads),
+        ops=_by_name(timeline.ops, intersect(timeline.compute, windows)),
         threads=_threads(trace, windows, timeline.thread),
     )
     step = known_step(trace, per_step.span_ns) if timeline.names else None
     return use if step is None else with_plain(use, step, trace.host_activity)
-
-
-def _ops_of(trace: Trace, thread: int) -> HostEvents:
-    return trace.cpu_ops.take(trace.cpu_ops.thread == thread)
-
-
-def _loads_of(trace: Trace, thread: int) -> HostEvents:
-    loads = loading(trace)
-    return loads.take(loads.thread == thread)
 
 
 def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:
