@@ -119,14 +119,9 @@ _CAUSES: Final[Mapping[Subject, Sequence[str]]] = {
 
 
 def by_cause(ns: Mapping[str, int]) -> dict[str, Any]:
-    """Return the fields of a period that divide time by cause, from the time of each cause (`idle:host-sync`).
-
-    Causes that can't be found, as most on the host, are left out.
-    """
+    """Return the fields of a period that divide time by cause, from the time of each cause (`idle:host-sync`)."""
     return {
-        f"{subject.replace('-', '_')}_by_cause": {
-            str(cause): ns[f"{subject}:{cause}"] for cause in causes if f"{subject}:{cause}" in ns
-        }
+        f"{subject.replace('-', '_')}_by_cause": {str(cause): ns[f"{subject}:{cause}"] for cause in causes}
         for subject, causes in _CAUSES.items()
     }
 

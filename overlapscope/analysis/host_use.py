@@ -24,6 +24,7 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, IdleCause
+from overlapscope.catalog.measures import PARTS
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
@@ -151,7 +152,7 @@ class HostTimeline(Ran, frozen=True, dict=True):
 
     def periods(self) -> tuple[Period, ...]:
         """Return the figures of each step."""
-        ns = lengths(self, self.starts, self.ends)
+        ns = dict.fromkeys(PARTS, np.zeros_like(self.starts)) | lengths(self, self.starts, self.ends)
         waited = union(self.loads.start_ns, self.loads.end_ns)
         loading_ns = covered(subtract(waited, self.comm), self.starts, self.ends)
         ns[f"exposed-comm:{CommCause.UNKNOWN}"] = ns["exposed_comm"]

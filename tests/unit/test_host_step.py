@@ -14,6 +14,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import HostUse, host_parts
 from overlapscope.base.saved import encode
 from overlapscope.base.words import bare_shares, duration
+from overlapscope.catalog.causes import COMM_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.render import markdown
@@ -109,6 +110,7 @@ def check_parts(trace: Trace) -> None:
     use = use_of(trace)
     for step in use.steps:
         assert sum(host_parts(step).values()) == step.span_ns
+        assert (*step.idle_by_cause,) == IDLE_CAUSES and (*step.exposed_comm_by_cause,) == COMM_CAUSES
     assert sum(host_parts(use.per_step).values()) == use.per_step.span_ns
     if use.plain is not None:
         parts = host_parts(use.plain)
