@@ -130,7 +130,7 @@ def _finding_at(section: DeviceReport, line: HostLine) -> str:
 
 def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
     """Return the rows as a table."""
-    unit = unit_for(round(host.step_ns))
+    unit = unit_for(host.step_ns)
     lines = table_of(
         rows,
         column.text("line", lambda row: row.words, id="place", width=180, flexible=True, heads=True),

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.host_lines import main_stacks
-from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.analysis.results import Device, HostUse, NetOverlap, Plain, PlainOrigin, TraceResult, host_parts
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
@@ -29,7 +27,7 @@ class SampledHost(Struct, frozen=True):
     """Sampled stacks of a trace's process."""
 
     activity: HostActivity
-    step_ns: float
+    step_ns: int
     """Length of a step without the profiler, of which all samples of the main thread are the whole."""
 
     @property
@@ -53,8 +51,8 @@ class Page(Struct, frozen=True):
     """Whether the figures describe the recording, even if those of the program without the profiler are known."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
-    sampled: Mapping[int, SampledHost] = field(default_factory=dict)
-    """Sampled stacks of the host by number of the trace in the report (`sampled_hosts`), where they were recorded."""
+    sampled: Mapping[int, HostActivity] = field(default_factory=dict)
+    """Activity of the host by number of the trace in the report, where stacks were sampled (`sampled_hosts`)."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -126,11 +124,11 @@ class DeviceReport(Struct, frozen=True):
         They are parts of the step that the report states, if it states one without the profiler.
         """
         first = self.device is None or self.device.device == self.trace.devices[0].device
-        sampled = self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
-        if sampled is None:
+        activity = self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
+        if activity is None or self.trace.sampled is None:
             return None
         step_ns = self.span_ns if self.device is None else self.plain.step_ns if self.plain else 0
-        return replace(sampled, step_ns=step_ns) if step_ns else sampled
+        return SampledHost(activity, step_ns or self.trace.sampled.step_ns)
 
     @property
     def host_parts(self) -> dict[str, int]:
@@ -215,11 +213,7 @@ class DeviceReport(Struct, frozen=True):
         return ", ".join(parts)
 
 
-def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, SampledHost]:
-    """Return the sampled stacks of a report's traces by their number in the report."""
-    traces = ((number, analysis.trace, analysis.trace.host_activity) for number, analysis in enumerate(analyses))
-    return {
-        number: SampledHost(activity, step_ns(trace))
-        for number, trace, activity in traces
-        if activity is not None and main_stacks(activity)
-    }
+def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, HostActivity]:
+    """Return the activity of the host in a report's traces by their number in the report, where stacks were sampled."""
+    each = enumerate(analysis.trace.host_activity for analysis in analyses)
+    return {number: activity for number, activity in each if activity is not None and main_stacks(activity)}
