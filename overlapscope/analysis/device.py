@@ -298,11 +298,16 @@ def _together(ns: _Lengths, windows: Intervals) -> Period:
 def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
     """Return the figures of each window."""
     names = [trace.annotations.name(row) for row in periods.row.tolist()]
-    windows = zip(names, periods.start_ns.tolist(), periods.end_ns.tolist(), strict=True)
+    return each_period(names, periods.start_ns, periods.end_ns, ns, periods.partial)
+
+
+def each_period(names: Sequence[str], starts: I64, ends: I64, ns: _Lengths, partial: Bool) -> tuple[Period, ...]:
+    """Return the figures of each window: see `period`."""
+    windows = zip(names, starts.tolist(), ends.tolist(), strict=True)
     each = zip(*(values.tolist() for values in ns.values()), strict=True)
     return tuple(
-        period(*window, dict(zip(ns, values, strict=True)), partial=partial)
-        for window, values, partial in zip(windows, each, periods.partial.tolist(), strict=True)
+        period(*window, dict(zip(ns, values, strict=True)), partial=cut_off)
+        for window, values, cut_off in zip(windows, each, partial.tolist(), strict=True)
     )
 
 

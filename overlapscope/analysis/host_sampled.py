@@ -19,8 +19,8 @@ from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
 from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.pieces import IdleTime, first_part
-from overlapscope.analysis.plain_step import PlainStep, measured
-from overlapscope.analysis.results import HostUse, LineTime, SampledStep, host_parts
+from overlapscope.analysis.plain_step import measured
+from overlapscope.analysis.results import HostUse, LineTime, PlainStep, SampledStep
 from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import F64
 from overlapscope.base.grouping import among, distinct
@@ -282,8 +282,7 @@ def sampled_step(trace: Trace, host: HostUse | None = None) -> SampledStep | Non
     if host is not None:
         frame = host.frame()
         waits = {cause: ns for cause, ns in frame.idle_by_cause.items() if ns and cause not in _NOT_SAMPLED}
-        whole_ns = sum(host_parts(frame).values())
-        return SampledStep(step_ns=whole_ns, lines=_lines(activity, whole_ns), by_cause=waits)
+        return SampledStep(step_ns=frame.span_ns, lines=_lines(activity, frame.span_ns), by_cause=waits)
     facts, step = activity.facts, step_ns(trace)
     by_cause = {str(amount.cause): round(amount.share * step) for amount in amounts(activity)}
     if facts.gc_pause_ns and facts.span_ns:

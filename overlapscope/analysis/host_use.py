@@ -7,24 +7,24 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
-from overlapscope.analysis.figures import Period, Window
+from overlapscope.analysis.device import each_period
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.host import loading, rows_by_thread
 from overlapscope.analysis.host_lines import phase_samples
 from overlapscope.analysis.host_sampled import WORK, amounts
-from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.analysis.plain_step import FEWEST, PlainStep, lengths_of, measured
-from overlapscope.analysis.results import HostUse, OpTime, Plain, ThreadUse, host_parts
+from overlapscope.analysis.plain_step import FEWEST, lengths_of, measured
+from overlapscope.analysis.results import HostUse, OpTime, Plain, PlainStep, ThreadUse, host_parts
 from overlapscope.analysis.timeline import Ran, lengths
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, IdleCause
+from overlapscope.catalog.measures import PARTS
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
@@ -59,25 +59,15 @@ def with_plain(use: HostUse, step: PlainStep, activity: HostActivity | None) -> 
         _with_sampled(host_parts(recorded), use.loader, activity, step.longer_ns / step.step_ns), step.step_ns
     )
     ops_ns, comm_ns = parts.pop("ops"), parts.pop("communication")
-    buckets = replace(
-        recorded.buckets, compute_ns=ops_ns, exposed_comm_ns=comm_ns, idle_ns=step.step_ns - ops_ns - comm_ns
-    )
-    plain = Plain(
-        step_ns=step.step_ns,
-        low_ns=step.low_ns,
-        high_ns=step.high_ns,
-        origin=step.origin,
-        clocked_steps=step.steps,
-        longer_steps=step.longer_steps,
-        longer_ns=step.longer_ns,
-        recorded_step_ns=recorded.span_ns,
-        recorded_busy_ns=recorded.span_ns - recorded.buckets.idle_ns,
-        buckets=buckets,
+    idle_ns = step.step_ns - ops_ns - comm_ns
+    figures = replace(
+        recorded,
+        buckets=replace(recorded.buckets, compute_ns=ops_ns, exposed_comm_ns=comm_ns, idle_ns=idle_ns),
         exposed_copy_by_cause={},
         exposed_comm_by_cause={CommCause.UNKNOWN: comm_ns},
         idle_by_cause=parts,
     )
-    return replace(use, plain=plain)
+    return replace(use, plain=Plain.of(step, recorded, figures))
 
 
 def _apportioned(parts: Mapping[str, float], whole_ns: int) -> dict[str, int]:
@@ -140,8 +130,11 @@ ALONE = "_SingleProcessDataLoaderIter"
 """Part of the name of a loader that makes batches on the thread that asks for them."""
 
 
-class HostTimeline(Struct, frozen=True, eq=False):
-    """Steps on the host, and when ops and collectives ran in them."""
+class HostTimeline(Ran, frozen=True, dict=True):
+    """Steps on the host, and when ops and collectives ran in them.
+
+    Ops of the thread of the steps outside loading are compute, except those that only start a collective.
+    """
 
     thread: int
     """Thread that marks the steps."""
@@ -152,34 +145,19 @@ class HostTimeline(Struct, frozen=True, eq=False):
     """Ends of the steps; without steps, of the whole recording."""
     collectives: HostEvents
     """Collectives from the first step to the last."""
-    ran: Ran
-    """Ops of that thread outside loading as compute, except those that only start a collective."""
-    loading: Intervals
-    """Times inside the DataLoader's next."""
+    ops: HostEvents
+    """Ops of that thread."""
+    loads: HostEvents
+    """The DataLoader's next on that thread."""
 
     def periods(self) -> tuple[Period, ...]:
         """Return the figures of each step."""
-        ns = lengths(self.ran, self.starts, self.ends)
-        loading_ns = covered(subtract(self.loading, self.ran.comm), self.starts, self.ends).tolist()
-        return tuple(
-            _period(self.names[row] if self.names else "window", start, end, loading_ns[row], each)
-            for row, (start, end) in enumerate(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
-            for each in [{name: int(length[row]) for name, length in ns.items()}]
-        )
-
-
-def _period(name: str, start: int, end: int, loading_ns: int, ns: Mapping[str, int]) -> Period:
-    return Period(
-        name=name,
-        window=Window(start_ns=start, end_ns=end),
-        span_ns=end - start,
-        **figures_of(ns),
-        exposed_copy_by_cause={},
-        exposed_comm_by_cause={CommCause.UNKNOWN: ns["exposed_comm"]},
-        exposed_other_by_cause={},
-        idle_by_cause={IdleCause.DATA_LOADING: loading_ns, IdleCause.PYTHON: ns["idle"] - loading_ns},
-        partial=False,
-    )
+        ns = dict.fromkeys(PARTS, np.zeros_like(self.starts)) | lengths(self, self.starts, self.ends)
+        waited = union(self.loads.start_ns, self.loads.end_ns)
+        loading_ns = covered(subtract(waited, self.comm), self.starts, self.ends)
+        ns[f"exposed-comm:{CommCause.UNKNOWN}"] = ns["exposed_comm"]
+        ns |= {f"idle:{IdleCause.DATA_LOADING}": loading_ns, f"idle:{IdleCause.PYTHON}": ns["idle"] - loading_ns}
+        return each_period(self.names or ("window",), self.starts, self.ends, ns, np.zeros(len(self.starts), np.bool_))
 
 
 @kept()
@@ -200,7 +178,7 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
         starts, ends = trace.cpu_ops.start_ns.min(keepdims=True), trace.cpu_ops.end_ns.max(keepdims=True)
     else:
         return None
-    ops, loads = _ops_of(trace, thread), _loads_of(trace, thread)
+    ops, loads = (table.take(table.thread == thread) for table in (trace.cpu_ops, loading(trace)))
     waited = union(loads.start_ns, loads.end_ns)
     works = ops.take(~ops.named(lambda name: starts_collective(name) or name == "record_param_comms"))
     compute = subtract(union(works.start_ns, works.end_ns), waited)
@@ -212,9 +190,9 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
     collectives = trace.annotations.take(trace.annotations.named(is_collective_range))
     collectives = collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
     comm = union(collectives.start_ns, collectives.end_ns)
-    ran = Ran(compute, comm, EMPTY, EMPTY, EMPTY, EMPTY, begin, end)
     names = tuple(notes.name(row) for row in range(len(notes)))
-    return HostTimeline(thread, names, starts, ends, collectives, ran, waited)
+    nothing = (EMPTY, EMPTY, EMPTY, EMPTY)
+    return HostTimeline(compute, comm, *nothing, begin, end, thread, names, starts, ends, collectives, ops, loads)
 
 
 def describe_host(trace: Trace) -> HostUse | None:
@@ -235,26 +213,16 @@ def describe_host(trace: Trace) -> HostUse | None:
     per_step = average(steps, judged)
     assert per_step is not None
     windows = union(timeline.starts[judged], timeline.ends[judged])
-    ops = _ops_of(trace, timeline.thread)
     use = HostUse(
         by_steps=bool(timeline.names),
         steps=steps,
         per_step=per_step,
-        loader=_loader(_loads_of(trace, timeline.thread)),
-        ops=_by_name(ops, intersect(timeline.ran.compute, windows)),
+        loader=_loader(timeline.loads),
+        ops=_by_name(timeline.ops, intersect(timeline.compute, windows)),
         threads=_threads(trace, windows, timeline.thread),
     )
     step = known_step(trace, per_step.span_ns) if timeline.names else None
     return use if step is None else with_plain(use, step, trace.host_activity)
-
-
-def _ops_of(trace: Trace, thread: int) -> HostEvents:
-    return trace.cpu_ops.take(trace.cpu_ops.thread == thread)
-
-
-def _loads_of(trace: Trace, thread: int) -> HostEvents:
-    loads = loading(trace)
-    return loads.take(loads.thread == thread)
 
 
 def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device, PlainOrigin, StepRange, missing_ns
+from overlapscope.analysis.results import Device, PlainStep, StepRange, missing_ns
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Intervals
-from overlapscope.base.words import between, duration, plural
 from overlapscope.errors import UsageError
 from overlapscope.trace.host_activity import HostActivity, SystemFacts
 from overlapscope.trace.model import I64, PlainSteps, TimedSteps, Trace
@@ -31,42 +27,6 @@ _NORMAL = 1.96
 _CONFIDENCE = 0.95
 _LONGEST_NS = 1 << 53
 """104 days, which a float still represents exactly."""
-
-
-class PlainStep(Struct, frozen=True):
-    """Length of a step, with `low_ns <= step_ns <= high_ns`."""
-
-    step_ns: int
-    low_ns: int
-    high_ns: int
-    origin: PlainOrigin
-    steps: int = 0
-    """Number of steps that it is the mean of, if all of the program were clocked; otherwise 0."""
-    longer_steps: int = 0
-    """Number of those that took over 1.5 times as long as the longest recorded step."""
-    longer_ns: int = 0
-    """Part of the length that is due to these: the mean of the others is shorter by it."""
-
-    @property
-    def usual(self) -> PlainStep:
-        """The mean of the steps that are like recorded ones, whose parts the recording shows."""
-        step_ns, low_ns, high_ns = (max(1, ns - self.longer_ns) for ns in (self.step_ns, self.low_ns, self.high_ns))
-        return replace(self, step_ns=step_ns, low_ns=low_ns, high_ns=high_ns, longer_steps=0, longer_ns=0)
-
-    @property
-    def words(self) -> str:
-        """The length, its origin and the interval, such as `31.9 ms (measured, 31.4 to 33.1 ms)`."""
-        return takes(self.step_ns, self.low_ns, self.high_ns, self.origin, self.steps)
-
-
-_HOW: Final[Mapping[PlainOrigin, str]] = {"measured": "measured", "told": "as given"}
-
-
-def takes(step_ns: int, low_ns: int, high_ns: int, origin: PlainOrigin, steps: int = 0) -> str:
-    """Return a plain step's length in words, with the number of steps that it is the mean of if all were clocked."""
-    interval = "" if low_ns == high_ns else f", {between(low_ns, high_ns)}"
-    of_steps = f", the mean of {plural(steps, 'step')}" if steps else ""
-    return f"{duration(step_ns)} ({_HOW[origin]}{of_steps}{interval})"
 
 
 def from_user(step_ns: int) -> PlainStep:

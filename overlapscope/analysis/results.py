@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from overlapscope.analysis.figures import Period, PerStep, ServedSteps, TimeFigures, Window
 from overlapscope.analysis.measured import Buckets
+from overlapscope.base.words import between, duration, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import WORK_UNKNOWN, Subject
 from overlapscope.trace.lost import Part, in_order
@@ -373,8 +374,8 @@ class StepRange(msgspec.Struct, frozen=True, kw_only=True):
     """The step as recorded."""
 
 
-class Plain(msgspec.Struct, frozen=True, kw_only=True):
-    """One device without the profiler: the time of a step (`docs/how-it-works/numbers.md`)."""
+class PlainStep(msgspec.Struct, frozen=True):
+    """Length of a step without the profiler."""
 
     step_ns: int
     low_ns: int
@@ -386,7 +387,27 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     longer_steps: int = 0
     """Number of those that took over 1.5 times as long as the longest recorded step."""
     longer_ns: int = 0
-    """Part of `step_ns` that is due to these, which is in the idle time as `unrecorded`."""
+    """Part of `step_ns` that is due to these, which is in the idle time as `unrecorded`: the mean of the others is
+    shorter by it."""
+
+    @property
+    def usual(self) -> PlainStep:
+        """The mean of the steps that are like recorded ones, whose parts the recording shows."""
+        step_ns, low_ns, high_ns = (max(1, ns - self.longer_ns) for ns in (self.step_ns, self.low_ns, self.high_ns))
+        return PlainStep(step_ns, low_ns, high_ns, self.origin, self.clocked_steps)
+
+    @property
+    def words(self) -> str:
+        """The length, its origin and the interval, such as `31.9 ms (measured, 31.4 to 33.1 ms)`."""
+        interval = "" if self.low_ns == self.high_ns else f", {between(self.low_ns, self.high_ns)}"
+        of_steps = f", the mean of {plural(self.clocked_steps, 'step')}" if self.clocked_steps else ""
+        how = "as given" if self.origin == "told" else self.origin
+        return f"{duration(self.step_ns)} ({how}{of_steps}{interval})"
+
+
+class Plain(PlainStep, frozen=True, kw_only=True):
+    """One device without the profiler: the time of a step (`docs/how-it-works/numbers.md`)."""
+
     recorded_step_ns: int
     """Average step in the recording; the time after the lead-in if no step is judged."""
     recorded_busy_ns: int
@@ -402,6 +423,27 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
     """Idle time by cause, which adds up to the bucket. `unknown` has the time that no replay explains."""
     program: Device | None = None
     """Figures of the recording replayed with plain steps; None if nothing could be replayed."""
+
+    @property
+    def span_ns(self) -> int:
+        """Length of the step, by the name that other figures have for it."""
+        return self.step_ns
+
+    @classmethod
+    def of(
+        cls, step: PlainStep, recorded: TimeFigures, figures: TimeFigures | None, program: Device | None = None
+    ) -> Plain:
+        """Return a step of that length with its `figures`, given those of the recorded step."""
+        return cls(
+            **msgspec.structs.asdict(step),
+            recorded_step_ns=recorded.span_ns,
+            recorded_busy_ns=recorded.span_ns - recorded.buckets.idle_ns,
+            buckets=None if figures is None else figures.buckets,
+            exposed_copy_by_cause={} if figures is None else figures.exposed_copy_by_cause,
+            exposed_comm_by_cause={} if figures is None else figures.exposed_comm_by_cause,
+            idle_by_cause={} if figures is None else figures.idle_by_cause,
+            program=program,
+        )
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -80,16 +80,16 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 def device_spread(device: Device) -> Spread | None:
     """Return the spread of the judged steps on a device; None if there are fewer than two."""
-    steps = [device.steps[number] for number in judged_steps(device)]
-    return _spread([step.span_ns for step in steps], [_parts(step) for step in steps])
+    return _spread([device.steps[number] for number in judged_steps(device)], _parts)
 
 
 def host_spread(host: HostUse) -> Spread | None:
     """Return the spread of the judged steps on the host, as recorded; None if there are fewer than two."""
-    return _spread([step.span_ns for step in host.judged], [host_parts(step) for step in host.judged])
+    return _spread(host.judged, host_parts)
 
 
-def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread | None:
+def _spread(steps: Sequence[Period], parts_of: Callable[[Period], Mapping[str, int]]) -> Spread | None:
+    spans, parts = [step.span_ns for step in steps], [*map(parts_of, steps)]
     if len(spans) < 2:
         return None
     usual_ns = median_ns(spans)

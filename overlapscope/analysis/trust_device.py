@@ -117,8 +117,9 @@ def _few_of_all(trace: Trace, spans: I64) -> Iterator[str]:
     plain = measured(trace.plain_steps, round(float(spans.mean())) if len(spans) else 0)
     if plain is not None and plain.longer_ns > FEW * plain.step_ns:
         yield (
-            f"{plain.longer_steps:,} of {plural(plain.steps, 'step')} took much longer than any recorded one: a step "
-            f"takes {_ms(plain.step_ns)} with them, {_ms(plain.usual.step_ns)} without. Record more steps (--active)."
+            f"{plain.longer_steps:,} of {plural(plain.clocked_steps, 'step')} took much longer than any recorded one: "
+            f"a step takes {_ms(plain.step_ns)} with them, {_ms(plain.usual.step_ns)} without. Record more steps "
+            "(--active)."
         )
 
 

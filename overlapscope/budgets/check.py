@@ -12,7 +12,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.plain_step import takes
 from overlapscope.base.words import clean, did_you_mean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.gate import (
@@ -296,8 +295,7 @@ def _program_words(report: Report) -> str | None:
     if plain is None or not is_plain(fingerprint(report)):
         return None
     return (
-        "Figures are of the program without the profiler, where a step takes "
-        f"{takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)}; in the recording it takes "
+        f"Figures are of the program without the profiler, where a step takes {plain.words}; in the recording it takes "
         f"{duration(plain.recorded_step_ns)}."
     )
 

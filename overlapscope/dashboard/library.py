@@ -360,10 +360,8 @@ class Library:
 
 
 def _summary(section: DeviceReport) -> TraceSummary:
-    length_ns = section.host_step_ns if section.host_steps else None
-    if section.usable and section.device is not None and section.steps:
-        length_ns = section.device.span_ns
-    return TraceSummary(judge(section), "" if length_ns is None else duration(length_ns))
+    is_known = bool(section.steps) and (section.usable or section.device is None)
+    return TraceSummary(judge(section), duration(section.span_ns) if is_known else "")
 
 
 def _weight(result: _TaskResult) -> int:

@@ -10,7 +10,7 @@ from overlapscope.analysis.average import begins_with_warm_up
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.periods import phases_of, request_waits
-from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.analysis.results import PlainStep
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.plain_step import PlainStep, from_user, measured
+from overlapscope.analysis.plain_step import from_user, measured
+from overlapscope.analysis.results import PlainStep
 from overlapscope.base.grouping import rows_by
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.host_clock import LEFT, MOST_TIMES, event_cost

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.figures import Period, PerStep, TimeFigures
-from overlapscope.analysis.plain_step import PlainStep
-from overlapscope.analysis.results import Device, Plain
+from overlapscope.analysis.results import Device, Plain, PlainStep
 from overlapscope.base.grouping import distinct, distinct_rows
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.errors import UsageError
@@ -46,7 +46,7 @@ def has_few_lanes(trace: Trace) -> bool:
 P = TypeVar("P", bound=TimeFigures)
 
 
-class PlainProgram(msgspec.Struct, frozen=True, eq=False):
+class PlainProgram(Struct, frozen=True, eq=False):
     """The plain program of one trace."""
 
     step: PlainStep | None
@@ -58,41 +58,28 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
     analysis: TraceAnalysis | None
     """Analysis of the replay's timeline; None if the recording cannot be replayed."""
 
-    def device(self, ordinal: int) -> Device | None:
-        """Return a device's figures in the replay, with missing step time added (`Base.real_ns`)."""
-        result = self._replayed(ordinal)
-        if result is None or self.base is None:
+    def step_on(self, recorded: Device) -> Plain | None:
+        """Return a device's step without recording, with its figures in the replay; None if the step is unknown.
+
+        Each device's average step differs slightly from `step`, and by rounding. Missing step time is added
+        (`Base.real_ns`).
+        """
+        from overlapscope.prediction.base import on_device
+
+        step, program = self.step, None
+        if self.base is not None and self.analysis is not None:
+            plain = on_device(self.base, recorded.device).plain
+            assert plain is not None
+            replayed = next(each.result for each in self.analysis.devices if each.result.device == recorded.device)
+            program = _as_long_as(replayed, plain.step_ns)
+            if program is not None:
+                rounded_ns = _judged_part(program).span_ns - plain.step_ns
+                low_ns, step_ns, high_ns = (ns + rounded_ns for ns in (plain.low_ns, plain.step_ns, plain.high_ns))
+                step = replace(plain, low_ns=low_ns, step_ns=step_ns, high_ns=high_ns)
+        if step is None:
             return None
-        plain = _plain_step(self.base, ordinal)
-        lacking_ns = plain.step_ns - _judged_part(result).span_ns
-        if abs(lacking_ns) <= _ROUNDED_NS:
-            return result
-        # Time that is not idle can't be taken away.
-        return _longer(result, lacking_ns) if lacking_ns > 0 else None
-
-    def step_of(self, ordinal: int) -> PlainStep | None:
-        """Return the average step of a device, which differs slightly between devices and by rounding."""
-        device = self.device(ordinal)
-        if device is None or self.base is None:
-            return self.step
-        plain, step_ns = _plain_step(self.base, ordinal), _judged_part(device).span_ns
-        rounded_ns = step_ns - plain.step_ns
-        return msgspec.structs.replace(
-            plain, step_ns=step_ns, low_ns=plain.low_ns + rounded_ns, high_ns=plain.high_ns + rounded_ns
-        )
-
-    def _replayed(self, ordinal: int) -> Device | None:
-        devices = () if self.analysis is None else self.analysis.devices
-        return next((device.result for device in devices if device.result.device == ordinal), None)
-
-
-def _plain_step(base: Base, ordinal: int) -> PlainStep:
-    """Return the plain step of a device."""
-    from overlapscope.prediction.base import on_device
-
-    plain = on_device(base, ordinal).plain
-    assert plain is not None
-    return plain
+        figures = _adjusted(recorded, step.step_ns) if program is None else _judged_part(program)
+        return Plain.of(step, _judged_part(recorded), figures, program)
 
 
 _ROUNDED_NS = 2
@@ -104,10 +91,16 @@ def _judged_part(device: Device) -> PerStep | Period | Device:
     return device.per_step or device.judged or device
 
 
-def _longer(device: Device, by_ns: int) -> Device:
-    """Return the device with each step lengthened by time that was not recorded; the windows keep their places."""
+def _as_long_as(device: Device, step_ns: int) -> Device | None:
+    """Return the device with each step lengthened by time that was not recorded; the windows keep their places.
+
+    None if the steps are too long: time that is not idle can't be taken away.
+    """
+    by_ns = step_ns - _judged_part(device).span_ns
+    if by_ns <= _ROUNDED_NS:
+        return device if by_ns >= -_ROUNDED_NS else None
     whole_ns = by_ns * max(1, len(device.steps))
-    return msgspec.structs.replace(
+    return replace(
         _idle_for(device, whole_ns),
         judged=None if device.judged is None else _idle_for(device.judged, whole_ns),
         per_step=None if device.per_step is None else _idle_for(device.per_step, by_ns),
@@ -116,10 +109,10 @@ def _longer(device: Device, by_ns: int) -> Device:
 
 
 def _idle_for(part: P, more_ns: int) -> P:
-    return msgspec.structs.replace(
+    return replace(
         part,
         span_ns=part.span_ns + more_ns,
-        buckets=msgspec.structs.replace(part.buckets, idle_ns=part.buckets.idle_ns + more_ns),
+        buckets=replace(part.buckets, idle_ns=part.buckets.idle_ns + more_ns),
         idle_by_cause=part.idle_by_cause | {IdleCause.UNRECORDED: more_ns},
     )
 
@@ -158,14 +151,12 @@ def _replay_plain(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainPro
     from overlapscope.prediction.predicted_trace import plain_trace
 
     recorded = prepare(analysis.trace, None)
-    base = plain_program(recorded, user_step_ns)
-    if base is None:
-        return PlainProgram(known_step(recorded, user_step_ns), recorded, None, None)
+    step, base = known_step(recorded, user_step_ns), plain_program(recorded, user_step_ns)
     # The recording has decided which steps are judged.
-    replayed = analyze_trace(plain_trace(base), settled=True)
-    if not _same_steps(analysis, replayed):
-        return PlainProgram(known_step(recorded, user_step_ns), recorded, None, None)
-    return PlainProgram(base.plain, recorded, base, replayed)
+    replayed = None if base is None else analyze_trace(plain_trace(base), settled=True)
+    if replayed is None or not _same_steps(analysis, replayed):
+        return PlainProgram(step, recorded, None, None)
+    return PlainProgram(step, recorded, base, replayed)
 
 
 def _same_steps(recorded: TraceAnalysis, replayed: TraceAnalysis) -> bool:
@@ -179,30 +170,6 @@ def _same_steps(recorded: TraceAnalysis, replayed: TraceAnalysis) -> bool:
     return judged(recorded) == judged(replayed)
 
 
-def summary(recorded: Device, program: PlainProgram) -> Plain | None:
-    """Return the report's figures of a device without recording; None if the plain step is unknown."""
-    device, step = program.device(recorded.device), program.step_of(recorded.device)
-    if step is None:
-        return None
-    figures = _adjusted(recorded, step.step_ns) if device is None else _judged_part(device)
-    return Plain(
-        step_ns=step.step_ns,
-        low_ns=step.low_ns,
-        high_ns=step.high_ns,
-        origin=step.origin,
-        clocked_steps=step.steps,
-        longer_steps=step.longer_steps,
-        longer_ns=step.longer_ns,
-        recorded_step_ns=_judged_part(recorded).span_ns,
-        recorded_busy_ns=_judged_part(recorded).span_ns - _judged_part(recorded).buckets.idle_ns,
-        buckets=None if figures is None else figures.buckets,
-        exposed_copy_by_cause={} if figures is None else figures.exposed_copy_by_cause,
-        exposed_comm_by_cause={} if figures is None else figures.exposed_comm_by_cause,
-        idle_by_cause={} if figures is None else figures.idle_by_cause,
-        program=device,
-    )
-
-
 def _adjusted(device: Device, step_ns: int) -> PerStep | Period | None:
     """Return the recorded step with idle time adjusted to the plain step; the adjusted idle time has no known cause.
 
@@ -212,5 +179,5 @@ def _adjusted(device: Device, step_ns: int) -> PerStep | Period | None:
     if recorded is None or recorded.span_ns - recorded.buckets.idle_ns > step_ns:
         return None
     if recorded.span_ns > step_ns:
-        recorded = msgspec.structs.replace(_idle_for(recorded, -recorded.buckets.idle_ns), idle_by_cause={})
+        recorded = replace(_idle_for(recorded, -recorded.buckets.idle_ns), idle_by_cause={})
     return _idle_for(recorded, step_ns - recorded.span_ns)

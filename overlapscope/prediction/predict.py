@@ -50,7 +50,6 @@ from overlapscope.prediction.result import (
     Estimate,
     Fidelity,
     Figure,
-    KnownStep,
     Percentage,
     Rung,
     WhatIf,
@@ -213,14 +212,7 @@ def _unpredicted(base: Base) -> WhatIf:
         device_name=base.trace.device_names.get(base.device),
         steps=0 if base.recorded.is_window else len(base.recorded.lengths_ns),
         baseline_step_ns=base.recorded.mean_ns if base.plain is None else base.plain.step_ns,
-        plain=None
-        if base.plain is None
-        else KnownStep(
-            step_ns=base.plain.step_ns,
-            low_ns=base.plain.low_ns,
-            high_ns=base.plain.high_ns,
-            origin=base.plain.origin,
-        ),
+        plain=base.plain,
         recorded_step_ns=base.recorded.mean_ns,
         replayed_step_ns=base.replayed_step_ns,
         predicted_step_ns=None,

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import PlainOrigin
+from overlapscope.analysis.results import PlainStep
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Instant, Quantity, Tool
 
@@ -32,15 +32,6 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     def below(self, length: int) -> Estimate:
         """Return by how much it is shorter than a length."""
         return Estimate(value=length - self.value, low=length - self.high, high=length - self.low)
-
-
-class KnownStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Step time without recording."""
-
-    step_ns: int
-    low_ns: int
-    high_ns: int
-    origin: PlainOrigin
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +135,7 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps that the figures are the median of; 0 if the trace has none and the step is the window."""
     baseline_step_ns: int
     """Current step: of the plain program if it is timed or passed by the user, else as recorded."""
-    plain: KnownStep | None
+    plain: PlainStep | None
     """The plain step, if it is timed or passed by the user."""
     recorded_step_ns: int
     """As recorded."""

@@ -78,9 +78,8 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     _check_marked(trace)
     if timeline is None or not timeline.names or not len(timeline.collectives):
         return None
-    ran, collectives = timeline.ran, timeline.collectives
-    begin, end = ran.start_ns, ran.end_ns
-    window = together(lengths(ran, np.array([begin]), np.array([end])))
+    collectives, begin, end = timeline.collectives, timeline.start_ns, timeline.end_ns
+    window = together(lengths(timeline, np.array([begin]), np.array([end])))
     # No GPU idled, so there are no causes.
     no_causes = {key: dict[str, int]() for key in ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")}
     periods = timeline.periods()
@@ -90,7 +89,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     average_step = average([periods[number] for number in judged], range(len(judged)))
     average_step = None if average_step is None else replace(average_step, **no_causes)
     comm = _comm(trace, collectives)
-    messages, exposed = messages_on_host(trace, comm, collectives), subtract(ran.comm, ran.compute)
+    messages, exposed = messages_on_host(trace, comm, collectives), subtract(timeline.comm, timeline.compute)
     return ReducedRank(
         source=trace.source,
         rank=trace.rank,
@@ -112,9 +111,9 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         findings=(),
         comm=comm,
         exposed_comm=exposed,
-        comm_causes=host_causes(trace, exposed, ran.compute),
+        comm_causes=host_causes(trace, exposed, timeline.compute),
         messages=messages,
-        compute=ran.compute if len(messages) else EMPTY,
+        compute=timeline.compute if len(messages) else EMPTY,
         on_host=True,
         lossy=lost_events(trace),
     )

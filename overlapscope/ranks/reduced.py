@@ -22,8 +22,8 @@ from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.measured import Buckets, Engines, Overlap
 from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
-from overlapscope.analysis.plain_step import PlainStep, measured
-from overlapscope.analysis.results import Device, Trust
+from overlapscope.analysis.plain_step import measured
+from overlapscope.analysis.results import Device, PlainStep, Trust
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.analysis.trust import judge_file, verdict
 from overlapscope.base.columns import Columns, mask_of, pick

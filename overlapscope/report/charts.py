@@ -211,7 +211,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
     parts = flame(host.activity, wrappers=wrappers)
     colors = palette(dark)
     running = sum(part.running for part in parts if part.caller < 0)
-    unit = unit_for(round(host.step_ns))
+    unit = unit_for(host.step_ns)
     step = FlamePart(-1, "", 0, "step", False, host.samples, running)
     every = (step, *parts)
     fills = [colors["panel"], *(colors["accent" if part.is_own else "cpu-op"] for part in parts)]

@@ -34,7 +34,7 @@ from overlapscope.documents.model import (
 )
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
-from overlapscope.report import lists, tables
+from overlapscope.report import host_view, lists, tables
 from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING, graphs_sentence
 from overlapscope.report.verdict import cost, judge
@@ -79,10 +79,9 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     yield Text(clean_lines(text), badge=verdict.level)
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
-        ops, steps = _host_tables(part, verbose=page.verbose)
-        yield from ops
+        yield from _filled(host_view.host_tables(part, most=None if page.verbose else _MOST_ROWS))
         yield from host_blocks(part)
-        yield from detail("steps", steps)
+        yield from detail("steps", _filled([host_view.host_steps(part)]))
     else:
         yield from _filled([tables.phases(part, part.device)])
         if part.strip is not None:
@@ -102,8 +101,6 @@ def host_blocks(part: DeviceReport) -> Iterator[Block]:
     host = part.host
     if host is None and part.trace.host is None:
         return
-    from overlapscope.report import host_view
-
     if host is None:
         if missing := host_view.why_no_lines(part):
             yield Text(missing, tone="muted")
@@ -114,23 +111,10 @@ def host_blocks(part: DeviceReport) -> Iterator[Block]:
     yield host_view.table(host_view.rows(part, host), host)
 
 
-def _host_tables(part: DeviceReport, *, verbose: bool) -> tuple[Iterator[Table], Iterator[Table]]:
-    """Return the tables of a program that uses no GPU: of its parts, ops and threads, and of its steps."""
-    if part.trace.host is None:
-        return iter(()), iter(())
-    from overlapscope.report import host_view
-
-    ops = host_view.host_tables(part, most=None if verbose else _MOST_ROWS)
-    return _filled(ops), _filled([host_view.host_steps(part)])
-
-
 def _summary(page: Page) -> Table:
     """Return a row for each trace and device."""
-    if any(trace.host is None for trace in page.report.traces):
-        return tables.summary(page)
-    from overlapscope.report import host_view
-
-    return host_view.summary(page)
+    on_gpus = any(trace.host is None for trace in page.report.traces)
+    return tables.summary(page) if on_gpus else host_view.summary(page)
 
 
 def _flame_graph(host: SampledHost, dark: bool) -> model.Figure:
@@ -291,7 +275,8 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
-    yield from chain(*_host_tables(part, verbose=part.page.verbose))
+    most = None if part.page.verbose else _MOST_ROWS
+    yield from _filled([*host_view.host_tables(part, most=most), host_view.host_steps(part)])
 
 
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
@@ -350,9 +335,8 @@ def proof(section: DeviceReport | None, finding: Finding) -> str:
         words += [f"--{name}", *([argument] if argument else [])]
     if len(section.trace.devices) > 1:
         words += ["--device", str(finding.device)]
-    plain = section.device.plain
-    if plain is not None and plain.origin == "told":
-        words += ["--plain-step", f"{Decimal(plain.step_ns).scaleb(-6).normalize():f}ms"]
+    if section.plain is not None and section.plain.origin == "told":
+        words += ["--plain-step", f"{Decimal(section.plain.step_ns).scaleb(-6).normalize():f}ms"]
     command = shlex.join(words)
     # Without a command, a name from a trace can't smuggle code into a page or a shell.
     return "" if set(command) & {*"`<>|"} or not command.isprintable() else command

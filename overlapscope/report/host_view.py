@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import Period
 from overlapscope.analysis.host_lines import HostLine, host_lines, phase_samples
 from overlapscope.analysis.results import Device, HostUse, LineTime, ThreadUse
 from overlapscope.analysis.results import host_parts as parts_of
 from overlapscope.base.marks import MAIN_THREAD
-from overlapscope.base.words import Unit, clean, duration, listed, plural, share, shares_of, unit_for
+from overlapscope.base.words import clean, duration, listed, plural, share, shares_of, unit_for
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.catalog.names import op_words, recorder_by_id
 from overlapscope.documents import columns as column
@@ -23,8 +22,6 @@ from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.tables import largest, parts_table, source_names, trace_column
-
-T = TypeVar("T")
 
 TITLE = "Host: where a step goes"
 _LEAST_SHARE = 0.005
@@ -133,7 +130,7 @@ def _finding_at(section: DeviceReport, line: HostLine) -> str:
 
 def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
     """Return the rows as a table."""
-    unit = unit_for(round(host.step_ns))
+    unit = unit_for(host.step_ns)
     lines = table_of(
         rows,
         column.text("line", lambda row: row.words, id="place", width=180, flexible=True, heads=True),
@@ -192,10 +189,10 @@ def host_sentence(section: DeviceReport, use: HostUse) -> str:
     """
     parts = section.host_parts
     what = "A step takes" if use.by_steps else "The recording, in which no step is marked, takes"
-    shares = shares_of(parts, section.host_step_ns)
+    shares = shares_of(parts, section.span_ns)
     longest = sorted((name for name, share in shares.items() if share != "< 0.1"), key=lambda name: -parts[name])
     words = [f"{shares[name]}% {host_words(section, name)}" for name in longest]
-    return f"{what} {duration(section.host_step_ns)}{f': {listed(words)}' if words else ''}."
+    return f"{what} {duration(section.span_ns)}{f': {listed(words)}' if words else ''}."
 
 
 def lost_parts(section: DeviceReport) -> dict[str, int]:
@@ -208,7 +205,7 @@ def remedy(section: DeviceReport, use: HostUse, least_ns: float) -> str:
     """Return what to do about the largest loss, if it is that large, then about the costliest code."""
     lost = lost_parts(section)
     loss = max(lost, key=lambda name: lost[name], default="")
-    loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.host_step_ns
+    loads = lost.get(IdleCause.DATA_LOADING, 0) >= WORTH_SAYING * section.span_ns
     of_loss = _of_loss(loss, use) if loss and lost[loss] >= least_ns else ""
     unrecorded_ns = section.host_parts.get(IdleCause.UNRECORDED, 0)
     if unrecorded_ns >= max(least_ns, *lost.values(), 0):
@@ -222,14 +219,14 @@ def _of_loss(name: str, use: HostUse) -> str:
         return "`overlapscope ranks` compares all ranks, and tells waiting for another rank from transfer."
     if name == IdleCause.DATA_LOADING:
         return _LOADER[use.loader]
-    return next((IDLE[cause].words.remedy for cause in IDLE if cause == name), "")
+    return IDLE[name].words.remedy if name in IDLE else ""
 
 
 def _start(section: DeviceReport, use: HostUse) -> str:
     """Return the code to begin with: the costliest place, or without samples the costliest op."""
     parts, place = section.host_parts, _place(section)
     ops_ns, rest_ns = parts.get("ops", 0), parts.get(IdleCause.PYTHON, 0)
-    if place is not None and place[2] < _LOOP * section.host_step_ns:
+    if place is not None and place[2] < _LOOP * section.span_ns:
         return f"Start with {place[0]} ({place[1]}): a step can become at most {duration(place[2])} shorter."
     if max(lost_parts(section).values(), default=0) >= max(ops_ns, rest_ns):
         return ""
@@ -251,7 +248,7 @@ def _place(section: DeviceReport) -> tuple[str, str, int] | None:
         return None
     lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
     first, whole_ns = max(lines, key=lambda line: line.time_ns), sum(line.time_ns for line in lines)
-    if len(lines) > 1 and whole_ns < _LOOP * section.host_step_ns:
+    if len(lines) > 1 and whole_ns < _LOOP * section.span_ns:
         return clean(first.function, 80), f"mostly {clean(first.line, 80)}", whole_ns
     return clean(first.calls or first.function, 80), clean(first.line, 80), first.time_ns
 
@@ -259,34 +256,30 @@ def _place(section: DeviceReport) -> tuple[str, str, int] | None:
 # -- Tables of a program without GPU activity ------------------------------------------------------
 
 
+_Row = tuple[str, int | None, Mapping[str, int]]
+"""A name, a number of steps, and the parts of such a step."""
+
+
 def summary(page: Page) -> Table:
-    """Return one row for each trace of a program that used no GPU: a step of each, in one unit."""
-    sections, names = list(page.sections()), source_names(page)
-    unit = unit_for(max(section.host_step_ns for section in sections))
-    each = [section.host_parts for section in sections]
-    columns: Iterator[ColumnOf[DeviceReport]] = _host_columns(unit, each, lambda section: section.host_parts)
-    return table_of(
-        sections,
-        trace_column(lambda section: names[section.number]),
-        column.count("steps", lambda section: section.host_steps),
-        *columns,
-        title="Traces",
-    )
+    """Return one row for each trace of a program that used no GPU: a step of each."""
+    names = source_names(page)
+    rows = [(names[each.number], each.steps or None, each.host_parts) for each in page.sections()]
+    steps: ColumnOf[_Row] = column.count("steps", lambda row: row[1])
+    return _each_parts("Traces", rows, trace_column(lambda row: row[0]), steps)
 
 
-def _host_columns(
-    unit: Unit, each: Sequence[Mapping[str, int]], of: Callable[[T], Mapping[str, int]]
-) -> Iterator[ColumnOf[T]]:
-    """Yield the columns of steps on the host and of their parts, which add up to them; `each` has those of all rows."""
-    always = {"loading": IdleCause.DATA_LOADING, "ops": "ops", "elsewhere": IdleCause.PYTHON}
-    others = sorted({name for parts in each for name, ns in parts.items() if ns} - {*always.values()})
+def _each_parts(title: str, rows: Sequence[_Row], *head: ColumnOf[_Row] | None) -> Table:
+    """Return a table of steps on the host and of their parts, which add up to them, all in one unit."""
+    unit = unit_for(max(sum(parts.values()) for _, _, parts in rows))
+    named = {"loading": IdleCause.DATA_LOADING, "ops": "ops", "elsewhere": IdleCause.PYTHON}
+    others = sorted({name for _, _, parts in rows for name, ns in parts.items() if ns} - {*named.values()})
+    named |= {clean(name, 40): name for name in others}
 
-    def time(name: str) -> Callable[[T], int]:
-        return lambda item: of(item).get(name, 0)
+    def time(title: str, name: str) -> ColumnOf[_Row]:
+        return column.time(title, unit, lambda row: row[2].get(name, 0), short=title)
 
-    yield column.time("step", unit, lambda item: sum(of(item).values()))
-    for title, name in (*always.items(), *((clean(name, 40), name) for name in others)):
-        yield column.time(title, unit, time(name), short=title)
+    times = [time(title, name) for title, name in named.items()]
+    return table_of(rows, *head, column.time("step", unit, lambda row: sum(row[2].values())), *times, title=title)
 
 
 def _thread_words(thread: ThreadUse) -> str:
@@ -304,12 +297,12 @@ def host_parts(section: DeviceReport) -> Table:
     thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
     on = f", on {thread}" if thread else ""
     title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
-    shares = shares_of(parts, section.host_step_ns)
+    shares = shares_of(parts, section.span_ns)
     lines = [
         (host_words(section, name), unit.number(ns), shares[name])
         for ns, name in largest((ns, name) for name, ns in parts.items())
     ]
-    return parts_table(title, unit, [*lines, (whole, unit.number(section.host_step_ns), "100")], total=True)
+    return parts_table(title, unit, [*lines, (whole, unit.number(section.span_ns), "100")], total=True)
 
 
 def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
@@ -317,7 +310,7 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     use, sampled = section.trace.host, section.trace.sampled
     if use is None:
         return []
-    unit, whole_ns, count = section.unit, section.host_step_ns, use.per_step.steps
+    unit, whole_ns, count = section.unit, section.span_ns, use.per_step.steps
     a_step = "a step" if use.by_steps else "all"
 
     def brief(table: Table) -> Table:
@@ -357,6 +350,6 @@ def host_steps(section: DeviceReport) -> Table:
     use = section.trace.host
     if use is None or not use.by_steps:
         return Table("Steps", ())
-    name: ColumnOf[Period] | None = column.text("recorded step", lambda step: step.name, flexible=True, heads=True)
-    parts = _host_columns(unit_for(max(step.span_ns for step in use.steps)), [*map(parts_of, use.steps)], parts_of)
-    return table_of(use.steps, name, *parts, title="Steps on the host, as recorded")
+    rows = [(step.name, None, parts_of(step)) for step in use.steps]
+    name: ColumnOf[_Row] | None = column.text("recorded step", lambda row: row[0], flexible=True, heads=True)
+    return _each_parts("Steps on the host, as recorded", rows, name)

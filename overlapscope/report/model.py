@@ -13,17 +13,16 @@ import msgspec
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.host_sampled import sampled_step
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import from_user
-from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts
+from overlapscope.analysis.results import Device, HostUse, TraceResult, host_parts
 from overlapscope.analysis.trust import verdict
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.errors import UsageError
-from overlapscope.prediction.plain_program import PlainProgram, find_program, summary
+from overlapscope.prediction.plain_program import PlainProgram, find_program
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 
@@ -104,7 +103,7 @@ def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResul
         return result
     devices = []
     for device in result.devices:
-        plain = summary(device, program)
+        plain = program.step_on(device)
         alone = device.alone if plain is None else None
         devices.append(msgspec.structs.replace(device, plain=plain, alone=alone))
     return msgspec.structs.replace(result, devices=tuple(devices))
@@ -186,10 +185,8 @@ def _check_host(host: HostUse) -> None:
     Raises:
         msgspec.ValidationError: The parts of a step don't add up to it, or the average step is not of its steps.
     """
-    lengths: list[tuple[Period | PerStep | Plain, int]] = [(step, step.span_ns) for step in host.steps]
-    lengths.append((host.per_step, host.per_step.span_ns))
-    lengths += [] if host.plain is None else [(host.plain, host.plain.step_ns)]
-    if any(step.buckets is None or sum(host_parts(step).values()) != length_ns for step, length_ns in lengths):
+    steps = (*host.steps, host.per_step, host.frame())
+    if any(step.buckets is None or sum(host_parts(step).values()) != step.span_ns for step in steps):
         raise msgspec.ValidationError("Expected parts that add up to the step - at `host`")
     if not 0 < len(host.judged) == host.per_step.steps:
         raise msgspec.ValidationError("Expected the numbers of steps - at `host.per_step`")

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.host_lines import main_stacks
-from overlapscope.analysis.host_sampled import step_ns
-from overlapscope.analysis.results import Device, NetOverlap, PlainOrigin, TraceResult, host_parts
+from overlapscope.analysis.results import Device, HostUse, NetOverlap, Plain, PlainOrigin, TraceResult, host_parts
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
 from overlapscope.report.model import Report, of_plain
@@ -29,7 +27,7 @@ class SampledHost(Struct, frozen=True):
     """Sampled stacks of a trace's process."""
 
     activity: HostActivity
-    step_ns: float
+    step_ns: int
     """Length of a step without the profiler, of which all samples of the main thread are the whole."""
 
     @property
@@ -53,8 +51,8 @@ class Page(Struct, frozen=True):
     """Whether the figures describe the recording, even if those of the program without the profiler are known."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
-    sampled: Mapping[int, SampledHost] = field(default_factory=dict)
-    """Sampled stacks of the host by number of the trace in the report (`sampled_hosts`), where they were recorded."""
+    sampled: Mapping[int, HostActivity] = field(default_factory=dict)
+    """Activity of the host by number of the trace in the report, where stacks were sampled (`sampled_hosts`)."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -108,12 +106,11 @@ class DeviceReport(Struct, frozen=True):
     @property
     def unit(self) -> Unit:
         """The unit for all times of the device."""
-        return unit_for(self.device.span_ns if self.device else self.host_step_ns)
+        return unit_for(self.span_ns)
 
     def unit_of(self, part_ns: int) -> Unit:
         """Return the unit for a part: the device's unit, or a smaller unit for a far shorter part."""
-        span_ns = self.device.span_ns if self.device else 0
-        return self.unit if _SMALL * part_ns >= span_ns else unit_for(part_ns)
+        return self.unit if _SMALL * part_ns >= self.span_ns else unit_for(part_ns)
 
     @property
     def strip(self) -> Strip | None:
@@ -127,12 +124,11 @@ class DeviceReport(Struct, frozen=True):
         They are parts of the step that the report states, if it states one without the profiler.
         """
         first = self.device is None or self.device.device == self.trace.devices[0].device
-        sampled = self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
-        if sampled is None:
+        activity = self.page.sampled.get(self.number) if first and self.page.scope == "window" else None
+        if activity is None or self.trace.sampled is None:
             return None
-        plain = None if self.device is None else self.device.plain
-        step_ns = self.host_step_ns if plain is None else plain.step_ns
-        return replace(sampled, step_ns=step_ns) if step_ns else sampled
+        step_ns = self.span_ns if self.device is None else self.plain.step_ns if self.plain else 0
+        return SampledHost(activity, step_ns or self.trace.sampled.step_ns)
 
     @property
     def host_parts(self) -> dict[str, int]:
@@ -142,15 +138,9 @@ class DeviceReport(Struct, frozen=True):
         return {name: ns for name, ns in parts.items() if ns}
 
     @property
-    def host_step_ns(self) -> int:
-        """Length of that step, to which its parts add up; 0 for a program with GPU activity."""
-        return sum(self.host_parts.values())
-
-    @property
-    def host_steps(self) -> int | None:
-        """Number of the recorded steps that it is an average of; None without steps."""
-        use = self.trace.host
-        return use.per_step.steps if use is not None and use.by_steps else None
+    def span_ns(self) -> int:
+        """Length of the time that the figures are of, on the device or else on the host; 0 without figures."""
+        return sum(self.host_parts.values()) if self.device is None else self.device.span_ns
 
     def of_ops(self, recorded_ns: int) -> int:
         """Return the part of that step for some of the time in ops in all judged steps of the recording."""
@@ -166,13 +156,21 @@ class DeviceReport(Struct, frozen=True):
     @property
     def steps(self) -> int:
         """Number of steps that the figures are an average of; 0 if no step is judged."""
-        return 0 if self.device is None or self.device.per_step is None else self.device.per_step.steps
+        of = self.trace.host if self.device is None else self.device
+        if of is None or of.per_step is None or (isinstance(of, HostUse) and not of.by_steps):
+            return 0
+        return of.per_step.steps
+
+    @property
+    def plain(self) -> Plain | None:
+        """A step without the profiler; None if it is unknown."""
+        of = self.trace.host if self.device is None else self.device
+        return None if of is None else of.plain
 
     @property
     def is_plain(self) -> bool:
-        """True if the figures describe the program without the profiler, as far as it is known."""
-        plain = None if self.device is None else self.device.plain
-        return plain is not None and plain.program is not None and not self.page.recorded
+        """True if the figures describe a replay of the program without the profiler."""
+        return self.plain is not None and self.plain.program is not None and not self.page.recorded
 
     @property
     def may_be_slowed(self) -> bool:
@@ -183,8 +181,7 @@ class DeviceReport(Struct, frozen=True):
     @property
     def plain_origin(self) -> PlainOrigin | None:
         """Origin of the plain step's length; None if the figures describe the recording."""
-        plain = None if self.device is None else self.device.plain
-        return plain.origin if plain is not None and self.is_plain else None
+        return self.plain.origin if self.plain is not None and self.is_plain else None
 
     def per_step(self, ns: int) -> int:
         """Return a length summed over all judged steps as that of an average step."""
@@ -216,11 +213,7 @@ class DeviceReport(Struct, frozen=True):
         return ", ".join(parts)
 
 
-def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, SampledHost]:
-    """Return the sampled stacks of a report's traces by their number in the report."""
-    traces = ((number, analysis.trace, analysis.trace.host_activity) for number, analysis in enumerate(analyses))
-    return {
-        number: SampledHost(activity, step_ns(trace))
-        for number, trace, activity in traces
-        if activity is not None and main_stacks(activity)
-    }
+def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, HostActivity]:
+    """Return the activity of the host in a report's traces by their number in the report, where stacks were sampled."""
+    each = enumerate(analysis.trace.host_activity for analysis in analyses)
+    return {number: activity for number, activity in each if activity is not None and main_stacks(activity)}

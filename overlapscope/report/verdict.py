@@ -7,13 +7,12 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
 from overlapscope.analysis.steps import device_spread, host_spread
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.names import as_recorded, in_words_of
-from overlapscope.report import sentences
+from overlapscope.report import host_view, sentences
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.sentences import WORTH_SAYING, is_last_judged, overlap_sentence, phase_words, steps_sentence
 from overlapscope.rules import RULES
@@ -169,8 +168,9 @@ def _is_unclear(device: Device) -> bool:
 
 def _too_short(section: DeviceReport) -> bool:
     """Return whether the step that the user passed is shorter than the GPU's work in it."""
-    plain = None if section.device is None or not section.is_plain else section.device.plain
-    return plain is not None and plain.origin == "told" and plain.step_ns < _TOO_SHORT * plain.recorded_busy_ns
+    plain = section.plain
+    is_told = plain is not None and section.is_plain and plain.origin == "told"
+    return plain is not None and is_told and plain.step_ns < _TOO_SHORT * plain.recorded_busy_ns
 
 
 UNJUDGED = 1.0
@@ -346,25 +346,18 @@ def _doubt(section: DeviceReport) -> str:
 
 def plain_sentence(section: DeviceReport) -> str:
     """Return how long a step takes without the profiler, as far as that is known."""
-    device = section.device
-    if device is None or section.page.scope != "window":
+    plain, what = section.plain, "a step" if section.steps else "all that was recorded"
+    if section.page.scope != "window":
         return ""
-    plain, what = device.plain, "a step" if section.steps else "all that was recorded"
     if plain is None:
-        return _interval_sentence(section, device, what)
-    wrong = ", and the GPU works for longer than that, so the length that you passed can't be right"
-    why = "" if section.page.recorded else " The recording cannot be replayed."
-    return _frame_sentence(plain, what, section.is_plain, wrong if _too_short(section) else "", why)
-
-
-def _frame_sentence(plain: Plain, what: str, is_plain: bool, doubt: str = "", why: str = "") -> str:
-    """Return which program the figures are of, and how long `what` takes in both."""
-    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin, plain.clocked_steps)
+        return _interval_sentence(section, what)
     longer = _longer_sentence(plain)
-    if is_plain:
-        recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}{doubt}"
-        return f"Figures are of the program without the profiler: {what} takes {length}; {recorded}.{longer}"
-    return f"Figures are of the recording. Without the profiler {what} takes {length}.{why}{longer}"
+    if section.is_plain or (section.device is None and not section.page.recorded):
+        wrong = ", and the GPU works for longer than that, so the length that you passed can't be right"
+        recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}{wrong * _too_short(section)}"
+        return f"Figures are of the program without the profiler: {what} takes {plain.words}; {recorded}.{longer}"
+    why = "" if section.page.recorded else " The recording cannot be replayed."
+    return f"Figures are of the recording. Without the profiler {what} takes {plain.words}.{why}{longer}"
 
 
 def _longer_sentence(plain: Plain) -> str:
@@ -379,8 +372,11 @@ def _longer_sentence(plain: Plain) -> str:
     )
 
 
-def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
+def _interval_sentence(section: DeviceReport, what: str) -> str:
     """Return the interval of a step without the profiler, if it is wide enough to matter."""
+    device = section.device
+    if device is None:
+        return "Figures are of the recording; steps without the profiler were not timed." if section.steps else ""
     if device.alone is None or not section.may_be_slowed:
         return ""
     interval = between(device.alone.low_ns, device.alone.high_ns).replace(" to ", " and ")
@@ -394,9 +390,7 @@ def _interval_sentence(section: DeviceReport, device: Device, what: str) -> str:
 
 def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     """Return the verdict on a program without a GPU, which can save the time of loading, waits and communication."""
-    from overlapscope.report import host_view
-
-    step_ns, recorded = section.host_step_ns, section.page.recorded and use.plain is not None
+    step_ns, recorded = section.span_ns, section.page.recorded and use.plain is not None
     least_ns = GOOD_BELOW * step_ns
     level = _level(sum(host_view.lost_parts(section).values()) / max(1, step_ns))
     if level != "poor" and section.host_parts.get(IdleCause.UNRECORDED, 0) >= least_ns:
@@ -407,15 +401,12 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     elif level == "good" and step_ns - section.host_parts.get("ops", 0) >= least_ns:
         level = "fair"
     remedy = host_view.remedy(section, use, least_ns)
-    plain = "Figures are of the recording; steps without the profiler were not timed." if use.by_steps else ""
-    if use.plain is not None:
-        plain = _frame_sentence(use.plain, "a step", not section.page.recorded)
     return Verdict(
         "recorded" if recorded else level,
         section.title,
         host_view.host_sentence(section, use),
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
-        plain=plain,
+        plain=plain_sentence(section),
         doubt=reasons.strip(),
         steps=steps_sentence(host_spread(use) if use.by_steps else None, section.trace),
     )

@@ -14,6 +14,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import HostUse, host_parts
 from overlapscope.base.saved import encode
 from overlapscope.base.words import bare_shares, duration
+from overlapscope.catalog.causes import COMM_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
 from overlapscope.ranks.on_host import reduce_host
 from overlapscope.render import markdown
@@ -109,6 +110,7 @@ def check_parts(trace: Trace) -> None:
     use = use_of(trace)
     for step in use.steps:
         assert sum(host_parts(step).values()) == step.span_ns
+        assert (*step.idle_by_cause,) == IDLE_CAUSES and (*step.exposed_comm_by_cause,) == COMM_CAUSES
     assert sum(host_parts(use.per_step).values()) == use.per_step.span_ns
     if use.plain is not None:
         parts = host_parts(use.plain)
@@ -127,7 +129,7 @@ def check_report(trace: Trace, *, recorded: bool = False) -> None:
     use = section.trace.host
     assert use is not None
     step_ns = sum(host_parts(use.frame(recorded=recorded)).values())
-    assert section.host_step_ns == step_ns
+    assert section.span_ns == step_ns
     text = " ".join(markdown.render(document(section.page)).replace("\\", "").split())
     others = {"in the recording a step takes": use.per_step.span_ns}
     if recorded and use.plain is not None:
@@ -162,7 +164,7 @@ def test_any_recording_of_the_host_has_parts_that_add_up(trace: Trace) -> None:
 def test_a_step_time_that_the_user_passes_is_that_of_the_report(recording: Path) -> None:
     report = build([analyze_trace(trace_of(recording))], plain_step_ns=12_345_678, replayed=False)
     [section] = Page(report).sections()
-    assert section.host_step_ns == sum(section.host_parts.values()) == 12_345_678
+    assert section.span_ns == sum(section.host_parts.values()) == 12_345_678
     assert judge(section).plain.startswith(
         "Figures are of the program without the profiler: a step takes 12.3 ms (as given); in the recording"
     )
@@ -231,7 +233,7 @@ def test_samples_show_what_long_steps_do() -> None:
 @given(host_traces())
 def test_the_level_follows_from_the_parts(trace: Trace) -> None:
     section = section_of(trace)
-    parts, step_ns = section.host_parts, section.host_step_ns
+    parts, step_ns = section.host_parts, section.span_ns
     lost = sum(ns for name, ns in parts.items() if name not in ("ops", "python", "unrecorded")) / max(1, step_ns)
     level = judge(section).level
     if lost >= 0.15:

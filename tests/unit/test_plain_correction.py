@@ -26,7 +26,7 @@ from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import on_device, prepare
 from overlapscope.prediction.overhead import as_plain
-from overlapscope.prediction.plain_program import find_program, summary
+from overlapscope.prediction.plain_program import find_program
 from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.report.model import Report, build
@@ -94,7 +94,7 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
         program = find_program(analysis, told_ns)
         assert program is not None
         for device in analysis.devices:
-            plain = summary(device.result, program)
+            plain = program.step_on(device.result)
             assert plain is not None and plain.origin == "told"
             assert plain.program is not None and plain.program.per_step is not None
             assert plain.program.per_step.span_ns == plain.step_ns
@@ -305,10 +305,10 @@ def all_of(*groups: tuple[int, int], recorded_ns: int = 100) -> PlainSteps:
 def test_the_mean_of_all_clocked_steps_counts_whatever_the_recorded_ones_took() -> None:
     for recorded_ns in (90, 200):
         outcome = measured(all_of((90, 100), (10, 140)), recorded_ns)
-        assert outcome is not None and (outcome.step_ns, outcome.steps, outcome.longer_steps) == (104, 100, 0)
-        assert outcome.usual == replace(outcome, steps=100) and 100 < outcome.low_ns < 104 < outcome.high_ns < 108
+        assert outcome is not None and (outcome.step_ns, outcome.clocked_steps, outcome.longer_steps) == (104, 100, 0)
+        assert outcome.usual == outcome and 100 < outcome.low_ns < 104 < outcome.high_ns < 108
     few = measured(all_of((19, 140)), 200)
-    assert few is not None and (few.step_ns, few.steps) == (100, 0)
+    assert few is not None and (few.step_ns, few.clocked_steps) == (100, 0)
 
 
 def test_what_steps_take_that_are_longer_than_any_recorded_one_is_known() -> None:
@@ -484,7 +484,7 @@ def test_the_plain_program_has_the_steps_of_a_thread_that_only_marks_them(share:
     recorded = analysis.devices[0].result
     program = find_program(analysis, round(share * average_step(recorded).span_ns))
     assert program is not None
-    plain = summary(recorded, program)
+    plain = program.step_on(recorded)
     assert plain is not None and plain.program is not None
     assert names_of_judged(plain.program) == names_of_judged(recorded) and len(names_of_judged(recorded)) == 3
     assert average_step(plain.program).span_ns == plain.step_ns

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
-from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.analysis.results import PlainStep
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import I64, Bool

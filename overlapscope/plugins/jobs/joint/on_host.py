@@ -6,7 +6,6 @@ the two ends of an interval differ in this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from overlapscope.prediction.outcomes import HOST
 from overlapscope.ranks.host_collectives import (
     NOTICED_NS,
     HostCollectives,
-    HostWait,
     NotStarted,
     find_host_collectives,
     kind_of,
@@ -52,11 +50,11 @@ def host_rank(trace: Trace, reduced: ComparedRank) -> RankSummary | Unfit:
     steps = found.steps
     judged = without_warm_up(range(len(steps)), (steps.end_ns - steps.start_ns).tolist())
     marks = np.append(steps.start_ns[list(judged)], steps.end_ns[judged[-1]])
-    worked = _Thread(found.issue_ns, _ready(trace, found), found.waits, marks, found.ranges)
+    ready_ns = _ready(trace, found)
     return RankSummary(
         reduced=reduced,
-        recorded=worked.parts(),
-        by_stance={stance: worked.parts(stance) for stance in Stance},
+        recorded=_network(found, ready_ns, marks),
+        by_stance={stance: _network(found, ready_ns, marks, stance) for stance in Stance},
         lengths_ns=np.diff(marks),
         uncertain=sum(not wait.certain for wait in found.waits),
     )
@@ -129,84 +127,79 @@ def _last_before(times_ns: I64, at_ns: I64) -> I64:
     return pick(ordered, np.searchsorted(ordered, at_ns, side="right") - 1)
 
 
-class _Thread:
-    """Work and waits of the starting thread, as calls."""
+def _network(found: HostCollectives, ready_ns: _Ready, marks_ns: I64, stance: Stance | None = None) -> RankNetwork:
+    """Return the starting thread's work and waits as calls, at a stance; as recorded without one."""
+    began, noticed, ended = (
+        np.array([(wait.start_ns, wait.noticed_ns, wait.end_ns) for wait in found.waits], np.int64).reshape(-1, 3).T
+    )
+    # An uncertain wait is work at the worst stance and a wait at the others. Either may give the shorter step,
+    # depending on the change; the predicted interval includes both.
+    worked = ~np.array([wait.certain for wait in found.waits], np.bool_) & (stance == Stance.WORST)
+    others = [ready_ns.earliest_ns if stance == Stance.BEST else ready_ns.usual_ns, found.issue_ns, marks_ns]
+    counts = [len(began), *map(len, others)]
+    kind, number = np.repeat(np.arange(4), counts), np.concatenate([np.arange(count) for count in counts])
+    start = np.concatenate([began, *others])
+    end = np.concatenate([np.where(worked, ended, noticed), *others])
+    order = np.lexsort((number, kind, start, end))
+    start, end, kind, number = start[order], end[order], kind[order], number[order]
+    start = np.maximum(start, np.append(start[:1], end[:-1]))
+    worked = pick(worked, np.where(kind == _WAIT, number, -1), False)
+    host = 1 + HOST.get(stance, 0.0) if stance is not None else 1.0
+    before = np.append(0, start[1:] - end[:-1])
+    calls = Calls.filled(
+        row=-1,
+        thread=0,
+        before_ns=np.rint(before * host),
+        length_ns=np.rint(np.where(worked, end - start, 0) * host),
+        handed_by=-1,
+        maybe_by=-1,
+        release_ns=np.append(start[0], np.full(len(start) - 1, EARLIEST_NS)),
+        since_ns=start - before,
+        start_ns=start,
+        end_ns=end,
+    )
+    issued, ready = (np.flatnonzero(kind == name)[np.argsort(number[kind == name])] for name in (_ISSUE, _READY))
+    marks = np.flatnonzero(kind == _MARK)
+    items = _items(found.ranges, issued, calls)
+    # Without a recorded wait, the end of the step waits for a collective.
+    waiter = pick(marks, np.searchsorted(marks, issued))
+    unmatched = np.ones(len(issued), np.bool_)
+    for call in np.flatnonzero(kind == _WAIT).tolist():
+        wait = found.waits[int(number[call])]
+        rows = unmatched & (found.issue_ns <= wait.start_ns) & (found.ranges.end_ns <= wait.ended_ns)
+        waiter[rows] = call
+        unmatched &= ~rows
+    waited_for = np.flatnonzero(waiter >= 0)
+    waiting = waiter[waited_for]
+    latest = np.full(len(calls), EARLIEST_NS)
+    np.maximum.at(latest, waiting, found.ranges.end_ns[waited_for])
+    lag = calls.end_ns[waiting] - latest[waiting]
+    lag = np.where(worked[waiting], np.minimum(lag, NOTICED_NS), lag)
+    waits = Waits.of(waiting, 2 * waited_for + 1, lag)
+    return _parts(Network(items, calls, Orders.empty(), waits, Constants()), issued, ready, marks)
 
-    def __init__(self, issue: I64, ready: _Ready, waits: Sequence[HostWait], marks: I64, ranges: HostEvents) -> None:
-        self._issue, self._ready, self._waits, self._marks, self._ranges = issue, ready, waits, marks, ranges
 
-    def parts(self, stance: Stance | None = None) -> RankNetwork:
-        """Return the network at a stance; of the recording itself without one."""
-        began, noticed, ended = (
-            np.array([(wait.start_ns, wait.noticed_ns, wait.end_ns) for wait in self._waits], np.int64).reshape(-1, 3).T
-        )
-        # An uncertain wait is work at the worst stance and a wait at the others. Either may give the shorter step,
-        # depending on the change; the predicted interval includes both.
-        worked = ~np.array([wait.certain for wait in self._waits], np.bool_) & (stance == Stance.WORST)
-        others = [self._ready.earliest_ns if stance == Stance.BEST else self._ready.usual_ns, self._issue, self._marks]
-        counts = [len(began), *map(len, others)]
-        kind, number = np.repeat(np.arange(4), counts), np.concatenate([np.arange(count) for count in counts])
-        start = np.concatenate([began, *others])
-        end = np.concatenate([np.where(worked, ended, noticed), *others])
-        order = np.lexsort((number, kind, start, end))
-        start, end, kind, number = start[order], end[order], kind[order], number[order]
-        start = np.maximum(start, np.append(start[:1], end[:-1]))
-        worked = pick(worked, np.where(kind == _WAIT, number, -1), False)
-        host = 1 + HOST.get(stance, 0.0) if stance is not None else 1.0
-        before = np.append(0, start[1:] - end[:-1])
-        calls = Calls.filled(
-            row=-1,
-            thread=0,
-            before_ns=np.rint(before * host),
-            length_ns=np.rint(np.where(worked, end - start, 0) * host),
-            handed_by=-1,
-            maybe_by=-1,
-            release_ns=np.append(start[0], np.full(len(start) - 1, EARLIEST_NS)),
-            since_ns=start - before,
-            start_ns=start,
-            end_ns=end,
-        )
-        issued, ready = (np.flatnonzero(kind == name)[np.argsort(number[kind == name])] for name in (_ISSUE, _READY))
-        marks = np.flatnonzero(kind == _MARK)
-        items = self._items(issued, calls)
-        # Without a recorded wait, the end of the step waits for a collective.
-        waiter = pick(marks, np.searchsorted(marks, issued))
-        unmatched = np.ones(len(issued), np.bool_)
-        for call in np.flatnonzero(kind == _WAIT).tolist():
-            wait = self._waits[int(number[call])]
-            rows = unmatched & (self._issue <= wait.start_ns) & (self._ranges.end_ns <= wait.ended_ns)
-            waiter[rows] = call
-            unmatched &= ~rows
-        waited_for = np.flatnonzero(waiter >= 0)
-        waiting = waiter[waited_for]
-        latest = np.full(len(calls), EARLIEST_NS)
-        np.maximum.at(latest, waiting, self._ranges.end_ns[waited_for])
-        lag = calls.end_ns[waiting] - latest[waiting]
-        lag = np.where(worked[waiting], np.minimum(lag, NOTICED_NS), lag)
-        waits = Waits.of(waiting, 2 * waited_for + 1, lag)
-        return _parts(Network(items, calls, Orders.empty(), waits, Constants()), issued, ready, marks)
-
-    def _items(self, issued: I64, calls: Calls) -> DeviceItems:
-        """Return two items for each collective, on the lane of the backend's thread."""
-        ranges, count = self._ranges, len(self._ranges)
-        lane = np.unique(ranges.thread, return_inverse=True)[1]
-        queued = np.full(count, EARLIEST_NS)
-        for number in range(int(lane.max(initial=-1)) + 1):
-            rows = np.flatnonzero(lane == number)
-            queued[rows[1:]] = ranges.end_ns[rows[:-1]]
-        called = calls.start_ns[issued]
-        by_queue = queued > called
-        lag = ranges.start_ns - called
-        usual = int(np.median(lag[~by_queue])) if (~by_queue).any() else NOTICED_NS
-        gap = np.where(queued > EARLIEST_NS, ranges.start_ns - queued, 0)
-        second = np.tile([False, True], count)
-        start = np.repeat(ranges.start_ns, 2)
-        return DeviceItems.of(
-            lane=np.repeat(lane, 2),
-            duration_ns=np.where(second, np.repeat(ranges.end_ns - ranges.start_ns, 2), 0),
-            call=np.where(second, -1, np.repeat(issued, 2)),
-            launch_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, np.minimum(lag, usual), lag), 2)),
-            queue_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, gap, np.minimum(gap, NOTICED_NS)), 2)),
-            start_ns=start,
-            end_ns=np.where(second, np.repeat(ranges.end_ns, 2), start),
-        )
+def _items(ranges: HostEvents, issued: I64, calls: Calls) -> DeviceItems:
+    """Return two items for each collective, on the lane of the backend's thread."""
+    count = len(ranges)
+    lane = np.unique(ranges.thread, return_inverse=True)[1]
+    queued = np.full(count, EARLIEST_NS)
+    for number in range(int(lane.max(initial=-1)) + 1):
+        rows = np.flatnonzero(lane == number)
+        queued[rows[1:]] = ranges.end_ns[rows[:-1]]
+    called = calls.start_ns[issued]
+    by_queue = queued > called
+    lag = ranges.start_ns - called
+    usual = int(np.median(lag[~by_queue])) if (~by_queue).any() else NOTICED_NS
+    gap = np.where(queued > EARLIEST_NS, ranges.start_ns - queued, 0)
+    second = np.tile([False, True], count)
+    start = np.repeat(ranges.start_ns, 2)
+    return DeviceItems.of(
+        lane=np.repeat(lane, 2),
+        duration_ns=np.where(second, np.repeat(ranges.end_ns - ranges.start_ns, 2), 0),
+        call=np.where(second, -1, np.repeat(issued, 2)),
+        launch_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, np.minimum(lag, usual), lag), 2)),
+        queue_lag_ns=np.where(second, 0, np.repeat(np.where(by_queue, gap, np.minimum(gap, NOTICED_NS)), 2)),
+        start_ns=start,
+        end_ns=np.where(second, np.repeat(ranges.end_ns, 2), start),
+    )
