@@ -13,7 +13,6 @@ from dash.development.base_component import Component
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.periods import host_step
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
@@ -89,27 +88,12 @@ def _report(context: PageContext) -> Report:
 
 
 def _choice(context: PageContext) -> Component:
-    choices = [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()]
-    url = context.url
+    choices, url = [entry.id for entry in context.library.entries()], context.url
     swapped = url.href(trace=url.other, other=url.trace) if url.other else None
-
-    def select(label: str, id: str, chosen: str | None) -> Component:
-        return dmc.Select(
-            id=id,
-            label=label,
-            data=choices,
-            value=chosen,
-            searchable=True,
-            placeholder="choose a trace",
-            nothingFoundMessage="no such trace",
-            allowDeselect=False,
-            style={"flex": "1 1 280px", "minWidth": 0},
-        )
-
     return dmc.Group(
         [
-            select("before", "compare-before", url.trace),
-            select("after", "compare-after", url.other),
+            parts.select("before", "compare-before", choices, url.trace),
+            parts.select("after", "compare-after", choices, url.other),
             *([dcc.Link("swap", href=swapped, className="timeline-link", id="compare-swap")] if swapped else []),
         ],
         align="end",
@@ -180,11 +164,8 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
 
 def _side(name: str, context: PageContext, device: Device, basis: Basis) -> parts.TimelineSide:
     """Return a side at its compared step of median length, or at everything if no steps are compared."""
-    opened = context.opened
-    of = {} if context.url.of is None else {"of": context.url.of}
-    side = parts.TimelineSide(name, opened.id, opened.lanes.origin_ns, device.window, of)
     step = median_step([device.steps[number] for number in judged_steps(device)]) if basis == "step" else None
-    return side if step is None else replace(side, window=step.window, host=host_step(opened.analysis.trace, step.name))
+    return parts.side_at(name, context.opened.id, context.opened.lanes, device, step, context.of)
 
 
 # -- Callbacks -------------------------------------------------------------------------------------

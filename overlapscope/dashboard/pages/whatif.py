@@ -12,10 +12,8 @@ import msgspec
 from dash import ALL, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
-from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.periods import host_step
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
@@ -48,18 +46,13 @@ def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequen
         return None
     after = prediction.lanes.device(before.device).result
     asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
-    id, number, drawn = context.opened.id, {"device": before.device}, context.opened.lanes
     step = median_step([before.steps[row] for row in judged_steps(before)])
     same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
+    id, shown, step = context.opened.id, {"device": before.device}, None if same is None else step
     sides = [
-        parts.TimelineSide("before", id, drawn.origin_ns, before.window, {}, number),
-        parts.TimelineSide("after", id, prediction.lanes.origin_ns, after.window, asked, number),
+        parts.side_at("before", id, context.opened.lanes, before, step, {}, **shown),
+        parts.side_at("after", id, prediction.lanes, after, same, asked, **shown),
     ]
-    if step is not None and same is not None:
-        sides = [
-            replace(side, window=period.window, host=host_step(lanes.analysis.trace, period.name))
-            for side, period, lanes in zip(sides, (step, same), (drawn, prediction.lanes), strict=True)
-        ]
     return parts.linked_timelines(context, "whatif", sides)
 
 

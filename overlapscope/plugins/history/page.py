@@ -72,19 +72,17 @@ def _content(context: PageContext) -> Component:
     except OverlapscopeError as error:
         problem = render.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))
         return parts.page("History", problem, lead=_LEAD)
-    return parts.page("History", _how_to_fill(stored is not None and stored.drop is not None), lead=_LEAD)
+    how = _HOW_TO_FILL if stored is None or stored.drop is None else _NO_REPORT
+    return parts.page("History", render.panel("No report is stored", parts.empty(*how)), lead=_LEAD)
 
 
-def _how_to_fill(drop: bool) -> Component:
-    if drop:
-        return render.panel("No report is stored", parts.empty("The directory has no report of a history yet."))
-    return render.panel(
-        "No report is stored",
-        parts.empty("Add reports or traces to the history, after each run or each commit:"),
-        dmc.Code("overlapscope history add train.trace.json.gz --job train.py", block=True, my="xs"),
-        parts.empty("They appear here as soon as they are added. To show another history:"),
-        dmc.Code("overlapscope dashboard --history FILE", block=True, mt="xs"),
-    )
+_NO_REPORT = ("The directory has no report of a history yet.",)
+_HOW_TO_FILL = (
+    "Add reports or traces to the history, after each run or each commit:",
+    "`overlapscope history add train.trace.json.gz --job train.py`",
+    "They appear here as soon as they are added. To show another history:",
+    "`overlapscope dashboard --history FILE`",
+)
 
 
 # -- The series ------------------------------------------------------------------------------------
@@ -120,7 +118,7 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
             beside=_switch(context),
         ),
         *_chosen(context, store),
-        render.panel("Changes", dmc.Stack(render.draw(levels, context.dark), gap="sm", mt="xs"), id="history-levels"),
+        parts.drawn(context, "Changes", *levels, id="history-levels"),
         lead=_LEAD,
     )
 
@@ -159,18 +157,6 @@ def _or_first(name: str | None, choices: Sequence[Name]) -> Name:
 def _choices(chosen: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) -> Component:
     job, metric, by = chosen
 
-    def select(label: str, id: str, choices: Sequence[str], value: str) -> Component:
-        return dmc.Select(
-            id=id,
-            label=label,
-            data=[{"value": choice, "label": clean(choice, 120)} for choice in choices],
-            value=value,
-            searchable=True,
-            allowDeselect=False,
-            nothingFoundMessage="none",
-            style={"flex": "1 1 280px", "minWidth": 0},
-        )
-
     control = dmc.SegmentedControl(
         id="history-by",
         data=[{"value": choice, "label": f"by {choice}"} for choice in BY],
@@ -180,8 +166,8 @@ def _choices(chosen: Sequence[str], jobs: Sequence[str], metrics: Sequence[str])
     )
     return dmc.Group(
         [
-            select("job", "history-job", jobs, job),
-            select("metric", "history-metric", metrics, metric),
+            parts.select("job", "history-job", jobs, job),
+            parts.select("metric", "history-metric", metrics, metric),
             control,
             dcc.Store(id=SHOWN, data=chosen),
         ],
@@ -223,12 +209,13 @@ def _chosen(context: PageContext, store: Store) -> list[Component]:
 def _opened(context: PageContext, entry: Entry) -> Component:
     """Return the report as in its HTML file, with the result of its check and links to its traces."""
     checked = [] if entry.check is None else check_document.log(entry.check).blocks
-    report_blocks = [*checked, *report_document(Page(entry.report), []).blocks]
-    return render.panel(
+    return parts.drawn(
+        context,
         "The report",
-        dmc.Text(_origin(entry), size="sm"),
+        Text(_origin(entry)),
         *_traces(context, entry),
-        dmc.Stack(render.draw(report_blocks, context.dark), gap="sm", mt="sm"),
+        *checked,
+        *report_document(Page(entry.report), []).blocks,
         beside=_link("close", context.url.href(entry=None)),
         id="history-opened",
     )
@@ -258,8 +245,8 @@ def _compared(context: PageContext, entries: Sequence[Entry]) -> Component:
     for side, entry in (("Before", before), ("After", after)):
         opens = _link("open →", url.href(entry=entry.id, against=None))
         sides.append(dmc.Group([dmc.Text(f"{side}: {_origin(entry)}", size="sm"), opens]))
-    drawn = render.draw(diff_document(diff(before.report, after.report), verbose=True).blocks, context.dark)
-    return render.panel("Two reports compared", *sides, dmc.Stack(drawn, gap="sm", mt="sm"), id="history-compared")
+    blocks = diff_document(diff(before.report, after.report), verbose=True).blocks
+    return parts.drawn(context, "Two reports compared", *sides, *blocks, id="history-compared")
 
 
 def _origin(entry: Entry) -> str:
