@@ -40,13 +40,9 @@ _MARGIN = 0.02
 """Margin on either side of two timelines, as a share of the visible span."""
 
 
-def page(title: str, *children: Component, lead: str = "", context: PageContext | None = None) -> Component:
-    """Return a page with its title, and a sentence on the question it answers.
-
-    `context` is that of a page whose figures are of one of two programs, if the trace has two.
-    """
-    sentence = f"{lead} {'' if context is None else which_program(context)}".rstrip()
-    leads = [dmc.Text(sentence, c="dimmed", size="sm")] if sentence else []
+def page(title: str, *children: Component, lead: str = "") -> Component:
+    """Return a page with its title, and a sentence on the question it answers."""
+    leads = [dmc.Text(lead, c="dimmed", size="sm")] if lead else []
     return dmc.Stack([html.Div([dmc.Title(title, order=2), *leads]), *children], gap="md", maw=1500)
 
 

@@ -41,7 +41,11 @@ _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
 """Signs of answers, by their level or tone."""
 
 
-def draw(blocks: Iterable[Block | Component], dark: bool) -> list[Component]:
+Drawn = Block | Component
+"""What a page shows."""
+
+
+def draw(blocks: Iterable[Drawn], dark: bool) -> list[Component]:
     """Return the components of blocks. Successive charts stand side by side, successive findings fold together."""
     drawn: list[Component] = []
     for kind, group in itertools.groupby(blocks, lambda block: type(block) if isinstance(block, _KINDS) else None):

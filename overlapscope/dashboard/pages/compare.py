@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -28,37 +29,33 @@ from overlapscope.dashboard.pages.traces import count_read, list_traces, summari
 from overlapscope.documents.table import Table
 from overlapscope.report.model import Report
 
+LEAD = "What changed from one trace to another, and whether it is more than noise."
+
 _NEAR = 6
 """Number of traces offered with their verdicts."""
 _POLL_MS = 600
 
 
-def layout(context: PageContext) -> Component:
-    """Return the page."""
-    lead = "What changed from one trace to another, and whether it is more than noise."
-    choice = _choice(context)
+def layout(context: PageContext) -> Iterator[Component]:
+    """Yield the parts of the page."""
+    yield _choice(context)
     if context.other is None:
-        return parts.page("Compare", choice, _nothing_chosen(context), lead=lead)
+        yield _nothing_chosen(context)
+        return
     before, after = (_of(side, RECORDED) for side in (context, _other(context)))
     difference = diff(_report(before), _report(after))
     before, after = (_of(side, difference.of) for side in (before, after))
-    judged = [parts.verdict(side) for side in (before, after)]
-    verdicts = dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
-    if not difference.devices:
+    if difference.devices:
+        answer, *others = render.draw(head(difference), context.dark)
+        yield answer
+        yield _timelines(before, after, difference.devices[0])
+        yield from others
+        yield _changes(before, after, difference.devices[0])
+    else:
         reason = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
-        return parts.page("Compare", choice, verdicts, render.panel("No comparison", parts.empty(reason)), lead=lead)
-    device = difference.devices[0]
-    answer, *others = render.draw(head(difference), context.dark)
-    return parts.page(
-        "Compare",
-        choice,
-        answer,
-        _timelines(before, after, device),
-        *others,
-        _changes(before, after, device),
-        verdicts,
-        lead=lead,
-    )
+        yield render.panel("No comparison", parts.empty(reason))
+    judged = [parts.verdict(side) for side in (before, after)]
+    yield dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
 
 
 def _other(context: PageContext) -> PageContext:

@@ -27,6 +27,11 @@ from overlapscope.prediction import document
 from overlapscope.prediction.interventions import INTERVENTIONS, Intervention, name_and_argument
 from overlapscope.prediction.result import WhatIf
 
+LEAD = (
+    "How long a step would take after a change, before anyone makes it. The recording is replayed with the change, and "
+    "the timelines before and after stand one above the other."
+)
+
 RUNG = "whatif-rung"
 """Type of the buttons that switch on the changes of a rung."""
 CHOICE = "whatif-choice"
@@ -80,10 +85,6 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
     return html.Div([title, render.table(table, context.dark, "whatif-rungs-table", buttons)])
 
 
-_LEAD = (
-    "How long a step would take after a change, before anyone makes it. The recording is replayed with the change, and "
-    "the timelines before and after stand one above the other."
-)
 _CLOCK_MS = 600
 _WAIT_S = 0.3
 """Seconds to wait for a prediction; most are ready by then."""
@@ -104,7 +105,7 @@ class _Question(msgspec.Struct, frozen=True):
 # -- The switches ----------------------------------------------------------------------------------
 
 
-def layout(context: PageContext, device: Device) -> Component:
+def layout(context: PageContext, device: Device) -> list[Component]:
     """Return the switches; callbacks show the prediction."""
     kinds = tuple(INTERVENTIONS.values())
     options = {kind.id: _options(kind, device) for kind in kinds if kind.words.argument}
@@ -120,8 +121,7 @@ def layout(context: PageContext, device: Device) -> Component:
     }
     best = context.library.predictions.cached(context.loaded, WhatIfRequest(device.device, None))
     searched = best.result if isinstance(best, DrawnPrediction) else None
-    return parts.page(
-        "What if",
+    return [
         render.panel(
             "Changes",
             _switches(context, device, first, options),
@@ -147,8 +147,7 @@ def layout(context: PageContext, device: Device) -> Component:
         dcc.Store(id="whatif-rungs", data=_rungs(searched)),
         dcc.Interval(id="whatif-clock", interval=_CLOCK_MS, disabled=True),
         dcc.Interval(id="whatif-best-clock", interval=_CLOCK_MS, disabled=True),
-        lead=_LEAD,
-    )
+    ]
 
 
 def _switches(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import dash
 import dash_mantine_components as dmc
-from dash import Input, Output, State, dcc, html
+from dash import Input, Output, State, dcc
 from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, listed, plural
@@ -31,10 +31,11 @@ from overlapscope.plugins.history.store import Query, Store
 from overlapscope.report.page import Page
 from overlapscope.timeline.file import document as report_document
 
+LEAD = "How a figure of a job changes from commit to commit, and when it got worse."
+
 Name = TypeVar("Name", bound=str)
 
 CHART, COMPARING, SHOWN = "history-chart", "history-comparing", "history-shown"
-_LEAD = "How a figure of a job changes from commit to commit, and when it got worse."
 _LOOK_MS = 30_000
 _WITHOUT_COMMITS: tuple[By, ...] = ("report", "hour", "commit")
 _POINTS = 2000
@@ -45,16 +46,12 @@ _PAGES = ("overview", "timeline", "whatif")
 """Pages of a trace to link from its stored report."""
 
 
-def layout(context: PageContext) -> Component:
-    """Return the page. It is drawn again when reports are added."""
+def layout(context: PageContext) -> Iterator[Component]:
+    """Yield the parts of the page. Its content is drawn again when reports are added."""
     stored = _stored(context)
-    return html.Div(
-        [
-            dcc.Interval(id="history-clock", interval=_LOOK_MS, disabled=stored is None),
-            dcc.Store(id="history-state", data=None if stored is None else stored.state),
-            html.Div(_content(context), id="history-content"),
-        ]
-    )
+    yield dcc.Interval(id="history-clock", interval=_LOOK_MS, disabled=stored is None)
+    yield dcc.Store(id="history-state", data=None if stored is None else stored.state)
+    yield dmc.Stack(_content(context), id="history-content", gap="md")
 
 
 def _stored(context: PageContext) -> Stored | None:
@@ -62,7 +59,7 @@ def _stored(context: PageContext) -> Stored | None:
     return stored
 
 
-def _content(context: PageContext) -> Component:
+def _content(context: PageContext) -> list[Component]:
     stored = _stored(context)
     try:
         if stored is not None and (stored.state or stored.drop is not None):
@@ -70,10 +67,9 @@ def _content(context: PageContext) -> Component:
                 if jobs := store.jobs():
                     return _shown(context, stored, store, jobs)
     except OverlapscopeError as error:
-        problem = render.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))
-        return parts.page("History", problem, lead=_LEAD)
+        return [render.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))]
     how = _HOW_TO_FILL if stored is None or stored.drop is None else _NO_REPORT
-    return parts.page("History", render.panel("No report is stored", parts.empty(*how)), lead=_LEAD)
+    return [render.panel("No report is stored", parts.empty(*how))]
 
 
 _NO_REPORT = ("The directory has no report of a history yet.",)
@@ -88,19 +84,19 @@ _HOW_TO_FILL = (
 # -- The series ------------------------------------------------------------------------------------
 
 
-def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[str]) -> Component:
+def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[str]) -> list[Component]:
     """Return the chart for the address; missing choices default to the first."""
     choices, metrics = context.url.choices, [name for name in store.metrics() if _is_metric(name)]
     if not metrics:
         problem = "No report in the history has a figure that can be believed."
-        return parts.page("History", render.panel("No figures", parts.empty(problem)), lead=_LEAD)
+        return [render.panel("No figures", parts.empty(problem))]
     job, metric = _or_first(choices.get("job"), jobs), _or_first(choices.get("metric"), metrics)
     newest = store.rows(Query(job=job), most=1)
     by = _or_first(choices.get("by"), BY if any(row.origin.commit for row in newest) else _WITHOUT_COMMITS)
     shown, left_out = _course(context, stored, store, job, metric, by)
     if shown is None:
         drawn = render.panel(f"{metric} of {clean(job, 80)}", parts.empty("No report of this job has this figure."))
-        return parts.page("History", _choices((job, metric, by), jobs, metrics), drawn, lead=_LEAD)
+        return [_choices((job, metric, by), jobs, metrics), drawn]
     figure = chart(shown, context.dark, _opened_ids(context))
     note = "A click on a point opens its report." if by == "report" else "A click on a point opens its newest report."
     if left_out:
@@ -108,8 +104,7 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
     levels = [
         block for block in blocks(JobCourse(job=job, courses=(shown,))) if isinstance(block, Text | Items | Table)
     ]
-    return parts.page(
-        "History",
+    return [
         _choices((job, metric, by), jobs, metrics),
         render.panel(
             f"{metric} of {clean(job, 80)}",
@@ -119,8 +114,7 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
         ),
         *_chosen(context, store),
         parts.drawn(context, "Changes", *levels, id="history-levels"),
-        lead=_LEAD,
-    )
+    ]
 
 
 def _course(
