@@ -233,6 +233,11 @@ class PageContext(Struct, frozen=True):
         return self.url.href("timeline", start_ns=max(0, start), end_ns=min(end, max(last - origin, 1)))
 
     @property
+    def of(self) -> dict[str, str]:
+        """Parameter of requests that names the program to show, if the address does."""
+        return {} if self.url.of is None else {"of": self.url.of}
+
+    @property
     def colors(self) -> dict[str, str]:
         """Palette, by name."""
         return palette(self.dark)

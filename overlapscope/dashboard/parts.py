@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.figures import Window
+from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.host_lines import has_wrappers
+from overlapscope.analysis.periods import host_step
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import most_informative
 from overlapscope.base.words import clean, part_of, share
@@ -23,13 +24,13 @@ from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext, UrlState
-from overlapscope.documents.model import Block, Chart, Items, Section, Span
+from overlapscope.documents.model import Block, Chart, Items, Section, Span, Text
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
 from overlapscope.report.document import answer, strip_title
-from overlapscope.report.page import SampledHost
 from overlapscope.report.tables import causes_of
+from overlapscope.timeline import Lanes
 
 SAMPLES = "open-samples"
 """Id of the button that opens the samples."""
@@ -39,13 +40,9 @@ _MARGIN = 0.02
 """Margin on either side of two timelines, as a share of the visible span."""
 
 
-def page(title: str, *children: Component, lead: str = "", context: PageContext | None = None) -> Component:
-    """Return a page with its title, and a sentence on the question it answers.
-
-    `context` is that of a page whose figures are of one of two programs, if the trace has two.
-    """
-    sentence = f"{lead} {'' if context is None else which_program(context)}".rstrip()
-    leads = [dmc.Text(sentence, c="dimmed", size="sm")] if sentence else []
+def page(title: str, *children: Component, lead: str = "") -> Component:
+    """Return a page with its title, and a sentence on the question it answers."""
+    leads = [dmc.Text(lead, c="dimmed", size="sm")] if lead else []
     return dmc.Stack([html.Div([dmc.Title(title, order=2), *leads]), *children], gap="md", maw=1500)
 
 
@@ -58,10 +55,24 @@ def which_program(context: PageContext) -> str:
     return "These figures describe the program without the profiler, which the recording is replayed to match."
 
 
-def drawn(context: PageContext, title: str, *blocks: Block | Component, note: str = "", id: str = "") -> Component:
-    """Return a box with a title and blocks of a document."""
-    shown = dmc.Stack(render.draw(blocks, context.dark), gap="sm", mt="xs")
-    return render.panel(title, shown, note=note, id=id)
+def drawn(context: PageContext, title: str, *blocks: Block | Component, **of_panel: Any) -> Component:
+    """Return a box with a title and blocks of a document (`render.panel`)."""
+    return render.panel(title, dmc.Stack(render.draw(blocks, context.dark), gap="sm", mt="xs"), **of_panel)
+
+
+def select(label: str, id: str, choices: Iterable[str], value: str | None) -> Component:
+    """Return a choice of one of many names."""
+    return dmc.Select(
+        id=id,
+        label=label,
+        data=[{"value": choice, "label": clean(choice, 120)} for choice in choices],
+        value=value,
+        searchable=True,
+        placeholder="choose",
+        allowDeselect=False,
+        nothingFoundMessage="none",
+        style={"flex": "1 1 280px", "minWidth": 0},
+    )
 
 
 def table_panel(context: PageContext, table: Table, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
@@ -149,16 +160,12 @@ def grid_panel(
     """
     if not table.rows:
         return render.panel(table.title, empty(nothing))
-    tools = [_csv_button(id)]
+    tools = [dmc.Button("CSV", id=f"{id}-csv", variant="default", size="compact-sm")]
     if len(table.rows) > render.TALLEST_GRID:
         search = dmc.TextInput(id=f"{id}-search", placeholder="Search", size="xs", w=180, **{"aria-label": "search"})
         tools.insert(0, search)
     beside = dmc.Group(tools, gap="xs", wrap="nowrap")
     return render.panel(table.title, grid(context, table, id, opens=opens), beside=beside, note=note or table.note)
-
-
-def _csv_button(grid_id: str) -> Component:
-    return dmc.Button("CSV", id=f"{grid_id}-csv", variant="default", size="compact-sm")
 
 
 def causes(context: PageContext, device: Device, subject: Subject) -> Component:
@@ -193,33 +200,15 @@ def host(context: PageContext) -> list[Component]:
         missing = host_view.why_no_lines(section)
         return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
-    return [
-        render.panel(
-            host_view.TITLE,
-            *(dmc.Text(sentence, size="sm", className="prose") for sentence in host_view.sentences(section, sampled)),
-            _flame_graph(context, sampled, wrappers=False),
-            dmc.Text(host_view.LEGEND, c="dimmed", size="sm", mb="sm"),
-            *(_wrappers(context, sampled) if has_wrappers(sampled.activity) else []),
-            grid(
-                context,
-                host_view.table(rows, sampled),
-                "host-lines",
-                opens=[overview if row.finding else None for row in rows],
-            ),
-            beside=_csv_button("host-lines"),
-        )
-    ]
-
-
-def _wrappers(context: PageContext, sampled: SampledHost) -> list[Component]:
-    """Return the flame graph with all functions, folded."""
-    title = html.Summary("With wrappers such as _call_impl", style={"cursor": "pointer", "fontSize": "14px"})
-    return [html.Details([title, _flame_graph(context, sampled, wrappers=True)], id="host-wrappers")]
-
-
-def _flame_graph(context: PageContext, sampled: SampledHost, *, wrappers: bool) -> Component:
-    figure = charts.flame_graph(sampled, context.dark, context.source, wrappers=wrappers)
-    return render.graph(figure, "host-flame-whole" if wrappers else "host-flame", name="host")
+    flame = partial(charts.flame_graph, sampled, source=context.source)
+    blocks: list[Block] = [*map(Text, host_view.sentences(section, sampled))]
+    blocks.append(Chart("host-flame", "", flame, note=host_view.LEGEND))
+    if has_wrappers(sampled.activity):
+        whole = Chart("host-flame-whole", "", partial(flame, wrappers=True))
+        blocks.append(Section((whole,), "With wrappers such as _call_impl", folded=True))
+    opens = [overview if row.finding else None for row in rows]
+    lines = grid_panel(context, host_view.table(rows, sampled), "host-lines", opens=opens)
+    return [drawn(context, host_view.TITLE, *blocks, lines)]
 
 
 # -- Two timelines ---------------------------------------------------------------------------------
@@ -231,87 +220,74 @@ class TimelineSide(Struct, frozen=True):
     name: str
     trace: str
     origin_ns: int
-    window: Window
-    """Window whose start is aligned with that of the other side's window."""
+    windows: tuple[Window, ...]
+    """Windows to show, of which the start of the first is aligned with the other side's."""
     of: dict[str, Any]
     """Parameters of its requests, besides the trace."""
-    scroll_to: dict[str, int] = field(default_factory=dict)
-    """The device, if there may be several."""
-    host: Window | None = None
-    """When the host ran the same step, to be shown as well."""
-    kinds: tuple[str, ...] | None = None
-    """Kinds of the device's lanes to show; None for all lanes."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """The `device` to scroll to, if there may be several, and the `kinds` of its lanes to show, if not all."""
 
-    @property
-    def reach_ns(self) -> tuple[int, int]:
-        """Start and end of what to show, relative to the start of the window."""
-        windows = [self.window] if self.host is None else [self.window, self.host]
-        origin = self.window.start_ns
-        return min(shown.start_ns for shown in windows) - origin, max(shown.end_ns for shown in windows) - origin
+
+def side_at(
+    name: str, trace: str, lanes: Lanes, figures: Device, step: Period | None, of: dict[str, Any], **more: Any
+) -> TimelineSide:
+    """Return a side at a step, on the device and on the host; without a step, at everything on the device."""
+    windows = [figures.window] if step is None else [step.window, host_step(lanes.analysis.trace, step.name)]
+    return TimelineSide(name, trace, lanes.origin_ns, tuple(filter(None, windows)), of, more)
 
 
 def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSide]) -> dict[str, Any]:
     """Return the data of timelines for the browser (`assets/linked_timelines.js`)."""
-    starts, ends = zip(*(side.reach_ns for side in sides), strict=True)
-    margin = round(_MARGIN * (max(ends) - min(starts)))
+    shown = [(window, side.windows[0].start_ns) for side in sides for window in side.windows]
+    start = min(window.start_ns - zero for window, zero in shown)
+    end = max(window.end_ns - zero for window, zero in shown)
+    margin = round(_MARGIN * (end - start))
     return {
         "sides": [
             {
                 "element": _mount(page, side.name),
                 "trace": side.trace,
                 "of": side.of,
-                "offset": side.window.start_ns - side.origin_ns,
-                "kinds": side.kinds,
-                **side.scroll_to,
+                "offset": side.windows[0].start_ns - side.origin_ns,
+                **side.more,
             }
             for side in sides
         ],
-        "view": {"start": min(starts) - margin, "end": max(ends) + margin},
+        "view": {"start": start - margin, "end": end + margin},
         "palette": context.colors,
     }
 
 
 def timelines_panel(page: str, data: dict[str, Any] | None, captions: dict[str, str], note: str) -> Component:
     """Return the places where the browser mounts them, each below its caption."""
-    return render.panel(
-        "Timelines",
-        dcc.Store(id=f"{page}-timelines", data=data),
-        html.Div(id=f"{page}-mounted", hidden=True),
-        *(
-            html.Div(
-                [
-                    dmc.Text(f"{name}: {caption}", size="sm", fw=600, mt="sm", mb=4),
-                    html.Div(id=_mount(page, name), className="compare-timeline"),
-                ]
-            )
-            for name, caption in captions.items()
-        ),
-        note=note,
-    )
+    places = [
+        dmc.Stack(
+            [dmc.Text(f"{name}: {caption}", size="sm", fw=600), html.Div(id=_mount(page, name))],
+            gap=4,
+            className="compare-timeline",
+        )
+        for name, caption in captions.items()
+    ]
+    return render.panel("Timelines", *_mounted(page, data), dmc.Stack(places, gap="sm"), note=note)
+
+
+def _mounted(page: str, data: dict[str, Any] | None) -> list[Component]:
+    return [dcc.Store(id=f"{page}-timelines", data=data), html.Div(id=f"{page}-mounted", hidden=True)]
 
 
 def step_timeline(context: PageContext, page: str, analysis: DeviceAnalysis) -> Component:
     """Return the device's median step, at the scale of the terminal's strip, with a link to the page Timeline."""
     opened, extent = context.opened, most_informative(analysis.result)
-    of = {} if context.url.of is None else {"of": context.url.of}
-    number = analysis.result.device
-    origin, _ = opened.bounds_ns
-    kinds = ("overlap", "stream")
-    side = TimelineSide("step", opened.id, origin, extent.window, of, {"device": number}, kinds=kinds)
+    more = {"device": analysis.result.device, "kinds": ("overlap", "stream")}
+    side = TimelineSide("step", opened.id, opened.bounds_ns[0], (extent.window,), context.of, more)
     link = dcc.Link("open in timeline →", href=context.url.href("timeline"), className="timeline-link")
-    return dmc.Paper(
-        [
-            dmc.Group(
-                [dmc.Text(strip_title(extent), fw=600, size="sm"), link], justify="space-between", gap="xs", fz=14, mb=4
-            ),
-            dcc.Store(id=f"{page}-timelines", data=linked_timelines(context, page, [side])),
-            html.Div(id=f"{page}-mounted", hidden=True),
-            html.Div(id=_mount(page, side.name), className="step-timeline"),
-        ],
-        withBorder=True,
-        px="md",
-        py=8,
-    )
+    title = dmc.Text(strip_title(extent), fw=600, size="sm")
+    shown = [
+        dmc.Group([title, link], justify="space-between", gap="xs", fz=14, mb=4),
+        *_mounted(page, linked_timelines(context, page, [side])),
+        html.Div(id=_mount(page, side.name), className="step-timeline"),
+    ]
+    return dmc.Paper(shown, withBorder=True, px="md", py=8)
 
 
 def _mount(page: str, name: str) -> str:

@@ -41,7 +41,11 @@ _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
 """Signs of answers, by their level or tone."""
 
 
-def draw(blocks: Iterable[Block | Component], dark: bool) -> list[Component]:
+Drawn = Block | Component
+"""What a page shows."""
+
+
+def draw(blocks: Iterable[Drawn], dark: bool) -> list[Component]:
     """Return the components of blocks. Successive charts stand side by side, successive findings fold together."""
     drawn: list[Component] = []
     for kind, group in itertools.groupby(blocks, lambda block: type(block) if isinstance(block, _KINDS) else None):
@@ -169,7 +173,8 @@ def _(block: model.Bar, dark: bool) -> Component:
 @_draw.register
 def _(block: model.Chart, dark: bool) -> Component:
     title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
-    return html.Div([*title, graph(block.figure(dark), block.id, name=block.title or block.id)])
+    note = [dmc.Text(block.note, c="dimmed", size="sm")] if block.note else []
+    return html.Div([*title, graph(block.figure(dark), block.id, name=block.title or block.id), *note])
 
 
 @_draw.register
@@ -241,7 +246,7 @@ def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Componen
         answer += links
     evidence = dmc.Text("\n".join(block.evidence), size="sm", className="prose")
     rule = RULES.get(block.rule)
-    ruled = [] if rule is None else [_programs(rule, dark), _meaning(rule)]
+    ruled = [] if rule is None else draw(_explained(rule), dark)
     beside = dmc.SimpleGrid(answer, cols={"base": 1, "md": max(1, len(answer))}, spacing="lg", verticalSpacing="xs")
     return dmc.Stack([beside, *([_titled("Evidence", evidence)] if block.evidence else []), *ruled], gap="sm")
 
@@ -259,23 +264,18 @@ def _command(command: str) -> Component:
     return html.Div([dmc.Code([*spaced][:-1]), button], className="command")
 
 
-def _programs(rule: Rule, dark: bool) -> Component:
-    """Return example programs with and without the problem; for good news, the reverse."""
-    before, after = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
-    wrong, right = examples(rule.id)
-    programs = model.Code(wrong, f"{before}: a small program"), model.Code(right, f"{after}: the same program")
-    return dmc.SimpleGrid(draw(programs, dark), cols={"base": 1, "md": 2}, spacing="sm")
-
-
-def _meaning(rule: Rule) -> Component:
-    words = explanation(rule.id)
-    return html.Details(
-        [
-            html.Summary(f"What {rule.id} means and how it is computed"),
-            dmc.Text(words.meaning, size="sm", mt=6, className="prose"),
-            dmc.Text(f"Computed: {words.computation}", size="sm", mt=6, className="prose"),
-            dmc.Text(f"What the fix saves: {rule.cost}", size="sm", mt=6, className="prose"),
-        ]
+def _explained(rule: Rule) -> tuple[Block, ...]:
+    """Return example programs with and without the problem (for good news, the reverse), and what the rule means."""
+    titles = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
+    kinds, meaning = ("a small program", "the same program"), explanation(rule.id)
+    programs = (
+        model.Code(program, f"{title}: {kind}")
+        for program, title, kind in zip(examples(rule.id), titles, kinds, strict=True)
+    )
+    said = (meaning.meaning, f"Computed: {meaning.computation}", f"What the fix saves: {rule.cost}")
+    return (
+        model.Section(tuple(programs), kind="columns"),
+        model.Section(tuple(map(model.Text, said)), f"What {rule.id} means and how it is computed", folded=True),
     )
 
 

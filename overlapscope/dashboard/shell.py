@@ -22,7 +22,7 @@ from overlapscope.dashboard.context import FIRST_PAGE, TRACES_PAGE, PageContext,
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import RECORDED, Opened
 from overlapscope.dashboard.pages import PAGES, PageKind
-from overlapscope.dashboard.render import explained
+from overlapscope.dashboard.render import draw, explained
 from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.timeline import browser
 
@@ -285,13 +285,14 @@ def _content(context: PageContext) -> Component | list[Component]:
                 return []
         if url.trace is None:
             return parts.nothing_opened(url, reports=bool(library.ranks_files()))
-    layout = page.module.layout
-    content: Component
-    if page.needs != "figures":
-        content = layout(context)
-    else:
-        content = parts.unusable(context) if context.device is None else layout(context, context.device)
-    return content
+    if page.needs == "figures" and context.device is None:
+        return parts.unusable(context)
+    shown = page.module.layout(context, *([context.device] if page.needs == "figures" else []))
+    if isinstance(shown, Component):
+        return shown
+    program = parts.which_program(context) if page.switched else ""
+    lead = " ".join(filter(None, (getattr(page.module, "LEAD", ""), program)))
+    return parts.page(page.title, *draw(shown, context.dark), lead=lead)
 
 
 def _missing(context: PageContext) -> str | None:

@@ -46,7 +46,7 @@
 
   clientside.overlapscope_linked = {
     /* `sides`: [{element, trace, of, offset, device, kinds}], where `of` has further parameters for the source, `device`
-       is the device to scroll to, and `kinds` those of its lanes to show, null for all lanes. The view is `view`, unless the first side or all sides were visible already; then it
+       is the device to scroll to, and `kinds` those of its lanes to show, all by default. The view is `view`, unless the first side or all sides were visible already; then it
        stays. */
     mount: async (data) => {
       latest = data;

@@ -1,7 +1,8 @@
 """Pages, in the order of the navigation.
 
-A page's module has `callbacks` and a function `layout`, which takes the `PageContext` and, if the page needs figures,
-the device.
+A page's module has `callbacks`, perhaps a `LEAD`, which is a sentence on the question that it answers, and a function
+`layout`, which takes the `PageContext` and, if the page needs figures, the device. It returns the blocks and components
+below the page's title, or the whole page as a component.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,7 +14,6 @@ from dash.development.base_component import Component
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.periods import host_step
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
@@ -29,37 +29,33 @@ from overlapscope.dashboard.pages.traces import count_read, list_traces, summari
 from overlapscope.documents.table import Table
 from overlapscope.report.model import Report
 
+LEAD = "What changed from one trace to another, and whether it is more than noise."
+
 _NEAR = 6
 """Number of traces offered with their verdicts."""
 _POLL_MS = 600
 
 
-def layout(context: PageContext) -> Component:
-    """Return the page."""
-    lead = "What changed from one trace to another, and whether it is more than noise."
-    choice = _choice(context)
+def layout(context: PageContext) -> Iterator[Component]:
+    """Yield the parts of the page."""
+    yield _choice(context)
     if context.other is None:
-        return parts.page("Compare", choice, _nothing_chosen(context), lead=lead)
+        yield _nothing_chosen(context)
+        return
     before, after = (_of(side, RECORDED) for side in (context, _other(context)))
     difference = diff(_report(before), _report(after))
     before, after = (_of(side, difference.of) for side in (before, after))
-    judged = [parts.verdict(side) for side in (before, after)]
-    verdicts = dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
-    if not difference.devices:
+    if difference.devices:
+        answer, *others = render.draw(head(difference), context.dark)
+        yield answer
+        yield _timelines(before, after, difference.devices[0])
+        yield from others
+        yield _changes(before, after, difference.devices[0])
+    else:
         reason = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
-        return parts.page("Compare", choice, verdicts, render.panel("No comparison", parts.empty(reason)), lead=lead)
-    device = difference.devices[0]
-    answer, *others = render.draw(head(difference), context.dark)
-    return parts.page(
-        "Compare",
-        choice,
-        answer,
-        _timelines(before, after, device),
-        *others,
-        _changes(before, after, device),
-        verdicts,
-        lead=lead,
-    )
+        yield render.panel("No comparison", parts.empty(reason))
+    judged = [parts.verdict(side) for side in (before, after)]
+    yield dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
 
 
 def _other(context: PageContext) -> PageContext:
@@ -89,27 +85,12 @@ def _report(context: PageContext) -> Report:
 
 
 def _choice(context: PageContext) -> Component:
-    choices = [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()]
-    url = context.url
+    choices, url = [entry.id for entry in context.library.entries()], context.url
     swapped = url.href(trace=url.other, other=url.trace) if url.other else None
-
-    def select(label: str, id: str, chosen: str | None) -> Component:
-        return dmc.Select(
-            id=id,
-            label=label,
-            data=choices,
-            value=chosen,
-            searchable=True,
-            placeholder="choose a trace",
-            nothingFoundMessage="no such trace",
-            allowDeselect=False,
-            style={"flex": "1 1 280px", "minWidth": 0},
-        )
-
     return dmc.Group(
         [
-            select("before", "compare-before", url.trace),
-            select("after", "compare-after", url.other),
+            parts.select("before", "compare-before", choices, url.trace),
+            parts.select("after", "compare-after", choices, url.other),
             *([dcc.Link("swap", href=swapped, className="timeline-link", id="compare-swap")] if swapped else []),
         ],
         align="end",
@@ -180,11 +161,8 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
 
 def _side(name: str, context: PageContext, device: Device, basis: Basis) -> parts.TimelineSide:
     """Return a side at its compared step of median length, or at everything if no steps are compared."""
-    opened = context.opened
-    of = {} if context.url.of is None else {"of": context.url.of}
-    side = parts.TimelineSide(name, opened.id, opened.lanes.origin_ns, device.window, of)
     step = median_step([device.steps[number] for number in judged_steps(device)]) if basis == "step" else None
-    return side if step is None else replace(side, window=step.window, host=host_step(opened.analysis.trace, step.name))
+    return parts.side_at(name, context.opened.id, context.opened.lanes, device, step, context.of)
 
 
 # -- Callbacks -------------------------------------------------------------------------------------

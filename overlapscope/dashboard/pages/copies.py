@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import dash
@@ -18,26 +19,22 @@ from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.report import copy_chart, lists
 
+LEAD = "What is copied between host and device, how fast, and how much of it no kernel hides."
+
 _LISTED = 200
 """Rows of the table of exposed copies."""
 
 
-def layout(context: PageContext, device: Device) -> Component:
-    """Return the page."""
+def layout(context: PageContext, device: Device) -> Iterator[Component]:
+    """Yield the parts of the page."""
+    yield parts.causes(context, device, "exposed-copy")
     analysis = context.device_analysis
-    if analysis is None:
-        return parts.unusable(context)
-    copies = list_copies(analysis)
+    copies = None if analysis is None else list_copies(analysis)
+    if analysis is not None and copies is not None and len(copies):
+        yield _bandwidth(context, copies)
+        yield from _worst(context, analysis, copies)
     groups = replace(lists.copies(context.section, device), title="Copies by direction, memory and stream")
-    return parts.page(
-        "Copies",
-        parts.causes(context, device, "exposed-copy"),
-        *([_bandwidth(context, copies)] if len(copies) else []),
-        *_worst(context, analysis, copies),
-        parts.grid_panel(context, groups, "copies-groups", nothing="Nothing is copied in this recording."),
-        lead="What is copied between host and device, how fast, and how much of it no kernel hides.",
-        context=context,
-    )
+    yield parts.grid_panel(context, groups, "copies-groups", nothing="Nothing is copied in this recording.")
 
 
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
@@ -58,16 +55,15 @@ def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
     )
 
 
-def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> list[Component]:
+def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> Iterator[Component]:
     numbers = lists.most_exposed(copies, _LISTED)
-    if not len(numbers):
-        return []
-    issued = issuers(context.opened.analysis.trace, analysis, copies.row[numbers])
-    table = lists.worst_copies(context.section, copies, numbers, issued)
-    exposed = int((copies.exposed_ns > 0).sum())
-    listed = f"The {len(numbers)} worst of {exposed:,}. " if len(numbers) < exposed else ""
-    note = f"{listed}Where several copies ran at once, the time counts for the one that decided its cause."
-    return [parts.grid_panel(context, table, "copies-worst", note=note)]
+    if len(numbers):
+        issued = issuers(context.opened.analysis.trace, analysis, copies.row[numbers])
+        table = lists.worst_copies(context.section, copies, numbers, issued)
+        exposed = int((copies.exposed_ns > 0).sum())
+        listed = f"The {len(numbers)} worst of {exposed:,}. " if len(numbers) < exposed else ""
+        note = f"{listed}Where several copies ran at once, the time counts for the one that decided its cause."
+        yield parts.grid_panel(context, table, "copies-worst", note=note)
 
 
 callbacks = Callbacks()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from dash.development.base_component import Component
@@ -14,6 +15,8 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.report import lists
 from overlapscope.report.tables import causes_of
 
+LEAD = "When the GPU had nothing to compute, why, and which calls kept the host from launching."
+
 _OTHERS: Final[tuple[Subject, ...]] = ("exposed-comm", "exposed-other")
 """Further kinds of time in which nothing computes, shown if there is any."""
 _STALLS = (
@@ -23,24 +26,14 @@ _STALLS = (
 _NO_LINES = " To see the line of code of each, record with overlapscope run --stacks."
 
 
-def layout(context: PageContext, device: Device) -> Component:
-    """Return the page."""
-    lined = any(stall.where for stall in device.host_stalls)
-    return parts.page(
-        "Idle and stalls",
-        parts.causes(context, device, "idle"),
-        *(parts.causes(context, device, other) for other in _OTHERS if causes_of(device, other)),
-        parts.grid_panel(
-            context,
-            lists.stalls(context.section, device),
-            "idle-stalls",
-            note=_STALLS if lined else f"{_STALLS}{_NO_LINES}",
-            nothing="No blocking call was recorded on the host.",
-        ),
-        *parts.host(context),
-        lead="When the GPU had nothing to compute, why, and which calls kept the host from launching.",
-        context=context,
-    )
+def layout(context: PageContext, device: Device) -> Iterator[Component]:
+    """Yield the parts of the page."""
+    yield parts.causes(context, device, "idle")
+    yield from (parts.causes(context, device, other) for other in _OTHERS if causes_of(device, other))
+    lined, stalls = any(stall.where for stall in device.host_stalls), lists.stalls(context.section, device)
+    note = _STALLS if lined else f"{_STALLS}{_NO_LINES}"
+    yield parts.grid_panel(context, stalls, "idle-stalls", note=note, nothing="No blocking call was recorded.")
+    yield from parts.host(context)
 
 
 callbacks = Callbacks()

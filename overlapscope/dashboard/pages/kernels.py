@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
@@ -10,20 +12,17 @@ from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.report import lists
 
+LEAD = "What the GPU computes, the longest first. A row leads to its longest kernel."
+
 _MOST = 2_000
 """Rows of the table of kernels."""
 
 
-def layout(context: PageContext, device: Device) -> Component:
-    """Return the page."""
-    kernels, nothing = lists.kernels(context.section, device, _MOST), "No kernel was recorded."
-    return parts.page(
-        "Kernels and ops",
-        parts.grid_panel(context, kernels, "kernels-table", nothing=nothing),
-        parts.grid_panel(context, lists.ops(context.section, device), "ops-table", nothing=nothing),
-        lead="What the GPU computes, the longest first. A row leads to its longest kernel.",
-        context=context,
-    )
+def layout(context: PageContext, device: Device) -> Iterator[Component]:
+    """Yield the parts of the page."""
+    nothing = "No kernel was recorded."
+    yield parts.grid_panel(context, lists.kernels(context.section, device, _MOST), "kernels-table", nothing=nothing)
+    yield parts.grid_panel(context, lists.ops(context.section, device), "ops-table", nothing=nothing)
 
 
 callbacks = Callbacks()

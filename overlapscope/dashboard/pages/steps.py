@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dash
@@ -14,37 +16,27 @@ from overlapscope.base.words import plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
+from overlapscope.documents.model import Chart
 from overlapscope.report import charts, lists
 from overlapscope.report.charts import drawn_steps
 from overlapscope.report.verdict import judge
 
-
-def layout(context: PageContext, device: Device) -> Component:
-    """Return the page."""
-    ranges = lists.ranges(context.section, device)
-    return parts.page(
-        "Steps",
-        *(_steps(context, device) if device.steps else [render.panel("No steps", parts.empty(*_NO_STEPS))]),
-        parts.grid_panel(context, ranges, "steps-ranges", note=_RANGES, nothing=_NO_RANGES),
-        lead="Whether every step is like the others, and where the time of each goes.",
-        context=context,
-    )
+LEAD = "Whether every step is like the others, and where the time of each goes."
 
 
-def _steps(context: PageContext, device: Device) -> list[Component]:
-    drawn = drawn_steps(device)
-    steps = judge(context.section).steps
-    undrawn = f"{len(drawn):,} of {len(device.steps):,} are drawn, all outliers among them." * (
-        len(drawn) < len(device.steps)
-    )
-    return [
-        render.panel(
-            "Where each step goes",
-            render.graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
-            note=" ".join(filter(None, (_outliers(device), steps, "A click shows a step in the timeline.", undrawn))),
-        ),
-        parts.grid_panel(context, lists.each_step(context.section, device), "steps-table"),
-    ]
+def layout(context: PageContext, device: Device) -> Iterator[Component]:
+    """Yield the parts of the page."""
+    section, drawn, count = context.section, drawn_steps(device), len(device.steps)
+    if count:
+        undrawn = f"{len(drawn):,} of {count:,} are drawn, all outliers among them." if len(drawn) < count else ""
+        notes = (_outliers(device), judge(section).steps, "A click shows a step in the timeline.", undrawn)
+        chart = Chart("steps-chart", "", partial(charts.steps, section))
+        yield parts.drawn(context, "Where each step goes", chart, note=" ".join(filter(None, notes)))
+        yield parts.grid_panel(context, lists.each_step(section, device), "steps-table")
+    else:
+        yield render.panel("No steps", parts.empty(*_NO_STEPS))
+    ranges = lists.ranges(section, device)
+    yield parts.grid_panel(context, ranges, "steps-ranges", note=_RANGES, nothing=_NO_RANGES)
 
 
 def _outliers(device: Device) -> str:

@@ -18,6 +18,8 @@ from overlapscope.dashboard.library import TraceSummary
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.errors import OverlapscopeError
 
+LEAD = "What each trace loses, the most first."
+
 MOST_LISTED = 200
 """Maximum number of rows; the choice at the top has all traces."""
 _POLL_MS = 1_000
@@ -30,25 +32,20 @@ Summary = TraceSummary | OverlapscopeError | None
 """Summary of a trace, or the reason why there is none; None until the trace is read."""
 
 
-def layout(context: PageContext) -> Component:
+def layout(context: PageContext) -> Component | list[Component]:
     """Return the page, with the verdicts that are known already."""
     count = len(context.library.entries())
     if not count:
         return parts.nothing_opened(context.url, reports=bool(context.library.ranks_files()))
     known = _known(context)
-    more = f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else ""
-    return parts.page(
-        "Traces",
-        render.panel(
-            plural(count, "trace"),
-            dcc.Interval(id="traces-clock", interval=_POLL_MS),
-            dcc.Store(id="traces-known", data=count_read(known)),
-            html.Div(_listed(context, known), id="traces-listed"),
-            note=more,
-        ),
-        *([] if context.library.has_samples() else [parts.samples_button()]),
-        lead="What each trace loses, the most first.",
+    listed = render.panel(
+        plural(count, "trace"),
+        dcc.Interval(id="traces-clock", interval=_POLL_MS),
+        dcc.Store(id="traces-known", data=count_read(known)),
+        html.Div(_listed(context, known), id="traces-listed"),
+        note=f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else "",
     )
+    return [listed] if context.library.has_samples() else [listed, parts.samples_button()]
 
 
 def _known(context: PageContext) -> dict[str, Summary]:

@@ -12,10 +12,8 @@ import msgspec
 from dash import ALL, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
-from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.periods import host_step
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
@@ -28,6 +26,11 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import document
 from overlapscope.prediction.interventions import INTERVENTIONS, Intervention, name_and_argument
 from overlapscope.prediction.result import WhatIf
+
+LEAD = (
+    "How long a step would take after a change, before anyone makes it. The recording is replayed with the change, and "
+    "the timelines before and after stand one above the other."
+)
 
 RUNG = "whatif-rung"
 """Type of the buttons that switch on the changes of a rung."""
@@ -48,18 +51,13 @@ def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequen
         return None
     after = prediction.lanes.device(before.device).result
     asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
-    id, number, drawn = context.opened.id, {"device": before.device}, context.opened.lanes
     step = median_step([before.steps[row] for row in judged_steps(before)])
     same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
+    id, shown, step = context.opened.id, {"device": before.device}, None if same is None else step
     sides = [
-        parts.TimelineSide("before", id, drawn.origin_ns, before.window, {}, number),
-        parts.TimelineSide("after", id, prediction.lanes.origin_ns, after.window, asked, number),
+        parts.side_at("before", id, context.opened.lanes, before, step, {}, **shown),
+        parts.side_at("after", id, prediction.lanes, after, same, asked, **shown),
     ]
-    if step is not None and same is not None:
-        sides = [
-            replace(side, window=period.window, host=host_step(lanes.analysis.trace, period.name))
-            for side, period, lanes in zip(sides, (step, same), (drawn, prediction.lanes), strict=True)
-        ]
     return parts.linked_timelines(context, "whatif", sides)
 
 
@@ -87,10 +85,6 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
     return html.Div([title, render.table(table, context.dark, "whatif-rungs-table", buttons)])
 
 
-_LEAD = (
-    "How long a step would take after a change, before anyone makes it. The recording is replayed with the change, and "
-    "the timelines before and after stand one above the other."
-)
 _CLOCK_MS = 600
 _WAIT_S = 0.3
 """Seconds to wait for a prediction; most are ready by then."""
@@ -111,7 +105,7 @@ class _Question(msgspec.Struct, frozen=True):
 # -- The switches ----------------------------------------------------------------------------------
 
 
-def layout(context: PageContext, device: Device) -> Component:
+def layout(context: PageContext, device: Device) -> list[Component]:
     """Return the switches; callbacks show the prediction."""
     kinds = tuple(INTERVENTIONS.values())
     options = {kind.id: _options(kind, device) for kind in kinds if kind.words.argument}
@@ -127,8 +121,7 @@ def layout(context: PageContext, device: Device) -> Component:
     }
     best = context.library.predictions.cached(context.loaded, WhatIfRequest(device.device, None))
     searched = best.result if isinstance(best, DrawnPrediction) else None
-    return parts.page(
-        "What if",
+    return [
         render.panel(
             "Changes",
             _switches(context, device, first, options),
@@ -154,8 +147,7 @@ def layout(context: PageContext, device: Device) -> Component:
         dcc.Store(id="whatif-rungs", data=_rungs(searched)),
         dcc.Interval(id="whatif-clock", interval=_CLOCK_MS, disabled=True),
         dcc.Interval(id="whatif-best-clock", interval=_CLOCK_MS, disabled=True),
-        lead=_LEAD,
-    )
+    ]
 
 
 def _switches(

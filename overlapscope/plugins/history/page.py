@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import dash
 import dash_mantine_components as dmc
-from dash import Input, Output, State, dcc, html
+from dash import Input, Output, State, dcc
 from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, listed, plural
@@ -31,10 +31,11 @@ from overlapscope.plugins.history.store import Query, Store
 from overlapscope.report.page import Page
 from overlapscope.timeline.file import document as report_document
 
+LEAD = "How a figure of a job changes from commit to commit, and when it got worse."
+
 Name = TypeVar("Name", bound=str)
 
 CHART, COMPARING, SHOWN = "history-chart", "history-comparing", "history-shown"
-_LEAD = "How a figure of a job changes from commit to commit, and when it got worse."
 _LOOK_MS = 30_000
 _WITHOUT_COMMITS: tuple[By, ...] = ("report", "hour", "commit")
 _POINTS = 2000
@@ -45,16 +46,12 @@ _PAGES = ("overview", "timeline", "whatif")
 """Pages of a trace to link from its stored report."""
 
 
-def layout(context: PageContext) -> Component:
-    """Return the page. It is drawn again when reports are added."""
+def layout(context: PageContext) -> Iterator[Component]:
+    """Yield the parts of the page. Its content is drawn again when reports are added."""
     stored = _stored(context)
-    return html.Div(
-        [
-            dcc.Interval(id="history-clock", interval=_LOOK_MS, disabled=stored is None),
-            dcc.Store(id="history-state", data=None if stored is None else stored.state),
-            html.Div(_content(context), id="history-content"),
-        ]
-    )
+    yield dcc.Interval(id="history-clock", interval=_LOOK_MS, disabled=stored is None)
+    yield dcc.Store(id="history-state", data=None if stored is None else stored.state)
+    yield dmc.Stack(_content(context), id="history-content", gap="md")
 
 
 def _stored(context: PageContext) -> Stored | None:
@@ -62,7 +59,7 @@ def _stored(context: PageContext) -> Stored | None:
     return stored
 
 
-def _content(context: PageContext) -> Component:
+def _content(context: PageContext) -> list[Component]:
     stored = _stored(context)
     try:
         if stored is not None and (stored.state or stored.drop is not None):
@@ -70,39 +67,36 @@ def _content(context: PageContext) -> Component:
                 if jobs := store.jobs():
                     return _shown(context, stored, store, jobs)
     except OverlapscopeError as error:
-        problem = render.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))
-        return parts.page("History", problem, lead=_LEAD)
-    return parts.page("History", _how_to_fill(stored is not None and stored.drop is not None), lead=_LEAD)
+        return [render.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))]
+    how = _HOW_TO_FILL if stored is None or stored.drop is None else _NO_REPORT
+    return [render.panel("No report is stored", parts.empty(*how))]
 
 
-def _how_to_fill(drop: bool) -> Component:
-    if drop:
-        return render.panel("No report is stored", parts.empty("The directory has no report of a history yet."))
-    return render.panel(
-        "No report is stored",
-        parts.empty("Add reports or traces to the history, after each run or each commit:"),
-        dmc.Code("overlapscope history add train.trace.json.gz --job train.py", block=True, my="xs"),
-        parts.empty("They appear here as soon as they are added. To show another history:"),
-        dmc.Code("overlapscope dashboard --history FILE", block=True, mt="xs"),
-    )
+_NO_REPORT = ("The directory has no report of a history yet.",)
+_HOW_TO_FILL = (
+    "Add reports or traces to the history, after each run or each commit:",
+    "`overlapscope history add train.trace.json.gz --job train.py`",
+    "They appear here as soon as they are added. To show another history:",
+    "`overlapscope dashboard --history FILE`",
+)
 
 
 # -- The series ------------------------------------------------------------------------------------
 
 
-def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[str]) -> Component:
+def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[str]) -> list[Component]:
     """Return the chart for the address; missing choices default to the first."""
     choices, metrics = context.url.choices, [name for name in store.metrics() if _is_metric(name)]
     if not metrics:
         problem = "No report in the history has a figure that can be believed."
-        return parts.page("History", render.panel("No figures", parts.empty(problem)), lead=_LEAD)
+        return [render.panel("No figures", parts.empty(problem))]
     job, metric = _or_first(choices.get("job"), jobs), _or_first(choices.get("metric"), metrics)
     newest = store.rows(Query(job=job), most=1)
     by = _or_first(choices.get("by"), BY if any(row.origin.commit for row in newest) else _WITHOUT_COMMITS)
     shown, left_out = _course(context, stored, store, job, metric, by)
     if shown is None:
         drawn = render.panel(f"{metric} of {clean(job, 80)}", parts.empty("No report of this job has this figure."))
-        return parts.page("History", _choices((job, metric, by), jobs, metrics), drawn, lead=_LEAD)
+        return [_choices((job, metric, by), jobs, metrics), drawn]
     figure = chart(shown, context.dark, _opened_ids(context))
     note = "A click on a point opens its report." if by == "report" else "A click on a point opens its newest report."
     if left_out:
@@ -110,8 +104,7 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
     levels = [
         block for block in blocks(JobCourse(job=job, courses=(shown,))) if isinstance(block, Text | Items | Table)
     ]
-    return parts.page(
-        "History",
+    return [
         _choices((job, metric, by), jobs, metrics),
         render.panel(
             f"{metric} of {clean(job, 80)}",
@@ -120,9 +113,8 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
             beside=_switch(context),
         ),
         *_chosen(context, store),
-        render.panel("Changes", dmc.Stack(render.draw(levels, context.dark), gap="sm", mt="xs"), id="history-levels"),
-        lead=_LEAD,
-    )
+        parts.drawn(context, "Changes", *levels, id="history-levels"),
+    ]
 
 
 def _course(
@@ -159,18 +151,6 @@ def _or_first(name: str | None, choices: Sequence[Name]) -> Name:
 def _choices(chosen: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) -> Component:
     job, metric, by = chosen
 
-    def select(label: str, id: str, choices: Sequence[str], value: str) -> Component:
-        return dmc.Select(
-            id=id,
-            label=label,
-            data=[{"value": choice, "label": clean(choice, 120)} for choice in choices],
-            value=value,
-            searchable=True,
-            allowDeselect=False,
-            nothingFoundMessage="none",
-            style={"flex": "1 1 280px", "minWidth": 0},
-        )
-
     control = dmc.SegmentedControl(
         id="history-by",
         data=[{"value": choice, "label": f"by {choice}"} for choice in BY],
@@ -180,8 +160,8 @@ def _choices(chosen: Sequence[str], jobs: Sequence[str], metrics: Sequence[str])
     )
     return dmc.Group(
         [
-            select("job", "history-job", jobs, job),
-            select("metric", "history-metric", metrics, metric),
+            parts.select("job", "history-job", jobs, job),
+            parts.select("metric", "history-metric", metrics, metric),
             control,
             dcc.Store(id=SHOWN, data=chosen),
         ],
@@ -223,12 +203,13 @@ def _chosen(context: PageContext, store: Store) -> list[Component]:
 def _opened(context: PageContext, entry: Entry) -> Component:
     """Return the report as in its HTML file, with the result of its check and links to its traces."""
     checked = [] if entry.check is None else check_document.log(entry.check).blocks
-    report_blocks = [*checked, *report_document(Page(entry.report), []).blocks]
-    return render.panel(
+    return parts.drawn(
+        context,
         "The report",
-        dmc.Text(_origin(entry), size="sm"),
+        Text(_origin(entry)),
         *_traces(context, entry),
-        dmc.Stack(render.draw(report_blocks, context.dark), gap="sm", mt="sm"),
+        *checked,
+        *report_document(Page(entry.report), []).blocks,
         beside=_link("close", context.url.href(entry=None)),
         id="history-opened",
     )
@@ -258,8 +239,8 @@ def _compared(context: PageContext, entries: Sequence[Entry]) -> Component:
     for side, entry in (("Before", before), ("After", after)):
         opens = _link("open →", url.href(entry=entry.id, against=None))
         sides.append(dmc.Group([dmc.Text(f"{side}: {_origin(entry)}", size="sm"), opens]))
-    drawn = render.draw(diff_document(diff(before.report, after.report), verbose=True).blocks, context.dark)
-    return render.panel("Two reports compared", *sides, dmc.Stack(drawn, gap="sm", mt="sm"), id="history-compared")
+    blocks = diff_document(diff(before.report, after.report), verbose=True).blocks
+    return parts.drawn(context, "Two reports compared", *sides, *blocks, id="history-compared")
 
 
 def _origin(entry: Entry) -> str:

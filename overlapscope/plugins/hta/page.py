@@ -20,27 +20,27 @@ from overlapscope.plugins.hta.build import require
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
 from overlapscope.plugins.hta.document import HtaResult, heading, lacking, run, table, to_csv
 
+LEAD = (
+    "What HolisticTraceAnalysis computes from this trace, with its own definitions and rounded to whole "
+    "microseconds. The other pages do not depend on it."
+)
+
 MOST_RANKS = 16
 """Maximum number of ranks, whose traces are in memory at once."""
 MOST_ROWS = 2_000
 """Maximum number of a table's rows on the page; the CSV has all."""
 _WEIGHT = 4
 """Weight of a result in the cache of pages' results."""
-_LEAD = (
-    "What HolisticTraceAnalysis computes from this trace, with its own definitions and rounded to whole "
-    "microseconds. The other pages do not depend on it."
-)
-
 _one_at_a_time = threading.Lock()
 """HTA's output can be suppressed for only a single thread at a time."""
 
 
-def layout(context: PageContext) -> Component:
+def layout(context: PageContext) -> list[Component]:
     """Return the choices; a callback shows the tables."""
     try:
         require()
     except MissingPackage as error:
-        return parts.page("HTA", render.panel("HTA is not installed", parts.empty(clean(str(error)))), lead=_LEAD)
+        return [render.panel("HTA is not installed", parts.empty(clean(str(error))))]
     ranks = job_of(context.library, context.opened.id, everything=False)
     several = 1 < len(ranks) <= MOST_RANKS
     choice = dmc.Group(
@@ -71,13 +71,11 @@ def layout(context: PageContext) -> Component:
         align="end",
         gap="md",
     )
-    return parts.page(
-        "HTA",
+    return [
         dmc.Paper(choice, withBorder=True, p="md"),
         dcc.Loading(html.Div(id="hta-content"), delay_show=200, type="dot"),
         dcc.Download(id="hta-download"),
-        lead=_LEAD,
-    )
+    ]
 
 
 callbacks = Callbacks()

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 from msgspec import Struct
@@ -17,13 +16,15 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
+from overlapscope.dashboard.render import Drawn
+from overlapscope.documents.model import Heading
 from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.laboratory import RESULTS, tables
 from overlapscope.plugins.laboratory.comparison import ExperimentComparison, compare
 from overlapscope.plugins.laboratory.document import chapter, overview
 from overlapscope.plugins.laboratory.results import Results, read_results
 
-_LEAD = "Experiments on copies, streams and CUDA graphs with a known outcome: measured here, and published by others."
+LEAD = "Experiments on copies, streams and CUDA graphs with a known outcome: measured here, and published by others."
 
 
 class _ListedExperiment(Struct, frozen=True):
@@ -59,23 +60,21 @@ def results_in(library: Library) -> Iterator[tuple[Path, Results]]:
             logging.getLogger(__name__).warning("%s", error)
 
 
-def layout(context: PageContext) -> Component:
-    """Return the index, or the experiment of the address."""
+def layout(context: PageContext) -> Iterator[Drawn]:
+    """Yield the index, or the experiment of the address."""
     groups = _experiments(context.library)
-    if not groups:
-        return parts.page("Laboratory", render.panel("No results are open", parts.empty(*_NOTHING)), lead=_LEAD)
     experiment_id = context.url.choices.get("experiment")
-    if experiment_id is None:
-        return parts.page("Laboratory", *(_index(context, experiments) for experiments in groups), lead=_LEAD)
-    opened = next(
-        (experiment for experiments in groups for experiment in experiments if experiment.id == experiment_id), None
-    )
-    index = dcc.Link("← all experiments", href=context.url.href(experiment=None), className="timeline-link")
-    if opened is None:
-        return parts.page(
-            "Laboratory", index, parts.empty(f"There is no experiment {clean(experiment_id, 80)!r} here.")
-        )
-    return _opened(context, opened, index)
+    if not groups:
+        yield render.panel("No results are open", parts.empty(*_NOTHING))
+    elif experiment_id is None:
+        for experiments in groups:
+            yield from _index(context, experiments)
+    else:
+        yield dcc.Link("← all experiments", href=context.url.href(experiment=None), className="timeline-link")
+        opened = [each for experiments in groups for each in experiments if each.id == experiment_id]
+        yield from (part for each in opened for part in _opened(context, each))
+        if not opened:
+            yield parts.empty(f"There is no experiment {clean(experiment_id, 80)!r} here.")
 
 
 _NOTHING = (
@@ -89,22 +88,22 @@ _NOTHING = (
 # -- The index -------------------------------------------------------------------------------------
 
 
-def _index(context: PageContext, experiments: Sequence[_ListedExperiment]) -> Component:
-    """Return a line for each experiment, then results over all of them."""
+def _index(context: PageContext, experiments: Sequence[_ListedExperiment]) -> Iterator[Component]:
+    """Yield a line for each experiment, then results over all of them."""
     comparisons = [experiment.comparison for experiment in experiments]
     links: list[Component | None] = [
         dcc.Link("open →", href=context.url.href(experiment=experiment.id), className="timeline-link")
         for experiment in experiments
     ]
-    listed = parts.table_panel(context, tables.index(comparisons), "laboratory-index", links)
-    return dmc.Stack([listed, parts.drawn(context, "All experiments", *overview(comparisons))], gap="md")
+    yield parts.table_panel(context, tables.index(comparisons), "laboratory-index", links)
+    yield parts.drawn(context, "All experiments", *overview(comparisons))
 
 
 # -- One experiment --------------------------------------------------------------------------------
 
 
-def _opened(context: PageContext, experiment: _ListedExperiment, index: Component) -> Component:
-    """Return the chapter of an experiment, below a line for each variant with links to its first rank's trace."""
+def _opened(context: PageContext, experiment: _ListedExperiment) -> Iterator[Drawn]:
+    """Yield the chapter of an experiment, below a line for each variant with links to its first rank's trace."""
     comparison = experiment.comparison
     result = comparison.result
     files = [experiment.directory / variant.traces[0] if variant.traces else None for variant in result.variants]
@@ -112,12 +111,9 @@ def _opened(context: PageContext, experiment: _ListedExperiment, index: Componen
     first = next((id for id in ids if id is not None), None)
     # The first line of the table names the experiment.
     links = [None, *(html.Div(_links(context, id, first)) for id in ids)]
-    return parts.page(
-        clean(f"{result.name}: {result.title}", 200),
-        index,
-        parts.table_panel(context, tables.variants([comparison]), "laboratory-variants", links),
-        parts.drawn(context, "Figures and claims", *chapter(comparison, "laboratory-bars"), id="laboratory-detail"),
-    )
+    yield Heading(clean(f"{result.name}: {result.title}", 200))
+    yield parts.table_panel(context, tables.variants([comparison]), "laboratory-variants", links)
+    yield parts.drawn(context, "Figures and claims", *chapter(comparison, "laboratory-bars"), id="laboratory-detail")
 
 
 def _links(context: PageContext, id: str | None, first: str | None) -> list[Component]:
