@@ -27,7 +27,7 @@ from benchmarks.noise import table, wrapped
 from tests.programs.server import PLANTS, USUAL
 
 ROOT = Path(__file__).parents[1]
-CLIENTS, TOKENS = USUAL, 96
+CLIENTS, TOKENS = USUAL, 192
 EXPECTED = {
     "tokenizer": ("python", "_written_out"),
     "sampler": ("host-sync", "_one_by_one"),

@@ -40,6 +40,9 @@ LONG_OP_NS = 100_000
 """Minimum length of a CPU op without runtime calls that counts as work on the CPU, whatever its name, unless it makes
 views."""
 
+_COLLECT = "<built-in function collect>"
+"""Frame of `gc.collect`."""
+
 _LONGEST_IN_ENGINE_NS = 200_000
 """Maximum time between two nodes of a backward pass in which autograd's engine works; it takes microseconds."""
 
@@ -110,9 +113,24 @@ def _operators(trace: Trace) -> HostEvents:
 
 @kept()
 def gc_pauses(trace: Trace) -> HostEvents:
-    """Return the pauses by Python's garbage collector that the recorder noted."""
+    """Return the pauses by Python's garbage collector that the recorder noted, or else those that the program called.
+
+    Without the recorder's marks, Python's own collections are unknown.
+    """
+    noted = _noted_pauses(trace)
+    return noted if len(noted) else called_collections(trace)
+
+
+@kept()
+def _noted_pauses(trace: Trace) -> HostEvents:
     noted = [table.take(is_gc_pause(table)) for table in (trace.annotations, trace.cpu_ops)]
     return next((pauses for pauses in noted if len(pauses)), noted[0])
+
+
+@kept()
+def called_collections(trace: Trace) -> HostEvents:
+    """Return the calls of `gc.collect`, which recordings with stacks have."""
+    return trace.python_frames.take(trace.python_frames.named(_COLLECT.__eq__))
 
 
 @kept()
@@ -280,7 +298,7 @@ def host_times(trace: Trace, device: int, starts: I64, ends: I64) -> tuple[HostT
     parts = _parts(trace)
     if parts is None:
         return (None,) * len(starts)
-    launches, noted = _launches(trace, device), bool(len(gc_pauses(trace))) or trace.host_activity is not None
+    launches, noted = _launches(trace, device), bool(len(_noted_pauses(trace))) or trace.host_activity is not None
     counts = np.searchsorted(launches, ends) - np.searchsorted(launches, starts)
     lengths = {name: covered(of, starts, ends) for name, of in parts.items()}
     rest = ends - starts - sum(lengths.values(), np.zeros(len(starts), np.int64))

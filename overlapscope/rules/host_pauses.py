@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from overlapscope.analysis.host import around
 from overlapscope.analysis.host_sampled import beside_others
+from overlapscope.analysis.host_work import called_collections
 from overlapscope.base.words import listed, plural
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -24,11 +26,14 @@ from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
 
 def _draft_gc_pause(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    called = around(called_collections(claims.trace), pieces.thread, pieces.at_ns) >= 0
+    by_program = 2 * int(pieces.length_ns[called].sum()) > pieces.time_ns
     return Draft(
         afterword=f"{host_time(claims, pieces, IdleCause.GC_PAUSE)}{sampled_lines(claims)}",
         title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for Python's garbage collector",
-        detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} a collection held the launching thread.",
-        advice=advice_by_case("gc-pause")["fix"],
+        detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} a collection held the launching thread."
+        f"{' The program calls gc.collect().' * by_program}",
+        advice=advice_by_case("gc-pause")["called" if by_program else "fix"],
     )
 
 

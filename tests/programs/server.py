@@ -17,6 +17,7 @@ import queue
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from torch.nn import functional
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-WIDTH, HEADS, LAYERS, WORDS = (8192, 64, 10, 4096) if CUDA else (32, 4, 2, 64)
+WIDTH, HEADS, LAYERS, WORDS = (2048, 16, 24, 4096) if CUDA else (32, 4, 2, 64)
+"""Dimensions of the model. A GPU computes a step of it faster than the host launches its kernels one by one."""
 SLOTS, LENGTH, BLOCK, USUAL = 8, 256, 16, 5
 """Maximum number of requests at a time, and of tokens of each; number of tokens after which a request's cache is copied
 to the host; and number of requests that one plant is about."""
@@ -58,7 +60,7 @@ class ServedModel(nn.Module):
         self.outputs = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
         self.head = nn.Linear(WIDTH, WORDS)
         self.cache: torch.Tensor
-        self.register_buffer("cache", torch.zeros(LAYERS, SLOTS, LENGTH, 2, HEADS, WIDTH // HEADS))
+        self.register_buffer("cache", torch.zeros(SLOTS, LENGTH, LAYERS, 2, HEADS, WIDTH // HEADS))
         self.last: torch.Tensor
         self.register_buffer("last", torch.zeros(SLOTS, dtype=torch.long))
 
@@ -70,7 +72,7 @@ class ServedModel(nn.Module):
         unseen = torch.arange(LENGTH, device=at.device) > at[:, None, :, None]
         mask = torch.zeros(unseen.shape, device=at.device).masked_fill(unseen, float("-inf"))
         x = self.words(self.last[slots, None] if tokens is None else tokens) + self.places(at)
-        for norm, inside, out, cache in zip(self.norms, self.inputs, self.outputs, self.cache, strict=True):
+        for norm, inside, out, cache in zip(self.norms, self.inputs, self.outputs, self.cache.unbind(2), strict=True):
             made = inside(norm(x)).unflatten(2, (3, HEADS, -1))
             cache[slots[:, None], at] = made[:, :, 1:]
             key, value = cache[slots].permute(2, 0, 3, 1, 4)
@@ -97,6 +99,9 @@ class BatchScheduler(threading.Thread):
             self._model = ServedModel().eval()
         self._graphs: dict[int, tuple[Any, ...]] = {}
         self._copies = torch.cuda.Stream() if CUDA else None
+        self._pinned = cycle(torch.zeros(2, SLOTS * (2 + 2 * LENGTH), dtype=torch.long, pin_memory=CUDA))
+        """Memory for inputs and tokens of steps in turn, since the step before may still use its own."""
+        self._saved = torch.zeros(self._model.cache.shape, pin_memory=CUDA)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -148,63 +153,62 @@ class BatchScheduler(threading.Thread):
     def _step(self) -> tuple[list[Completion], torch.Tensor, torch.cuda.Event | None]:
         """Launch a step; return its requests, their tokens, and an event after which these are on the host."""
         new = [each for each in self._running if each.length == len(each.prompt)]
-        batch = new or self._running
+        batch, pinned = new or self._running, next(self._pinned)
         tokens = sum(each.length for each in new) or len(batch)
         counts = f"{len(new)}({tokens})_generation_0(0)" if new else f"0(0)_generation_{len(batch)}({tokens})"
         with torch.profiler.record_function(f"execute_context_{counts}"):
             self._note("prefill" if new else "decode")
-            slots = _uploaded([each.slot for each in batch])
-            scores = self._prefilled(batch, slots) if new else self._decoded(batch, slots)
+            slots, scores = self._prefilled(batch, pinned) if new else self._decoded(batch, pinned)
         sampled = _one_by_one(scores) if self._plant == "sampler" else scores.argmax(-1)
         self._model.last[slots] = sampled
-        downloaded = self._downloaded(sampled)
+        copied = self._download(sampled, pinned[-len(batch) :])
         for each in batch:
             if not new and each.length % BLOCK == 0:
-                self._offload(self._model.cache[:, each.slot, : each.length])
+                self._offload(each.slot, each.length)
             each.length += 1
         self._running = [each for each in self._running if each.length < each.end]
-        return batch, *downloaded
+        return batch, pinned[-len(batch) :], copied
 
-    def _prefilled(self, batch: list[Completion], slots: torch.Tensor) -> torch.Tensor:
-        prompts = [each.prompt for each in batch]
-        lacking = [max(map(len, prompts)) - len(prompt) for prompt in prompts]
+    def _prefilled(self, batch: list[Completion], pinned: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = max(len(each.prompt) for each in batch)
         # Shorter prompts repeat their first token, which changes nothing.
-        rows = [prompt[:1] * count + prompt for prompt, count in zip(prompts, lacking, strict=True)]
-        places = [[0] * count + [*range(len(prompt))] for prompt, count in zip(prompts, lacking, strict=True)]
+        places = [[max(0, len(each.prompt) - longest + at) for at in range(longest)] for each in batch]
+        rows = [[each.prompt[at] for at in row] for each, row in zip(batch, places, strict=True)]
+        inputs = _uploaded(pinned, [each.slot for each in batch], *places, *rows)
         if self._copies is not None:
             # The cache of a slot's former request may still be copied.
             torch.cuda.current_stream().wait_stream(self._copies)
-        scores: torch.Tensor = self._model(slots, _uploaded(places), _uploaded(rows))
-        return scores
+        slots = inputs[: len(batch)]
+        return slots, self._model(slots, *inputs[len(batch) :].view(2, len(batch), -1))
 
-    def _decoded(self, batch: list[Completion], slots: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor
-        inputs = slots, _uploaded([[each.length - 1] for each in batch])
-        if len(batch) in self._graphs:
-            graph, static, scores = self._graphs[len(batch)]
-            for place, values in zip(static, inputs, strict=True):
-                place.copy_(values)
-            graph.replay()
-        else:
-            scores = self._model(*inputs)
-        return scores
+    def _decoded(self, batch: list[Completion], pinned: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs = _uploaded(pinned, [each.slot for each in batch], [each.length - 1 for each in batch])
+        slots, places = inputs.view(2, -1)
+        if len(batch) not in self._graphs:
+            return slots, self._model(slots, places[:, None])
+        graph, static, scores = self._graphs[len(batch)]
+        static.copy_(inputs)
+        graph.replay()
+        return slots, scores
 
-    def _offload(self, part: torch.Tensor) -> None:
+    def _offload(self, slot: int, length: int) -> None:
         """Copy a request's cache to the host."""
         if self._plant == "offload":
-            part.cpu()
+            self._model.cache[slot, :length].cpu()
         else:
-            self._downloaded(part)
+            self._download(self._model.cache[slot, :length], self._saved[slot, :length])
 
-    def _downloaded(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """Copy values to the host beside the next step; return them, and an event after which they are there."""
+    def _download(self, values: torch.Tensor, here: torch.Tensor) -> torch.cuda.Event | None:
+        """Copy values to the host beside the next step, and return an event after which they are there."""
         if self._copies is None:
-            return values, None
+            here.copy_(values)
+            return None
         self._copies.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._copies):
-            here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
+            here.copy_(values, non_blocking=True)
         values.record_stream(self._copies)
-        return here, self._copies.record_event()
+        event: torch.cuda.Event = self._copies.record_event()
+        return event
 
     def _deliver(self, batch: list[Completion], tokens: torch.Tensor, copied: torch.cuda.Event | None) -> None:
         """Read the tokens of a step, and answer the requests that are done."""
@@ -220,27 +224,26 @@ class BatchScheduler(threading.Thread):
             gc.collect()
 
     def _captured(self, size: int) -> tuple[Any, ...]:
-        inputs = [torch.zeros(shape, dtype=torch.long, device=DEVICE) for shape in ((size,), (size, 1))]
-        self._model(*inputs)
+        inputs = torch.zeros(2 * size, dtype=torch.long, device=DEVICE)
+        slots, places = inputs.view(2, -1)
+        self._model(slots, places[:, None])
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            scores = self._model(*inputs)
+            scores = self._model(slots, places[:, None])
         return graph, inputs, scores
 
 
-def _uploaded(values: list[Any]) -> torch.Tensor:
-    made = torch.tensor(values)
-    return made.pin_memory().to(DEVICE, non_blocking=True) if CUDA else made
+def _uploaded(pinned: torch.Tensor, *parts: list[int]) -> torch.Tensor:
+    values = torch.tensor([value for part in parts for value in part])
+    return pinned[: len(values)].copy_(values).to(DEVICE, non_blocking=True)
 
 
 def _one_by_one(scores: torch.Tensor) -> torch.Tensor:
     """Return the best token of each request, after a look at the probabilities of its next best."""
     best = scores.softmax(-1).topk(8)
-    for probabilities in best.values:
-        left = 1.0
-        for probability in probabilities:
-            left -= probability.item()
+    for probability in best.values.flatten():
+        probability.item()
     return best.indices[:, 0]
 
 
@@ -258,9 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, required=True)
     parser.add_argument("--plant", choices=PLANTS)
-    parser.add_argument(
-        "--clock", type=Path, help="file for the server's own clock at the beginnings of recorded steps"
-    )
+    parser.add_argument("--clock", type=Path, help="file for the server's own clock at recorded steps")
     options = parser.parse_args()
     scheduler = BatchScheduler(options.traces, options.plant, options.clock)
 
@@ -268,8 +269,7 @@ def main() -> None:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path == "/v1/completions":
-                asked = json.loads(body)
-                request = Completion(asked["prompt"], asked["max_tokens"])
+                request = Completion(**json.loads(body))
                 scheduler.waiting.put(request)
                 request.done.wait()
                 self._answer({"tokens": request.tokens})

@@ -63,6 +63,17 @@ def test_without_samples_a_finding_names_ranges() -> None:
     assert detail.endswith(" By range, per step: 5.00 ms sparse arch.")
 
 
+def test_collections_that_the_program_calls_have_their_line_and_advice_of_their_own() -> None:
+    starts = range(0, 3 * STEP, STEP)
+    ops = [Op(Kind.COMPUTE, at, at + MS, launch=(at - 20 * US, at - 10 * US)) for at in starts]
+    shown = [Host("aten::mm", at - 25 * US, at - 5 * US) for at in starts]
+    names = "serve.py(12): deliver", "<built-in function collect>"
+    frames = [Host(name, at + 4 * MS, at + 9 * MS) for at in starts for name in names]
+    found = finding(make_trace(ops, cpu_ops=shown, python_frames=frames), "gc-pause")
+    assert found.where is not None and found.where.line == "serve.py:12 in deliver"
+    assert "The program calls gc.collect()." in found.detail and "not at all" in found.advice
+
+
 def test_a_wait_for_the_lock_names_the_other_thread_and_its_line() -> None:
     other = activity(([("/app/train.py", 50, "step")], 10), ([("/app/stats.py", 29, "count")], 90))
     stacks = (other.stacks[0], replace(other.stacks[1], thread=7))

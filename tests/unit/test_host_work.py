@@ -279,6 +279,13 @@ def test_a_collection_is_a_cause_of_its_own_and_no_range(table: str) -> None:
     assert [period.name for period in device.ranges] == ["forward"]
 
 
+def test_a_recorded_call_of_gc_collect_is_a_collection_unless_the_recorder_notes_all() -> None:
+    frames = [Host("serve.py(12): deliver", MS, 9 * MS), Host("<built-in function collect>", 2 * MS, 7 * MS)]
+    assert after_a_gap(python_frames=frames)["gc-pause"] == 5 * MS
+    noted = Host(f"{GC_PAUSE}2", 3 * MS, 6 * MS)
+    assert after_a_gap(annotations=[noted], python_frames=frames)["gc-pause"] == 3 * MS
+
+
 def test_a_collection_on_another_thread_stops_python_and_not_what_runs_in_c() -> None:
     pause = Host(f"{GC_PAUSE}2", 9 * MS, 11 * MS, thread=3)
     gap = after_a_gap(Host("aten::mm", 10 * MS, 11 * MS + 5 * US), annotations=[pause])
