@@ -201,6 +201,8 @@ class Plugin(NamedTuple):
     after_torch: Mapping[str, Place] = {}
     """Functions to call when a program has imported torch, by the environment variable that asks for it. They get its
     value, unless it is empty or `0`."""
+    captures: str | None = None
+    """Variable of `after_torch` whose value is a directory for recordings of the captures of CUDA graphs."""
     baseline: Place | None = None
     """Module that finds baselines for `overlapscope check` (`commands.check.BaselineSource`)."""
     keeper: Place | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -108,6 +108,22 @@ def add_steps_by(parser: argparse._ActionsContainer) -> None:
         metavar="PATTERN",
         help="use ranges with this name as steps; * and ? stand for any characters, as in 'iteration*'",
     )
+
+
+def add_captures(parser: argparse._ActionsContainer) -> None:
+    """Add `--capture` as `args.capture`, for `load`."""
+    parser.add_argument(
+        "--capture",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="recordings of the captures of the CUDA graphs that the program launches: a directory or a file",
+    )
+
+
+def capture_options(captures: Iterable[str | Path]) -> list[str]:
+    """Return the arguments that `add_captures` parses."""
+    return [part for path in captures for part in ("--capture", str(path))]
 
 
 def add_analysis(parser: argparse._ActionsContainer, *, sides: tuple[str, ...] = ()) -> None:

@@ -15,6 +15,7 @@ from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     FORMATS,
     add_analysis,
+    add_captures,
     add_format,
     add_output,
     add_traces,
@@ -58,13 +59,7 @@ class AnalyzeCommand:
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
         rare = less_common(parser)
-        rare.add_argument(
-            "--capture",
-            metavar="DIR",
-            action="append",
-            default=[],
-            help="recordings of the captures of the CUDA graphs that the program launches: a directory or a file",
-        )
+        add_captures(rare)
         add_analysis(rare)
 
     def run(self, args: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from overlapscope.base.output import Descriptor
 from overlapscope.base.registry import load
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
-from overlapscope.commands._options import less_common
+from overlapscope.commands._options import capture_options, less_common
 from overlapscope.commands._output import check_output
 from overlapscope.commands._reporter import Reporter
 from overlapscope.commands._run_options import (
@@ -32,6 +32,7 @@ from overlapscope.commands._run_options import (
     recording_options,
 )
 from overlapscope.errors import UsageError
+from overlapscope.plugin import built_in
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.imports import require_torch
@@ -229,6 +230,7 @@ class _RecordedProgram:
             require_packages()
         self._recording.prepare()
         self._former = _FormerTraces(self._paths(), force=force)
+        self._captures = _capture_folders()
         if self._children is not None:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
@@ -433,11 +435,13 @@ class _RecordedProgram:
     def _analysis(self, *, shown: bool = False) -> list[str]:
         """Return the arguments of `overlapscope` that print the report, as the user would write them if `shown`."""
         traces = self._recording.traces
-        return [
-            "analyze",
-            *(str(self._recording.shown(path) if shown else path) for path in traces),
-            *(() if shown else self._limit),
-        ]
+        captures = [folder for folder in self._captures if next(folder.glob("*.json*"), None)]
+
+        def named(paths: Iterable[Path]) -> Iterable[Path]:
+            return map(self._recording.shown, paths) if shown else paths
+
+        limit = () if shown else self._limit
+        return ["analyze", *map(str, named(traces)), *capture_options(named(captures)), *limit]
 
     @property
     def _limit(self) -> tuple[str, str]:
@@ -464,6 +468,12 @@ class _RecordedProgram:
         if errors is not None:
             with suppress(OSError):
                 os.write(errors, f"{text}\n".encode(encoding, "backslashreplace"))
+
+
+def _capture_folders() -> list[Path]:
+    """Return the directories for recordings of the captures of CUDA graphs that variables name."""
+    named = (os.environ.get(plugin.captures or "", "0") for plugin in built_in())
+    return [Path(folder).absolute() for folder in named if folder not in ("", "0")]
 
 
 def _name(args: argparse.Namespace) -> str:

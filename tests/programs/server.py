@@ -129,7 +129,7 @@ class BatchScheduler(threading.Thread):
             options, done = self.orders.get()
             if options is not None and self._profiler is None:
                 self._begun.clear()
-                self._profiler = torch.profiler.profile(with_stack=options.get("with_stack", True))
+                self._profiler = torch.profiler.profile(with_stack=options.get("with_stack", False))
                 self._profiler.start()
             elif options is None and self._profiler is not None:
                 self._profiler.stop()

@@ -11,6 +11,7 @@ from typing import Any
 from overlapscope.base.output import tell
 from overlapscope.base.words import clean
 from overlapscope.recorder.session import not_the_programs, profiler_running
+from overlapscope.recorder.trace_file import write
 from overlapscope.recorder.wrapping import Undo, around, together
 
 
@@ -43,7 +44,8 @@ def record_captures(folder: str) -> Undo:
         if profiler is not None:
             profiler.stop_trace()
             directory.mkdir(parents=True, exist_ok=True)
-            profiler.export_chrome_trace(str(directory / f"graph_capture_{os.getpid()}_{next(numbers):05}.json.gz"))
+            path = directory / f"graph_capture_{os.getpid()}_{next(numbers):05}.json.gz"
+            write(profiler.export_chrome_trace, path)
 
     def begin(capture: Callable[..., Any], graph: Any, *args: Any, **options: Any) -> Any:
         _try(start, graph)

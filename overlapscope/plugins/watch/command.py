@@ -8,14 +8,14 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from overlapscope.base.output import tell
 from overlapscope.base.words import clean, duration, listed
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_format, less_common
+from overlapscope.commands._options import add_captures, add_format, capture_options, less_common
 from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.documents.model import Block, Document, Text, with_code
 from overlapscope.documents.table import Cell, Column, table_of, words
@@ -81,6 +81,7 @@ class RecordCommand:
         rare.add_argument(
             "--light", action="store_true", help="do not record PyTorch ops, so that the host slows down less"
         )
+        add_captures(rare)
         rare.add_argument("--alone", action="store_true", help="record only this process, not the other ranks")
         parser.add_argument(
             "-o",
@@ -103,7 +104,6 @@ class RecordCommand:
             return list_processes(args.format)
         if args.url is not None:
             return _record_server(args)
-        from overlapscope.commands import main
         from overlapscope.plugins.watch.ask import attach, ranks_of, record, status_of
         from overlapscope.plugins.watch.watcher import AskedRecording
 
@@ -133,9 +133,7 @@ class RecordCommand:
             return FAILED
         # The traces of several ranks are in a directory.
         job = written[0] if len(processes) == 1 else str(Path(written[0]).parent)
-        again = f"overlapscope analyze {shlex.quote(os.path.relpath(job))}"
-        tell(f"overlapscope: `{again}` shows the report again.")
-        return main(["analyze", job, "--format", args.format])
+        return _report([job], args)
 
 
 def _recorder_of_servers() -> str | None:
@@ -145,7 +143,6 @@ def _recorder_of_servers() -> str | None:
 
 def _record_server(args: argparse.Namespace) -> int:
     from overlapscope.base.registry import load
-    from overlapscope.commands import main
 
     record_server = load(_recorder_of_servers() or "")
     seconds = _SERVER_S if args.seconds is None else args.seconds
@@ -158,10 +155,16 @@ def _record_server(args: argparse.Namespace) -> int:
         stacks=args.stacks,
         begun=lambda: tell(f"overlapscope: {args.url} records for {seconds:g} s."),
     )
-    shown = [os.path.relpath(path) for path in traces]
-    tell(f"overlapscope: the server wrote {listed(shown)}.")
-    tell(f"overlapscope: `overlapscope analyze {shlex.join(shown)}` shows the report again.")
-    return main(["analyze", *shown, "--format", args.format])
+    tell(f"overlapscope: the server wrote {listed([os.path.relpath(path) for path in traces])}.")
+    return _report(traces, args)
+
+
+def _report(traces: Iterable[str | Path], args: argparse.Namespace) -> int:
+    from overlapscope.commands import main
+
+    analysis = ["analyze", *map(os.path.relpath, traces), *capture_options(args.capture)]
+    tell(f"overlapscope: `{shlex.join(['overlapscope', *analysis])}` shows the report again.")
+    return main([*analysis, "--format", args.format])
 
 
 def list_processes(format: str) -> int:

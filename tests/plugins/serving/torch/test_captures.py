@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,9 @@ import pytest
 import overlapscope as ov
 from overlapscope.plugins.serving.captures import record_captures
 from overlapscope.recorder.session import profiler_running
+from tests.support import forked
+from tests.support.outcomes import ROOT
+from tests.support.run_command import FORKED, TRAIN, write
 
 torch = pytest.importorskip("torch")
 
@@ -68,3 +73,23 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(folder: Path, capsys: pyt
     folder.write_text("a file")
     captured(EmptyGraph())
     assert "the capture of a CUDA graph is not recorded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_report_of_run_takes_the_captures_that_were_recorded(recorded: bool, tmp_path: Path) -> None:
+    steps = "for _ in range(41): train()\nwhile not os.path.exists('reported'): train(); time.sleep(0.02)\n"
+    write(tmp_path / "train.py", f"{TRAIN}import os, time\n{steps}")
+    (tmp_path / "captures").mkdir()
+    if recorded:
+        shutil.copy(ROOT / "tests/graphs/recurrent-capture.json.gz", tmp_path / "captures")
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stderr:
+        program = forked.ForkedProgram(
+            [*FORKED, "train.py"], tmp_path, stderr=stderr.fileno(), environment={"OVERLAPSCOPE_CAPTURES": "captures"}
+        )
+        while "\ntrain.trace.json.gz" not in errors.read_text():
+            time.sleep(0.02)
+        (tmp_path / "reported").touch()
+        program.communicate()
+    captures = " --capture captures" * recorded
+    assert f"`overlapscope analyze train.trace.json.gz{captures}` shows the report again." in errors.read_text()

@@ -66,12 +66,27 @@ def test_a_server_records_itself_and_its_steps_have_phases(
 ) -> None:
     assert main(["record", "--url", url, "--traces", str(traces), "--seconds", "0.3"]) == 0
     printed = capsys.readouterr()
-    (path,) = traces.glob("*.json.gz")
+    path = min(traces.glob("*.json.gz"))
     assert path.name in printed.out and path.name in printed.err
     steps = batches(names(path))
     assert {batch.phase for batch in steps.values()} == {"prefill", "decode"}
     (result,) = ov.analyze(path).traces
     assert result.step_source == "marks of vLLM"
+
+
+@pytest.mark.usefixtures("_asked")
+def test_stacks_and_captures_are_those_that_the_user_asks_for(
+    url: str, traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captures, before = str(ROOT / "tests/graphs/served-capture.json.gz"), {*traces.iterdir()}
+    asked = ["record", "--url", url, "--traces", str(traces), "--seconds", "0.1", "--capture", captures]
+    assert main([*asked, "--stacks"]) == 0
+    assert f" --capture {captures}` shows the report again." in capsys.readouterr().err
+    (path,) = {*traces.iterdir()} - before
+    frames = ov.load(path).python_frames
+    assert frames.named(lambda name: name.endswith(": _step")).any()
+    (path,) = record_server(url, traces, 0.1)
+    assert not len(ov.load(path).python_frames)
 
 
 @pytest.mark.usefixtures("_asked")
