@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.periods import phases_of
+from overlapscope.base.registry import load
 from overlapscope.catalog import advice
 from overlapscope.catalog.names import in_words_of
+from overlapscope.plugin import built_in
 from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_default
 from overlapscope.rules import RuleDraft, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
+from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
@@ -80,9 +84,7 @@ def _on_device(
                 title=said(draft.title),
                 detail=said(draft.detail),
                 steps=claims.steps,
-                advice=said(
-                    draft.advice if draft.for_all else advice.for_program(analysis.trace, rule.id, draft.advice)
-                ),
+                advice=said(_advice(analysis.trace, rule, draft)),
                 cost_ns=draft.bound_ns,
                 idle_ns=min(draft.idle_ns, draft.bound_ns),
                 saving=saving,
@@ -94,6 +96,15 @@ def _on_device(
             )
         )
     return tuple(findings)
+
+
+def _advice(trace: Trace, rule: Rule, draft: Draft) -> str:
+    """Return a draft's advice, or that for the kind of program that was recorded."""
+    remedies = (plugin.remedies[rule.id] for plugin in built_in() if rule.id in plugin.remedies)
+    if phases_of(trace) and (place := next(remedies, None)):
+        # The marks of steps name the server.
+        return str(load(place)(trace.step_source.removeprefix("marks of ")))
+    return draft.advice if draft.for_all else advice.for_program(trace, rule.id, draft.advice)
 
 
 def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from overlapscope.analysis.host_work import backward_threads
+from overlapscope.analysis.periods import is_step
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, cut
 from overlapscope.base.words import duration, each, listed
@@ -18,6 +19,7 @@ from overlapscope.rules._lines import is_torch, most_in, sampled_lines, stacks_c
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Fixes, Rule, on_claimed
 from overlapscope.trace.model import Kind
+from overlapscope.trace.servers import batch_in
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
@@ -35,6 +37,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         count = each(len(outside), max(1, claims.steps))
         remark = f", {count} of {claims.times_a_step(len(launch_rows), 'launch')} outside the CUDA graphs"
         more = f" {who[0].upper()}{who[1:]}." if who else ""
+        more += _without_graphs(claims, launch_rows, outside)
     cases = advice_by_case("dispatch")
     advice, fixes = _advice(claims, pieces, by, launch_rows, launch_rows[~among(launch_rows, outside)])
     return Draft(
@@ -50,6 +53,27 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"{stacks_cost(claims)}",
         advice=advice,
     )
+
+
+def _without_graphs(claims: Claims, launch_rows: I64, outside: I64) -> str:
+    """Return which of the judged steps of a server launch no CUDA graph, as a sentence; empty if all or none do."""
+    notes, per_step = claims.trace.annotations, claims.device.result.per_step
+    marks = notes.take(is_step(notes))
+    batches = {number: batch for number in range(len(marks)) if (batch := batch_in(marks.name(number)))}
+
+    def requests(rows: I64) -> dict[int, int | None]:
+        """Return the steps of the judged phase that make some launches, and their numbers of requests."""
+        step = np.searchsorted(marks.start_ns, claims.trace.runtime_calls.start_ns[rows], side="right") - 1
+        found = {number: batches[number] for number in distinct(step).tolist() if number in batches}
+        return {n: batch.requests for n, batch in found.items() if per_step and batch.phase == per_step.phase}
+
+    every, graphs = requests(launch_rows), requests(launch_rows[~among(launch_rows, outside)])
+    without = {each for number, each in every.items() if number not in graphs}
+    if not graphs or not without:
+        return ""
+    alike = None in without or without & {*graphs.values()}
+    which = "" if alike else f": those of {listed(map(str, sorted(filter(None, without))))} requests"
+    return f" {len(every) - len(graphs)} of {len(every)} steps launch no CUDA graph{which}."
 
 
 def _advice(

@@ -13,14 +13,11 @@ from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
 from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.graphs import origins_of, sites_of_ops
-from overlapscope.analysis.periods import phases_of
 from overlapscope.analysis.pieces import CommOps, ExposedComm
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
-from overlapscope.base.registry import load
 from overlapscope.base.words import duration, listed, percent, share, shorten
 from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
-from overlapscope.plugin import built_in
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
@@ -45,13 +42,7 @@ _BEGINNINGS = {
 
 
 def _fitting(claims: Claims, advice: str) -> str:
-    """Return advice without options that the program cannot have, because it uses no DDP or FSDP, or is a server."""
-    if phases_of(claims.trace):
-        # The marks of steps name the server.
-        server = claims.trace.step_source.removeprefix("marks of ")
-        for plugin in built_in():
-            if place := plugin.remedies.get(RULE.id):
-                return str(load(place)(server))
+    """Return advice without options that the program cannot have, because it uses no DDP or FSDP."""
     features = features_of(claims.trace)
     if features.data_parallel:
         return DATA_PARALLEL

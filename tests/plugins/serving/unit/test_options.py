@@ -1,12 +1,13 @@
-"""Advice on the communication of inference servers."""
+"""Advice on inference servers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
-from overlapscope.plugins.serving.options import expose_less
+from overlapscope.plugins.serving.options import expose_less, launch_graphs, read_late, schedule_ahead
 from overlapscope.reading.steps import server_steps
 from overlapscope.trace.model import Kind
 from overlapscope.trace.servers import MARKS
@@ -39,7 +40,22 @@ def test_a_server_is_told_its_own_options_and_none_of_training(number: int) -> N
     assert not re.search("DDP|FSDP|no_sync|async_op", advice)
 
 
-def test_there_is_advice_for_every_server_that_marks_steps() -> None:
-    for server in (*MARKS, "the configuration"):
-        first, second = expose_less(server).split("\n")
-        assert first.endswith(".") and second.endswith(".")
+def test_batches_without_a_graph_are_named() -> None:
+    ops, shown, notes = [], [], []
+    for number, requests in enumerate((5, 5, 3, 5, 5, 3, 5)):
+        begin = number * 10 * MS
+        notes.append(Host(f"execute_context_0(0)_generation_{requests}({requests})", begin, begin + 9 * MS))
+        for at in range(begin + MS, begin + (2 if requests == 3 else 9) * MS, MS):
+            call = "cudaGraphLaunch" if requests == 3 else "cudaLaunchKernel"
+            ops.append(Op(Kind.COMPUTE, at, at + 100 * US, launch=(at - 20 * US, at - 10 * US), call=call))
+            shown.append(Host("aten::mm", at - 900 * US, at - 5 * US))
+    found = finding(server_steps(make_trace(ops, cpu_ops=shown, annotations=notes)), "dispatch")
+    assert "4 of 6 steps launch no CUDA graph: those of 5 requests." in found.detail
+    assert found.advice == launch_graphs("vLLM")
+
+
+@pytest.mark.parametrize("advise", [expose_less, launch_graphs, read_late, schedule_ahead])
+@pytest.mark.parametrize("server", [*MARKS, "the configuration"])
+def test_there_is_advice_for_every_server_that_marks_steps(advise: Callable[[str], str], server: str) -> None:
+    first, second = advise(server).split("\n")
+    assert first.endswith(".") and second.endswith(".")
