@@ -435,11 +435,6 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
             "tooltipShowDelay": 400,
         },
         eventListeners={"rowClicked": ["openRow(params)"]},
-        csvExportParams={
-            "fileName": f"{id}.csv",
-            "columnKeys": [column.id for column in shown.columns],
-            "processCellCallback": {"function": "csvCell(params)"},
-        },
         className="grid grid-linked" if any(hrefs) else "grid",
         style={"height": "430px" if tall else None, "width": "100%"},
     )
