@@ -278,26 +278,19 @@ def _mount(page: str, name: str) -> str:
 
 def notice(title: str, *lines: str | Component) -> Component:
     """Return a title and instructions, in the middle of the page."""
-    return dmc.Center(
-        dmc.Stack(
-            [dmc.Title(title, order=3), *(dmc.Text(line, c="dimmed") for line in lines)],
-            gap="sm",
-            maw=620,
-            className="notice",
-        ),
-        mih="50vh",
-    )
+    shown = [dmc.Title(title, order=3), *(empty(line) if isinstance(line, str) else line for line in lines)]
+    return dmc.Center(dmc.Stack(shown, gap="sm", maw=620), mih="50vh")
 
 
 def nothing_opened(url: UrlState, *, reports: bool) -> Component:
     """Return the notice of a server without traces; `reports` is whether it has a report of ranks."""
-    ranks = [html.Span(["The report of ranks is on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])]
+    ranks = empty(["The report of ranks is on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])
     return notice(
         "No trace is open",
-        *(ranks if reports else []),
+        *([ranks] if reports else []),
         "Drop a trace onto this page, or choose one with Open. A trace is a file of torch.profiler (.json, .json.gz or "
         ".json.zst), of JAX (.xplane.pb) or of Nsight Systems (.sqlite).",
-        html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
+        "To record one: `overlapscope run --open train.py`",
         samples_button(),
     )
 
@@ -309,10 +302,8 @@ def samples_button() -> Component:
 
 def no_page(url: UrlState, others: str) -> Component:
     """Return the notice for a page that does not exist."""
-    return notice(
-        f"There is no page {clean(url.page, 60)!r}",
-        html.Span(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."]),
-    )
+    onward = empty(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."])
+    return notice(f"There is no page {clean(url.page, 60)!r}", onward)
 
 
 def no_trace(id: str) -> Component:
@@ -336,10 +327,6 @@ def loading_bar(id: str, state: TaskProgress) -> Component:
 
 def progress(sentence: str, part: float | None) -> Component:
     """Return a progress bar; `part` is the completed fraction, if known."""
-    is_known = part is not None
-    bar: Any = {
-        "value": round(100 * part) if part is not None else 100,
-        "animated": not is_known,
-        "striped": not is_known,
-    }
-    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420, maw="100%")
+    value, moves = 100 if part is None else round(100 * part), part is None
+    bar = dmc.Progress(value=value, animated=moves, striped=moves, **{"aria-label": "loading"})
+    return dmc.Stack([dmc.Text(sentence), bar], w=420, maw="100%")

@@ -16,7 +16,7 @@ from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, figure
+from overlapscope.documents.figure import Figure, axis, column_of, figure
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 
@@ -50,7 +50,7 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
     extremes = _extremes(series, x, y)
     columns = 256
     while True:
-        spot = (series * columns + _spots(x, columns)) * columns + _spots(y, columns)
+        spot = (series * columns + column_of(x, columns)) * columns + column_of(y, columns)
         _, group, count = np.unique(spot, return_inverse=True, return_counts=True)
         first = first_of_each(group, ~extremes, -copies.exposed_ns[sized])
         chosen = np.union1d(first, np.flatnonzero(extremes))
@@ -78,12 +78,6 @@ def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> 
         for values in (x, y):
             is_extreme[mine[[np.argmin(values[mine]), np.argmax(values[mine])]]] = True
     return is_extreme
-
-
-def _spots(values: np.ndarray[Any, Any], count: int) -> I64:
-    low, high = values.min(), values.max()
-    part = (values - low) / (high - low) if high > low else np.zeros(len(values))
-    return np.minimum((part * count).astype(np.int64), count - 1)
 
 
 def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:

@@ -126,7 +126,15 @@ def layout(context: PageContext, device: Device) -> list[Component]:
             "Changes",
             _switches(context, device, first, options),
             html.Div(ladder(context, searched), id="whatif-ladder"),
-            beside=_find_best(),
+            # Beside the button, so that nothing else moves when it appears.
+            beside=dmc.Group(
+                [
+                    html.Div(id="whatif-working", role="status"),
+                    dmc.Button("Find the best", id="whatif-best", variant="light", size="xs"),
+                ],
+                gap="sm",
+                wrap="nowrap",
+            ),
             note="Switch on the changes that you would make. Point at one to see what it means.",
         ),
         html.Div(
@@ -170,13 +178,6 @@ def _switches(
         className="whatif-choices",
         **_NAMED,
     )
-
-
-def _find_best() -> Component:
-    # Beside the button, so that nothing else moves when it appears.
-    working = html.Div(id="whatif-working", role="status")
-    button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
-    return dmc.Group([working, button], gap="sm", wrap="nowrap")
 
 
 def _options(kind: Intervention, device: Device) -> list[str]:
