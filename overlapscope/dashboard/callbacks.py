@@ -105,21 +105,6 @@ class Callbacks:
         called = function if isinstance(function, str) else ClientsideFunction(*function)
         self._in_browser.append((called, dependencies, options))
 
-    def grids(self, *ids: str) -> None:
-        """Make the CSV buttons and the searches of these grids work."""
-        for id in ids:
-            self.in_browser(
-                "function(clicks) { return Boolean(clicks); }",
-                Output(id, "exportDataAsCsv"),
-                Input(f"{id}-csv", "n_clicks"),
-                prevent_initial_call=True,
-            )
-            self.in_browser(
-                f"function(text) {{ dash_ag_grid.getApi('{id}').setGridOption('quickFilterText', text); }}",
-                Input(f"{id}-search", "value"),
-                prevent_initial_call=True,
-            )
-
     def register(self, app: Dashboard) -> None:
         """Register the callbacks with an application."""
         for function, dependencies, options in self._in_browser:

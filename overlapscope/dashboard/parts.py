@@ -25,10 +25,10 @@ from overlapscope.dashboard import render
 from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext, UrlState
 from overlapscope.documents.model import Block, Chart, Items, Section, Span, Text
-from overlapscope.documents.table import Row, Table
+from overlapscope.documents.table import Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
-from overlapscope.report.document import answer, strip_title
+from overlapscope.report.document import answer, strip_title, trust
 from overlapscope.report.tables import causes_of
 from overlapscope.timeline import Lanes
 
@@ -99,32 +99,17 @@ def verdict(context: PageContext, *, finding_beside: bool = False) -> Component:
 
 def unusable(context: PageContext) -> Component:
     """Return the host's activity in a program without a GPU, or the reason for missing figures."""
-    checks = [check for check in context.section.trace.trust.checks if check.status == "fail"]
-    why = render.panel(
-        "Why there are no figures",
-        dmc.List([dmc.ListItem(clean(check.detail, 1000)) for check in checks])
-        if checks
-        else empty("Nothing ran on a GPU in this recording."),
-        empty("To record again: `overlapscope run train.py` sets all that is needed."),
-    )
-    shown = (*host_view.host_tables(context.section), host_view.host_steps(context.section))
-    return dmc.Stack(
-        [
-            verdict(context),
-            *([why] if context.section.trace.host is None else []),
-            *(table_panel(context, shortened(table, _HOST_ROWS)) for table in shown if table.rows),
-            *host(context),
-        ],
-        maw=1500,
-    )
+    section = context.section
+    again = Text("To record again: `overlapscope run train.py` sets all that is needed.", "muted")
+    why: list[Block] = [trust(section, passed=False), again] if section.trace.host is None else []
+    tables = (*host_view.host_tables(section), host_view.host_steps(section))
+    shown = [table_panel(context, _shortened(table)) for table in tables if table.rows]
+    return dmc.Stack([verdict(context), *render.draw(why, context.dark), *shown, *host(context)], maw=1500)
 
 
-def shortened(table: Table, most: int) -> Table:
-    """Return a table with at most so many rows."""
-    count = len(table.rows)
-    return (
-        table if count <= most else replace(table, rows=table.rows[:most], note=f"The first {most} of {count:,} rows.")
-    )
+def _shortened(table: Table) -> Table:
+    hidden = len(table.rows) - _HOST_ROWS
+    return replace(table, rows=table.rows[:_HOST_ROWS], note=f"{hidden:,} more rows.") if hidden > 0 else table
 
 
 # -- Links to the timeline -------------------------------------------------------------------------
@@ -133,16 +118,6 @@ def shortened(table: Table, most: int) -> Table:
 def timeline_link(context: PageContext, window: Window | None, text: str = "show in timeline") -> list[Component]:
     """Return a link to a place in the timeline; nothing if the place is unknown."""
     return [dcc.Link(f"{text} →", href=context.timeline_href(window), className="timeline-link")] if window else []
-
-
-def grid(context: PageContext, table: Table, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
-    """Return a table that can be sorted. Each row links to its place in the timeline or, with `opens`, to a URL."""
-    hrefs = [_row_href(context, row) for row in table.rows] if opens is None else opens
-    return render.grid(table, context.dark, id, hrefs, "timeline" if opens is None else "open")
-
-
-def _row_href(context: PageContext, row: Row) -> str | None:
-    return None if row.place is None else context.timeline_href(Window(start_ns=row.place[0], end_ns=row.place[1]))
 
 
 def grid_panel(
@@ -154,9 +129,9 @@ def grid_panel(
     nothing: str = "",
     opens: Sequence[str | None] | None = None,
 ) -> Component:
-    """Return a table that can be sorted, in a box with its title, to be searched and saved (`Callbacks.grids`).
+    """Return a table that can be sorted, searched and saved (`assets/grids.js`), in a box with its title.
 
-    `nothing` stands in for a table without rows.
+    Each row links to its place in the timeline or, with `opens`, to a URL. `nothing` replaces a table without rows.
     """
     if not table.rows:
         return render.panel(table.title, empty(nothing))
@@ -165,7 +140,10 @@ def grid_panel(
         search = dmc.TextInput(id=f"{id}-search", placeholder="Search", size="xs", w=180, **{"aria-label": "search"})
         tools.insert(0, search)
     beside = dmc.Group(tools, gap="xs", wrap="nowrap")
-    return render.panel(table.title, grid(context, table, id, opens=opens), beside=beside, note=note or table.note)
+    places = [None if row.place is None else Window(start_ns=row.place[0], end_ns=row.place[1]) for row in table.rows]
+    hrefs = opens or [None if place is None else context.timeline_href(place) for place in places]
+    grid = render.grid(table, context.dark, id, hrefs, "open" if opens else "timeline")
+    return render.panel(table.title, grid, beside=beside, note=note or table.note)
 
 
 def causes(context: PageContext, device: Device, subject: Subject) -> Component:
@@ -182,9 +160,10 @@ def causes(context: PageContext, device: Device, subject: Subject) -> Component:
         )
     )
     chart = Chart(f"{subject}-causes", "", partial(charts.causes, section, subject))
-    return render.panel(
+    return drawn(
+        context,
         title,
-        *render.draw([Section((chart, legend), kind="columns")], context.dark),
+        Section((chart, legend), kind="columns"),
         grid_panel(context, lists.evidence(section, device, subject), f"{subject}-evidence"),
         note=f"{when}, {bucket.meaning} for {part_of(ns, device.span_ns)} ({share(ns, device.span_ns)}).",
     )
@@ -299,26 +278,19 @@ def _mount(page: str, name: str) -> str:
 
 def notice(title: str, *lines: str | Component) -> Component:
     """Return a title and instructions, in the middle of the page."""
-    return dmc.Center(
-        dmc.Stack(
-            [dmc.Title(title, order=3), *(dmc.Text(line, c="dimmed") for line in lines)],
-            gap="sm",
-            maw=620,
-            className="notice",
-        ),
-        mih="50vh",
-    )
+    shown = [dmc.Title(title, order=3), *(empty(line) if isinstance(line, str) else line for line in lines)]
+    return dmc.Center(dmc.Stack(shown, gap="sm", maw=620), mih="50vh")
 
 
 def nothing_opened(url: UrlState, *, reports: bool) -> Component:
     """Return the notice of a server without traces; `reports` is whether it has a report of ranks."""
-    ranks = [html.Span(["The report of ranks is on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])]
+    ranks = empty(["The report of ranks is on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])
     return notice(
         "No trace is open",
-        *(ranks if reports else []),
+        *([ranks] if reports else []),
         "Drop a trace onto this page, or choose one with Open. A trace is a file of torch.profiler (.json, .json.gz or "
         ".json.zst), of JAX (.xplane.pb) or of Nsight Systems (.sqlite).",
-        html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
+        "To record one: `overlapscope run --open train.py`",
         samples_button(),
     )
 
@@ -330,10 +302,8 @@ def samples_button() -> Component:
 
 def no_page(url: UrlState, others: str) -> Component:
     """Return the notice for a page that does not exist."""
-    return notice(
-        f"There is no page {clean(url.page, 60)!r}",
-        html.Span(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."]),
-    )
+    onward = empty(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."])
+    return notice(f"There is no page {clean(url.page, 60)!r}", onward)
 
 
 def no_trace(id: str) -> Component:
@@ -357,10 +327,6 @@ def loading_bar(id: str, state: TaskProgress) -> Component:
 
 def progress(sentence: str, part: float | None) -> Component:
     """Return a progress bar; `part` is the completed fraction, if known."""
-    is_known = part is not None
-    bar: Any = {
-        "value": round(100 * part) if part is not None else 100,
-        "animated": not is_known,
-        "striped": not is_known,
-    }
-    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420, maw="100%")
+    value, moves = 100 if part is None else round(100 * part), part is None
+    bar = dmc.Progress(value=value, animated=moves, striped=moves, **{"aria-label": "loading"})
+    return dmc.Stack([dmc.Text(sentence), bar], w=420, maw="100%")

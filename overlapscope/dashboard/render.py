@@ -154,7 +154,28 @@ def _answer(block: model.Section, dark: bool) -> Component:
 
 @_draw.register
 def _(block: model.Cards, dark: bool) -> Component:
-    return tiles(block.cards)
+    tiles = [
+        explained(
+            dmc.Paper(
+                [
+                    dmc.Text(card.name, c="dimmed", size="sm"),
+                    dmc.Text(card.value, fz=22, fw=600, lh=1.25),
+                    dmc.Text(card.beside, c="dimmed", size="xs"),
+                ],
+                withBorder=True,
+                px="sm",
+                py="xs",
+                h="100%",
+                tabIndex=0,
+                className="figure-tile",
+            ),
+            card.meaning,
+            boxWrapperProps={"w": "100%", "h": "100%"},
+        )
+        for card in block.cards
+    ]
+    count = len(tiles)
+    return dmc.SimpleGrid(tiles, cols={"base": 2, "sm": (count + 1) // 2, "lg": count}, spacing="sm")
 
 
 @_draw.register
@@ -315,35 +336,6 @@ def graph(figure: Figure, id: str, *, name: str) -> Component:
     return dcc.Graph(id=id, figure=figure, config=config, style={"height": f"{height}px", "width": "100%"})
 
 
-def tiles(figures: Sequence[model.Card], id: str = "") -> Component:
-    """Return a tile for each figure, side by side if there is room. Tooltips explain them."""
-    return dmc.SimpleGrid(
-        [
-            explained(
-                dmc.Paper(
-                    [
-                        dmc.Text(figure.name, c="dimmed", size="sm"),
-                        dmc.Text(figure.value, fz=22, fw=600, lh=1.25),
-                        dmc.Text(figure.beside, c="dimmed", size="xs"),
-                    ],
-                    withBorder=True,
-                    px="sm",
-                    py="xs",
-                    h="100%",
-                    tabIndex=0,
-                    className="figure-tile",
-                ),
-                figure.meaning,
-                boxWrapperProps={"w": "100%", "h": "100%"},
-            )
-            for figure in figures
-        ],
-        cols={"base": 2, "sm": (len(figures) + 1) // 2, "lg": len(figures)},
-        spacing="sm",
-        **named(id),
-    )
-
-
 def explained(component: Component, meaning: str, **more: Any) -> Component:
     """Return a component with a tooltip."""
     events = {"hover": True, "focus": True, "touch": True}
@@ -435,11 +427,6 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
             "tooltipShowDelay": 400,
         },
         eventListeners={"rowClicked": ["openRow(params)"]},
-        csvExportParams={
-            "fileName": f"{id}.csv",
-            "columnKeys": [column.id for column in shown.columns],
-            "processCellCallback": {"function": "csvCell(params)"},
-        },
         className="grid grid-linked" if any(hrefs) else "grid",
         style={"height": "430px" if tall else None, "width": "100%"},
     )

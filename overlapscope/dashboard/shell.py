@@ -194,8 +194,8 @@ def show(context: PageContext, loaded: int) -> Any:
     url, opened = context.url, context.trace
     waiting = _missing(context)
     devices, device = _devices(context)
-    page = PAGES.get(url.page)
-    switched = opened is not None and opened.plain is not None and page is not None and page.switched
+    kind = PAGES.get(url.page)
+    switched = opened is not None and opened.plain is not None and kind is not None and kind.switched
     return (
         _content(context),
         None if waiting is None else parts.loading_bar(waiting, context.library.loading(waiting)),
@@ -270,11 +270,11 @@ def _switched(url: UrlState, opened: Opened) -> str:
 def _content(context: PageContext) -> Component | list[Component]:
     """Return the page of an address, or the reason why there is none; empty while its traces are loading."""
     url, library = context.url, context.library
-    page = PAGES.get(url.page)
-    if page is None:
-        others = (page.title for page in PAGES.values() if page.name != FIRST_PAGE)
+    kind = PAGES.get(url.page)
+    if kind is None:
+        others = (other.page.title for name, other in PAGES.items() if name != FIRST_PAGE)
         return parts.no_page(url, ", ".join(others))
-    if page.needs != "nothing":
+    if kind.needs != "nothing":
         for id, opened in context.named:
             if library.entry(id) is None:
                 return parts.no_trace(id)
@@ -285,20 +285,20 @@ def _content(context: PageContext) -> Component | list[Component]:
                 return []
         if url.trace is None:
             return parts.nothing_opened(url, reports=bool(library.ranks_files()))
-    if page.needs == "figures" and context.device is None:
+    if kind.needs == "figures" and context.device is None:
         return parts.unusable(context)
-    shown = page.module.layout(context, *([context.device] if page.needs == "figures" else []))
+    shown = kind.module.layout(context, *([context.device] if kind.needs == "figures" else []))
     if isinstance(shown, Component):
         return shown
-    program = parts.which_program(context) if page.switched else ""
-    lead = " ".join(filter(None, (getattr(page.module, "LEAD", ""), program)))
-    return parts.page(page.title, *draw(shown, context.dark), lead=lead)
+    program = parts.which_program(context) if kind.switched else ""
+    lead = " ".join(filter(None, (getattr(kind.module, "LEAD", ""), program)))
+    return parts.page(kind.page.title, *draw(shown, context.dark), lead=lead)
 
 
 def _missing(context: PageContext) -> str | None:
     """Return a trace of the address that isn't loaded yet, and request it."""
-    page, library = PAGES.get(context.url.page), context.library
-    if page is None or page.needs == "nothing":
+    kind, library = PAGES.get(context.url.page), context.library
+    if kind is None or kind.needs == "nothing":
         return None
     for id, opened in context.named:
         if library.entry(id) and opened is None and library.failure(id) is None:
@@ -317,28 +317,28 @@ def _navigation(context: PageContext) -> list[Component]:
             active=True if page.name == url.page else None,
             id=f"go-{page.name}",
         )
-        for page in PAGES.values()
-        if page.name == url.page or _is_useful(page, context)
+        for page, kind in ((kind.page, kind) for kind in PAGES.values())
+        if page.name == url.page or _is_useful(kind, context)
     ]
 
 
-def _is_useful(page: PageKind, context: PageContext) -> bool:
+def _is_useful(kind: PageKind, context: PageContext) -> bool:
     """Return whether a page has anything to show.
 
     Without figures, every page that needs them would look like the overview.
     """
-    library = context.library
-    if page.needs != "nothing" and page.name != FIRST_PAGE and not library.entries():
+    library, page = context.library, kind.page
+    if kind.needs != "nothing" and page.name != FIRST_PAGE and not library.entries():
         return False
-    if page.needs == "figures" and page.name != FIRST_PAGE:
+    if kind.needs == "figures" and page.name != FIRST_PAGE:
         return context.trace is None or context.device is not None
     if page.name == TRACES_PAGE:
         return len(library.entries()) > 1
-    if page.has_data:
+    if page.data:
         data = library.data.get(page.name)
         return data is not None and not data.is_empty
-    if page.extra is not None:
-        return not missing(page.extra)
+    if kind.extra is not None:
+        return not missing(kind.extra)
     return not page.files or page.files in library.files_of_plugins
 
 
@@ -400,8 +400,8 @@ def create(library: Library, uploads: DroppedFiles, *, base: str, token: str) ->
     server.register_error_handler(DependencyException, lambda error: ("There is no such file.\n", 404))
     app.layout = layout(base)
     callbacks.register(app)
-    for page in PAGES.values():
-        page.module.callbacks.register(app)
+    for kind in PAGES.values():
+        kind.module.callbacks.register(app)
     return app
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
+from overlapscope.base.columns import F64, I64
 from overlapscope.base.words import Unit, clean, shares_of, unit_for
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents.colors import PATTERNS, Pattern, palette
 from overlapscope.documents.model import Figure
 
-__all__ = ["FONT", "Figure", "axis", "escape", "figure", "filled", "legible", "partitions", "stacked_bars"]
+__all__ = ["FONT", "Figure", "axis", "column_of", "escape", "figure", "filled", "legible", "partitions", "stacked_bars"]
 
 FONT = "system-ui, sans-serif"
 """The font of the pages. Not `inherit`, because a chart saved as PNG has no page to inherit from."""
@@ -124,6 +127,13 @@ def partitions(wholes: Sequence[Mapping[str, int]], labels: Sequence[str], dark:
         xaxis=axis(dark, f"time on the device, {unit.name}"),
         yaxis=axis(dark, autorange="reversed", type="category"),
     )
+
+
+def column_of(at: F64, columns: int) -> I64:
+    """Return the column of each point when all are spread over the given number of columns."""
+    low, high = at.min(), at.max()
+    part = (at - low) / (high - low) if high > low else np.zeros(len(at))
+    return np.minimum((part * columns).astype(np.int64), columns - 1)
 
 
 def legible(background: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.analysis.host_lines import FlamePart, flame, place
-from overlapscope.analysis.results import Device, missing_by_cause, missing_ns, partition
+from overlapscope.analysis.results import Device, missing_by_cause, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
@@ -279,51 +279,45 @@ _EFFICIENCY = (
     "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "
     "same work would hide more."
 )
-_UNKNOWN = "{}, so the GPU's activity in that time is unknown."
-"""Begins with the meaning of the bucket."""
 
 
 def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
     """Return the figures of a device, the most telling first."""
-    unit, buckets = section.unit, device.buckets
-    idle_ns = buckets.idle_ns - missing_ns(device)
-    missing = [(bucket_of(cause), ns) for cause, ns in missing_by_cause(device).items()]
-    stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
-    of = "of the step" if section.steps else "of the time"
+    unit, of = section.unit, "of the step" if section.steps else "of the time"
     # The shares are those of the bar and of the table, which add up to 100.
     parts = partition(device)
     shares = shares_of(parts, device.span_ns)
+    stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
+    stalls = f"{share(stall_ns, parts['idle'])} of idle" if stall_ns else "no call cost idle time"
 
-    def part(name: str) -> str:
-        return f"{shares[name]}% {of}"
+    def part(name: str, meaning: str, nothing: str = "") -> Card:
+        return Card(name, unit.text(parts[name]), nothing or f"{shares[name]}% {of}", meaning)
 
     return (
         _step(section, device),
         *_overlap(section, device),
-        Card(
+        part(
             "exposed copy",
-            unit.text(buckets.exposed_copy_ns),
-            part("exposed copy") if device.overlap.copy_ns else "nothing was copied",
             "Time in which a copy ran and no kernel beside it: the GPU only moved data.",
+            "" if device.overlap.copy_ns else "nothing was copied",
         ),
-        Card(
+        part(
             "exposed comm",
-            unit.text(buckets.exposed_comm_ns),
-            part("exposed comm") if device.engines.comm_ns else "no communication",
             "Time in which a collective (NCCL and the like) ran and no other kernel beside it.",
+            "" if device.engines.comm_ns else "no communication",
         ),
-        Card("idle", unit.text(idle_ns), part("idle"), "Time in which nothing ran on the GPU."),
+        part("idle", "Time in which nothing ran on the GPU."),
         *(
-            Card(bucket.name, unit.text(ns), part(bucket.name), _UNKNOWN.format(capital(bucket.meaning)))
-            for bucket, ns in missing
+            part(bucket.name, f"{capital(bucket.meaning)}, so the GPU's activity in that time is unknown.")
+            for bucket in map(bucket_of, missing_by_cause(device))
         ),
         Card(
             "stall cost",
             unit.text(stall_ns),
-            f"{share(stall_ns, idle_ns)} of idle" if stall_ns else "no call cost idle time",
+            stalls,
             "The part of idle that blocking calls caused: the host waited in them and could launch nothing.",
         ),
-        Card("compute", unit.text(buckets.compute_ns), part("compute"), "Time in which a kernel computed."),
+        part("compute", "Time in which a kernel computed."),
     )
 
 

@@ -16,7 +16,7 @@ from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, figure
+from overlapscope.documents.figure import Figure, axis, column_of, figure
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 
@@ -50,7 +50,7 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
     extremes = _extremes(series, x, y)
     columns = 256
     while True:
-        spot = (series * columns + _spots(x, columns)) * columns + _spots(y, columns)
+        spot = (series * columns + column_of(x, columns)) * columns + column_of(y, columns)
         _, group, count = np.unique(spot, return_inverse=True, return_counts=True)
         first = first_of_each(group, ~extremes, -copies.exposed_ns[sized])
         chosen = np.union1d(first, np.flatnonzero(extremes))
@@ -80,26 +80,19 @@ def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> 
     return is_extreme
 
 
-def _spots(values: np.ndarray[Any, Any], count: int) -> I64:
-    low, high = values.min(), values.max()
-    part = (values - low) / (high - low) if high > low else np.zeros(len(values))
-    return np.minimum((part * count).astype(np.int64), count - 1)
-
-
 def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
     """Return a point for each copy and, for each direction, a dashed line at the best rate of pinned memory.
 
     Each point's `customdata[0]` is its row of `Timeline.ops`.
     """
-    colors = palette(dark)
-    drawn = choose(copies)
+    colors, drawn = palette(dark), choose(copies)
+    shown = copies.take(drawn.row)
     data: list[dict[str, Any]] = []
     for kind, memory in product((Kind.H2D, Kind.D2H), (Memory.PINNED, Memory.PAGEABLE, Memory.MANAGED, Memory.UNKNOWN)):
-        mine = (copies.direction[drawn.row] == kind) & (copies.memory[drawn.row] == memory)
-        if mine.any():
-            data.append(_points(section, copies, drawn, np.flatnonzero(mine), kind, memory, colors))
-    rates = copies.gb_per_s[drawn.row]
-    sizes = copies.bytes[drawn.row]
+        mine = np.flatnonzero((shown.direction == kind) & (shown.memory == memory))
+        if len(mine):
+            data.append(_points(section, shown.take(mine), drawn.stands_for[mine], kind, memory, colors))
+    rates, sizes = shown.gb_per_s, shown.bytes
     data += _peaks(copies, colors, (int(sizes.min()), int(sizes.max()))) if len(sizes) else []
     return figure(
         data,
@@ -112,29 +105,21 @@ def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
 
 
 def _points(
-    section: DeviceReport,
-    copies: EachCopy,
-    drawn: Drawn,
-    mine: I64,
-    kind: Kind,
-    memory: Memory,
-    colors: dict[str, str],
+    section: DeviceReport, copies: EachCopy, stands_for: I64, kind: Kind, memory: Memory, colors: dict[str, str]
 ) -> dict[str, Any]:
-    row, stands_for = drawn.row[mine], drawn.stands_for[mine]
-    direction, kept = kind.name.lower(), memory.name.lower()
-    is_common = memory in (Memory.PINNED, Memory.PAGEABLE)
-    color = colors[f"{direction}-{kept if is_common else 'other'}"]
-    symbol = _SYMBOL[direction] + ("-open" if memory == Memory.PAGEABLE else "")
-    unit = section.unit_of(int(copies.duration_ns[row].max()))
-    columns = zip(
-        copies.row[row].tolist(),
-        copies.bytes[row].tolist(),
-        copies.gb_per_s[row].tolist(),
-        copies.duration_ns[row].tolist(),
-        copies.exposed_ns[row].tolist(),
-        copies.cause[row].tolist(),
-        stands_for.tolist(),
-        strict=True,
+    """Return the points of the copies in a direction of a kind of memory."""
+    direction, kept, pageable = kind.name.lower(), memory.name.lower(), memory == Memory.PAGEABLE
+    # An open marker has only an outline, so it takes its direction's darker color.
+    color = "pinned" if memory in (Memory.PINNED, Memory.PAGEABLE) else "other"
+    unit = section.unit_of(int(copies.duration_ns.max()))
+    columns = (
+        copies.row,
+        copies.bytes,
+        copies.gb_per_s,
+        copies.duration_ns,
+        copies.exposed_ns,
+        copies.cause,
+        stands_for,
     )
     hovers = [
         [
@@ -145,21 +130,20 @@ def _points(
             f"{unit.text(exposed)} exposed, {COPY_CAUSES[cause]}" if exposed else "hidden",
             f"<br>and {count - 1:,} more like it" if count > 1 else "",
         ]
-        for number, moved, rate, took, exposed, cause, count in columns
+        for number, moved, rate, took, exposed, cause, count in zip(*(each.tolist() for each in columns), strict=True)
     ]
     return {
         "type": "scatter",
         "mode": "markers",
         "name": f"{direction}, {kept} memory",
-        "x": copies.bytes[row].tolist(),
-        "y": copies.gb_per_s[row].tolist(),
+        "x": copies.bytes.tolist(),
+        "y": copies.gb_per_s.tolist(),
         "marker": {
-            # An open marker has only an outline, so it takes its direction's darker color.
-            "color": colors[f"{direction}-pinned"] if memory == Memory.PAGEABLE else color,
-            "symbol": symbol,
+            "color": colors[f"{direction}-{color}"],
+            "symbol": f"{_SYMBOL[direction]}{'-open' * pageable}",
             "size": (8 + 2 * np.log10(stands_for)).round(1).tolist(),
             "opacity": 0.8,
-            "line": {"width": 1.5 if memory == Memory.PAGEABLE else 0, "color": colors[f"{direction}-pinned"]},
+            "line": {"width": 1.5 * pageable, "color": colors[f"{direction}-pinned"]},
         },
         "customdata": hovers,
         "hovertemplate": f"{direction}, {kept} memory<br>%{{customdata[1]}} at %{{customdata[2]}} GB/s<br>"

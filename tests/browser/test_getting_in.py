@@ -53,7 +53,7 @@ def test_the_verdict_that_comes_before_the_page_is_that_of_the_page(own_page: Pa
         }).observe(document, { subtree: true, childList: true });"""
     )
     page.goto(served.address)
-    expect(page.locator("#overview-figures")).to_be_visible()
+    expect(page.locator("#content")).to_be_visible()
     expect(page).to_have_url(served.base)
     kept = page.evaluate("() => Object.entries(sessionStorage)")
     verdicts = {text for when, text in kept if when.replace(".", "").isdigit()}

@@ -160,7 +160,7 @@ def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
 
 def test_each_figure_says_what_it_means(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace=OFFLOAD)
-    tiles = page.locator("#overview-figures .figure-tile")
+    tiles = page.locator(".figure-tile")
     expect(tiles.first).to_contain_text("step")
     tiles.nth(1).hover()
     expect(page.get_by_text("The part of the possible overlap that happened.")).to_be_visible()

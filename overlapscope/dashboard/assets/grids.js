@@ -1,4 +1,4 @@
-// Helpers of grids: links in cells, and safe cells in exports.
+// Helpers of grids: links in cells, safe cells in exports, and the button and the search beside each grid.
 (function () {
   "use strict";
 
@@ -23,4 +23,21 @@
 
   // A spreadsheet executes text that starts like a formula (OWASP, "CSV Injection"); a quote prevents that.
   functions.csvCell = ({ value }) => (typeof value === "string" && /^[=+@\t\r-]/.test(value) ? `'${value}` : value);
+
+  // The button ID-csv and the input ID-search belong to the grid ID.
+  const gridOf = ({ target }, suffix) => {
+    const id = (target.closest && target.closest(`[id$="${suffix}"]`) || { id: "" }).id.slice(0, -suffix.length);
+    return id && document.getElementById(id)?.classList.contains("grid") ? id : null;
+  };
+  document.addEventListener("click", (event) => {
+    const id = gridOf(event, "-csv");
+    if (!id) return;
+    const api = window.dash_ag_grid.getApi(id);
+    const columnKeys = api.getColumns().map((column) => column.getColId()).filter((key) => key !== "href");
+    api.exportDataAsCsv({ fileName: `${id}.csv`, columnKeys, processCellCallback: functions.csvCell });
+  });
+  document.addEventListener("input", (event) => {
+    const id = gridOf(event, "-search");
+    if (id) window.dash_ag_grid.getApi(id).setGridOption("quickFilterText", event.target.value);
+  });
 })();

@@ -20,31 +20,20 @@ Needs = Literal["nothing", "trace", "figures"]
 
 
 class PageKind(Struct, frozen=True):
-    """A page."""
+    """A page, and what it needs."""
 
-    name: str
-    """Its path."""
-    title: str
+    page: PluginPage
     needs: Needs = "figures"
     """Required data; figures are those of a device whose trace is usable."""
     switched: bool = False
     """True if the header's switch between recording and plain program applies."""
-
-    place: str = ""
-    """Its module; by default the one of its name in this package."""
     extra: str | None = None
     """The extra without which it has nothing to show."""
-    files: str = ""
-    """Name of the files that it shows, without which it has nothing to show."""
-    state: tuple[str, ...] = ()
-    """Its own choices in the address."""
-    has_data: bool = False
-    """True if it shows data of its own, without which it has nothing to show."""
 
     @property
     def module(self) -> ModuleType:
         """The module that draws it."""
-        module: ModuleType = load(self.place or f"{__name__}.{self.name}")
+        module: ModuleType = load(self.page.place)
         return module
 
 
@@ -53,36 +42,30 @@ def with_data() -> dict[str, PluginPage]:
     return {page.name: page for plugin in plugins() for page in plugin.pages if page.data}
 
 
+def _own(name: str, title: str, needs: Needs = "figures", *, switched: bool = False) -> PageKind:
+    return PageKind(PluginPage(name, title, f"{__name__}.{name}"), needs, switched)
+
+
 def _of_plugins() -> Iterator[PageKind]:
     for plugin in plugins():
         for page in plugin.pages:
-            extra = plugin.name if plugin.extra else None
-            has_data = page.data is not None
-            yield PageKind(
-                page.name,
-                page.title,
-                needs="nothing" if page.files or has_data else "trace",
-                place=page.place,
-                extra=extra,
-                files=page.files,
-                state=page.state,
-                has_data=has_data,
-            )
+            needs: Needs = "nothing" if page.files or page.data else "trace"
+            yield PageKind(page, needs, extra=plugin.name if plugin.extra else None)
 
 
 PAGES = {
-    page.name: page
-    for page in (
-        PageKind("traces", "Traces", needs="nothing"),
-        PageKind("overview", "Overview", switched=True),
-        PageKind("timeline", "Timeline", needs="trace", switched=True),
-        PageKind("copies", "Copies", switched=True),
-        PageKind("idle", "Idle & stalls", switched=True),
-        PageKind("kernels", "Kernels and ops", switched=True),
-        PageKind("steps", "Steps", switched=True),
-        PageKind("whatif", "What if"),
-        PageKind("compare", "Compare", needs="trace"),
-        PageKind("ranks", "Ranks", needs="nothing"),
+    kind.page.name: kind
+    for kind in (
+        _own("traces", "Traces", "nothing"),
+        _own("overview", "Overview", switched=True),
+        _own("timeline", "Timeline", "trace", switched=True),
+        _own("copies", "Copies", switched=True),
+        _own("idle", "Idle & stalls", switched=True),
+        _own("kernels", "Kernels and ops", switched=True),
+        _own("steps", "Steps", switched=True),
+        _own("whatif", "What if"),
+        _own("compare", "Compare", "trace"),
+        _own("ranks", "Ranks", "nothing"),
         *_of_plugins(),
     )
 }

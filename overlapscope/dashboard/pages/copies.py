@@ -67,7 +67,6 @@ def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> 
 
 
 callbacks = Callbacks()
-callbacks.grids("exposed-copy-evidence", "copies-worst", "copies-groups")
 
 
 @callbacks.leads(Input("copies-bandwidth", "clickData"))

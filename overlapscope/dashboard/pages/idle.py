@@ -37,4 +37,3 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
 
 
 callbacks = Callbacks()
-callbacks.grids("idle-evidence", "exposed-comm-evidence", "exposed-other-evidence", "idle-stalls", "host-lines")

@@ -26,4 +26,3 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
 
 
 callbacks = Callbacks()
-callbacks.grids("kernels-table", "ops-table")

@@ -15,7 +15,7 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext, moved
-from overlapscope.documents.model import Block, Items, Text, columns, panel
+from overlapscope.documents.model import Block, Cards, Items, Text, columns, panel
 from overlapscope.report.charts import headlines
 from overlapscope.report.document import finding_block, trust
 from overlapscope.report.tables import bar, buckets, costliest_causes, findings_note, phases, where_none_found
@@ -33,7 +33,7 @@ def layout(context: PageContext, device: Device) -> Component:
         *([panel("Warnings", Items(notes, tone="fair"), tone="fair")] if notes else []),
         *([] if analysis is None else [parts.step_timeline(context, "overview", analysis)]),
         html.Div(_findings(context), id="overview-findings"),
-        render.tiles(headlines(section, device), "overview-figures"),
+        Cards(headlines(section, device)),
         *([parts.table_panel(context, by_phase, "overview-phases")] if by_phase.rows else []),
         parts.drawn(
             context,

@@ -313,7 +313,6 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
 
 
 callbacks = Callbacks()
-callbacks.grids(TABLE)
 
 
 def _ranks(context: PageContext, everything: bool) -> Ranks | None:

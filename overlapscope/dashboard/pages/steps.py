@@ -62,7 +62,6 @@ _RANGES = "Each name that record_function marked, with all its occurrences added
 
 
 callbacks = Callbacks()
-callbacks.grids("steps-table", "steps-ranges")
 
 
 @callbacks.leads(Input("steps-chart", "clickData"))

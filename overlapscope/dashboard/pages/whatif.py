@@ -107,7 +107,7 @@ class _Question(msgspec.Struct, frozen=True):
 
 def layout(context: PageContext, device: Device) -> list[Component]:
     """Return the switches; callbacks show the prediction."""
-    kinds = tuple(INTERVENTIONS.values())
+    kinds = INTERVENTIONS.values()
     options = {kind.id: _options(kind, device) for kind in kinds if kind.words.argument}
     # If the address names no changes, begin with the fix of the first finding that has one.
     first = next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ())
@@ -126,7 +126,15 @@ def layout(context: PageContext, device: Device) -> list[Component]:
             "Changes",
             _switches(context, device, first, options),
             html.Div(ladder(context, searched), id="whatif-ladder"),
-            beside=_find_best(),
+            # Beside the button, so that nothing else moves when it appears.
+            beside=dmc.Group(
+                [
+                    html.Div(id="whatif-working", role="status"),
+                    dmc.Button("Find the best", id="whatif-best", variant="light", size="xs"),
+                ],
+                gap="sm",
+                wrap="nowrap",
+            ),
             note="Switch on the changes that you would make. Point at one to see what it means.",
         ),
         html.Div(
@@ -153,7 +161,7 @@ def layout(context: PageContext, device: Device) -> list[Component]:
 def _switches(
     context: PageContext, device: Device, first: tuple[str, ...], options: Mapping[str, list[str]]
 ) -> Component:
-    kinds, prediction = tuple(INTERVENTIONS.values()), None
+    prediction = None
     with suppress(OverlapscopeError):
         prediction = _prediction(context.library, _Question(context.opened.id, device.device, first))
     hidden = _hidden(device, prediction, first)
@@ -161,7 +169,7 @@ def _switches(
         dmc.SimpleGrid(
             [
                 html.Div(_choice(kind, options.get(kind.id, [])), id={"type": CHOICE, "id": kind.id}, hidden=is_hidden)
-                for kind, is_hidden in zip(kinds, hidden, strict=True)
+                for kind, is_hidden in zip(INTERVENTIONS.values(), hidden, strict=True)
             ],
             cols={"base": 1, "sm": 2, "lg": 3},
             spacing="sm",
@@ -170,13 +178,6 @@ def _switches(
         className="whatif-choices",
         **_NAMED,
     )
-
-
-def _find_best() -> Component:
-    # Beside the button, so that nothing else moves when it appears.
-    working = html.Div(id="whatif-working", role="status")
-    button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
-    return dmc.Group([working, button], gap="sm", wrap="nowrap")
 
 
 def _options(kind: Intervention, device: Device) -> list[str]:
@@ -264,31 +265,25 @@ def _timelines(context: PageContext) -> Component:
 callbacks = Callbacks()
 
 
-def _add_switches() -> None:
-    kinds = tuple(INTERVENTIONS.values())
-    moved = [(_switch(kind), "checked") for kind in kinds] + [
-        (_argument(kind), "value") for kind in kinds if kind.words.argument
-    ]
-
-    def client(name: str, *arguments: Any, **more: Any) -> None:
-        callbacks.in_browser(("overlapscope_whatif", name), *arguments, **more)
-
-    client("read", Output("whatif-fill", "data"), Input("whatif-page", "data"))
-    client("fill", [Output(*switch) for switch in moved], Input("whatif-fill", "data"), State("whatif-page", "data"))
-    client("ask", Output("whatif-asked", "data"), [Input(*switch) for switch in moved], State("whatif-page", "data"))
-    client(
-        "rung",
-        Output("whatif-fill", "data", allow_duplicate=True),
-        Input({"type": RUNG, "index": ALL}, "n_clicks"),
-        State("whatif-rungs", "data"),
-        prevent_initial_call=True,
-    )
-    callbacks.in_browser(
-        ("overlapscope_linked", "mount"), Output("whatif-mounted", "children"), Input("whatif-timelines", "data")
-    )
-
-
-_add_switches()
+_KINDS = tuple(INTERVENTIONS.values())
+_MOVED = [(_switch(kind), "checked") for kind in _KINDS]
+_MOVED += [(_argument(kind), "value") for kind in _KINDS if kind.words.argument]
+for _name, *_dependencies in (
+    ("read", Output("whatif-fill", "data"), Input("whatif-page", "data")),
+    ("fill", [Output(*moved) for moved in _MOVED], Input("whatif-fill", "data"), State("whatif-page", "data")),
+    ("ask", Output("whatif-asked", "data"), [Input(*moved) for moved in _MOVED], State("whatif-page", "data")),
+):
+    callbacks.in_browser(("overlapscope_whatif", _name), *_dependencies)
+callbacks.in_browser(
+    ("overlapscope_whatif", "rung"),
+    Output("whatif-fill", "data", allow_duplicate=True),
+    Input({"type": RUNG, "index": ALL}, "n_clicks"),
+    State("whatif-rungs", "data"),
+    prevent_initial_call=True,
+)
+callbacks.in_browser(
+    ("overlapscope_linked", "mount"), Output("whatif-mounted", "children"), Input("whatif-timelines", "data")
+)
 
 
 # Predicting a large trace takes longer than an interval of the clock, and Dash discards the answer to an earlier

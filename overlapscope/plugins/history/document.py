@@ -18,7 +18,7 @@ from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure
+from overlapscope.documents.figure import Figure, axis, column_of, escape, figure
 from overlapscope.documents.model import (
     Block,
     Chart,
@@ -496,10 +496,3 @@ def thin(at: F64, values: F64, columns: int) -> I64:
     # Sorted by value within each column, so that the column's lowest and highest take the ends of its rows.
     by_value = np.lexsort((values, column))
     return np.unique(np.concatenate([first, last, by_value[first], by_value[last]]))
-
-
-def column_of(at: F64, columns: int) -> I64:
-    """Return the column of each point when all are spread over the given number of columns."""
-    span = at[-1] - at[0]
-    part = (at - at[0]) / span if span else np.zeros(len(at))
-    return np.minimum((part * columns).astype(np.int64), columns - 1)

@@ -135,12 +135,10 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 
 
 def _tables(context: PageContext, result: HtaResult) -> Component:
-    panels = []
-    for number, shown in enumerate(result.tables):
-        hidden = len(shown.rows) - MOST_ROWS
-        note = f"The first {MOST_ROWS:,} rows of {len(shown.rows):,}; the CSV has all." if hidden > 0 else ""
-        drawn = parts.grid(context, table(shown, MOST_ROWS), f"hta-table-{number}")
-        panels.append(render.panel(clean(shown.title), drawn, note=note))
+    panels = [
+        parts.grid_panel(context, table(shown, MOST_ROWS), f"hta-table-{number}", nothing="No rows.")
+        for number, shown in enumerate(result.tables)
+    ]
     missing = lacking(result)
     panels += [render.panel("Not in these traces", parts.empty(*missing))] if missing else []
     head = dmc.Text(heading(result), c="dimmed", size="sm", id="hta-heading")

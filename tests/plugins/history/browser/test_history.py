@@ -58,7 +58,7 @@ def test_a_history_alone_shows_since_when_it_is_worse_and_leads_to_its_reports(p
     click_point(page, 15)
     compared = page.locator("#history-compared")
     expect(compared).to_contain_text("Before: train.py of commit 0303030303")
-    expect(compared).to_contain_text(re.compile(r"Slower\. Step 1\d\d\.\d% slower"))
+    expect(compared).to_contain_text(re.compile(r"Step 1\d\d\.\d% slower"))
     settle(page)
     # The earlier report is `before`, whichever was clicked first, also in the address, which users share.
     page.reload()

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope.plugins.history.document import column_of, thin
+from overlapscope.documents.figure import column_of
+from overlapscope.plugins.history.document import thin
 
 VALUES = st.floats(-1e9, 1e9, allow_nan=False)
 
