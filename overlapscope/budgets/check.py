@@ -27,10 +27,10 @@ from overlapscope.budgets.gate import (
     refuse_predicted,
 )
 from overlapscope.budgets.judge import combine, judge
-from overlapscope.budgets.places import JudgedPlace, find_places, place_words
+from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
-from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, DEFAULT_ORIGIN, Budget, Settings
+from overlapscope.budgets.settings import DEFAULT_ORIGIN, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
 from overlapscope.compare.doubts import differences, fingerprint, is_plain
 from overlapscope.errors import UsageError
@@ -39,7 +39,6 @@ from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import Verdict
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
-from overlapscope.rules.explained import explanation
 from overlapscope.trace.lost import FIGURES, HOST
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
@@ -75,7 +74,7 @@ def check(
         UsageError: A trace was predicted.
     """
     job = Job(report, settings, baseline, today)
-    budgets = [judgement.verdict for judgement in job.judge()]
+    budgets = list(job.judge())
     # The worst first.
     ordered = tuple(
         sorted(
@@ -98,12 +97,12 @@ def check(
 
 
 class Judgement(Struct, frozen=True, eq=False):
-    """A verdict and the rulings that it combines. Verdicts on rules and environments have none."""
+    """A verdict on a budget, and the rulings that it combines."""
 
     verdict: BudgetVerdict
-    budget: Budget | None = None
+    budget: Budget
     """The budget, narrowed to a single limit."""
-    rulings: tuple[Ruling, ...] = ()
+    rulings: Sequence[Ruling]
 
 
 class Job:
@@ -182,17 +181,15 @@ class Job:
         others = [verdict for verdict in verdicts if verdict.metric not in RULES and verdict.metric != "verdict"]
         return ", ".join((*parts, *filter(None, [_named(others)])))
 
-    def judge(self) -> Iterator[Judgement]:
+    def judge(self) -> Iterator[BudgetVerdict]:
         """Yield every verdict."""
         for obstacle in (*mixed(self.report), *self._obstacles):
-            yield Judgement(obstacle_verdict(obstacle, allowed=self._settings.allow_missing))
-        for budget, rulings in self._judged():
-            verdict = combine(self.report, budget, rulings, fail_level=self._settings.fail_level)
-            yield Judgement(verdict, budget, tuple(rulings))
+            yield obstacle_verdict(obstacle, allowed=self._settings.allow_missing)
+        yield from (judgement.verdict for judgement in self.judge_budgets())
         if self._settings.verdict:
-            yield Judgement(_verdict_on_report(self.report))
+            yield _verdict_on_report(self.report)
         for rule in self._settings.forbid:
-            yield Judgement(judge_rule(self.report, rule, self._settings, self._absent, self._exemptions))
+            yield judge_rule(self.report, rule, self._settings, self._absent, self._exemptions)
 
     def _unlike_baseline(self, baseline: Baseline) -> Iterator[Obstacle]:
         """Yield the reasons why nothing can be compared with the baseline, or not everything."""
@@ -202,11 +199,8 @@ class Job:
         for trace in self.report.traces:
             yield from absent_devices(trace, devices[trace.rank], "the baseline")
 
-    def _judged(self) -> Iterator[tuple[Budget, list[Ruling]]]:
-        """Yield each group of rulings that makes a verdict, with its budget narrowed to a single limit.
-
-        A limit makes several verdicts if its ranges set places apart, or if each rank has its own.
-        """
+    def judge_budgets(self) -> Iterator[Judgement]:
+        """Yield judgements on each limit: one for each range, and for each rank if the budget asks for that."""
         for budget in chain.from_iterable(map(Budget.each, self._settings.budgets)):
             by_scope: dict[str, list[Ruling]] = {}
             for place in find_places(self.report, budget, self._absent):
@@ -215,8 +209,10 @@ class Job:
                 if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
                     ruling = self._exemptions.apply(budget.metric, budget.title, ruling)
                     by_scope.setdefault(place.subject.scope, []).append(ruling)
-            for rulings in by_scope.values():
-                yield from ((budget, [ruling]) for ruling in rulings) if budget.ranks == "each" else [(budget, rulings)]
+            for of_scope in by_scope.values():
+                for rulings in [[ruling] for ruling in of_scope] if budget.ranks == "each" else [of_scope]:
+                    verdict = combine(self.report, budget, rulings, fail_level=self._settings.fail_level)
+                    yield Judgement(verdict, budget, rulings)
 
     def _ruling(self, place: JudgedPlace) -> Ruling:
         if place.budget.relative and (problem := self._not_comparable()):
@@ -355,19 +351,6 @@ def _named(verdicts: list[BudgetVerdict]) -> str:
 # -- Explanations ------------------------------------------------------------------------------------
 
 
-class Explanation(Struct, frozen=True):
-    """A verdict and how it came about."""
-
-    verdict: BudgetVerdict
-    meaning: str
-    limit: str
-    """Origin of the limit: a place in a file, or a default."""
-    way: str
-    """Description of how values are aggregated."""
-    rulings: tuple[tuple[str, Ruling], ...] = ()
-    """Rulings with the names of their places: `rank 3, device 1`, or an empty name if there is a single place."""
-
-
 def explain(
     report: Report,
     settings: Settings | None,
@@ -375,75 +358,21 @@ def explain(
     *,
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
-) -> tuple[Explanation, ...]:
-    """Explain all verdicts whose budget, metric or rule matches a name or pattern.
-
-    Returns:
-        One explanation for each verdict.
+) -> tuple[Report, list[Judgement]]:
+    """Return the judged report, and the judgements by budgets whose name or metric matches a name or pattern.
 
     Raises:
         UsageError: Nothing matches, or `check` would raise it.
     """
     job = Job(report, settings, baseline, today)
-    judged = list(job.judge())
-    names = dict.fromkeys(name for ruled in judged for name in (ruled.verdict.budget, ruled.verdict.metric))
-    wanted = [
-        ruled
-        for ruled in judged
-        if any(name == budget or fnmatchcase(name, budget) for name in (ruled.verdict.budget, ruled.verdict.metric))
-    ]
+    judged = list(job.judge_budgets())
+    names = dict.fromkeys(name for each in judged for name in (each.verdict.budget, each.verdict.metric))
+    matching = {name for name in names if name == budget or fnmatchcase(name, budget)}
+    wanted = [each for each in judged if not matching.isdisjoint((each.verdict.budget, each.verdict.metric))]
     if not wanted:
-        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(ruled.verdict.budget for ruled in judged))
-        raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}.")
-    by_default = not (settings or Settings()).forbid
-    return tuple(_explained(job.report, ruled, by_default=by_default) for ruled in wanted)
-
-
-def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explanation:
-    verdict, budget = judged.verdict, judged.budget
-    if budget is not None:
-        rulings = tuple((place_words(report, ruling.subject), ruling) for ruling in judged.rulings)
-        return Explanation(verdict, budget.what.meaning, budget.origin, _way(budget), rulings)
-    rule = RULES.get(verdict.metric)
-    if rule is not None:
-        return Explanation(
-            verdict, explanation(rule.id).summary.rstrip("."), *_rule_limit(report, verdict, by_default=by_default)
+        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(each.verdict.budget for each in judged))
+        raise UsageError(
+            f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}. "
+            "`overlapscope explain` explains rules."
         )
-    meaning = {
-        "program": "the baseline and the traces have most kernels in common, or nearly all families of kernels, or "
-        "many kernels if their script has the same name",
-        "verdict": "the verdict of the report on each device is not poor",
-        "devices": "as many devices worked as in the baseline",
-        "job": "the traces state the same number of ranks, each is of another rank, and they were recorded within ten "
-        "minutes of each other",
-    }
-    return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
-
-
-def _rule_limit(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tuple[str, str]:
-    """Return the limit of a forbidden rule and how it is judged."""
-    allowed = "no finding is allowed"
-    if by_default:
-        least = show(DEFAULT_FLOOR_PCT, "pct")
-        allowed = f"the default: findings that cost less than {least} of the time pass; --forbid allows none"
-    way = "over all ranks and devices at once"
-    count = sum(finding.rule == verdict.metric for finding in report.findings)
-    passed = count - len(verdict.reasons)
-    if passed > 0 and verdict.value is not None:
-        way += f"; {passed} of {plural(count, 'finding')} {'passes' if passed == 1 else 'pass'}"
-    return allowed, way
-
-
-def _way(budget: Budget) -> str:
-    """Return `the median of the steps, of the worst rank and device`."""
-    if budget.sample == "window":
-        parts = ["the whole window after the lead-in"]
-    else:
-        samples = "occurrences of the range" if budget.sample == "occurrence" else "steps"
-        parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {samples}"]
-    parts.append("of the worst rank and device" if budget.ranks == "worst" else "each rank and device separately")
-    if budget.skip_steps:
-        parts.append(f"without the first {plural(budget.skip_steps, 'step')}")
-    if budget.relative:
-        parts.append("it fails only if the change exceeds the limit and the noise floor, and is unlikely to be chance")
-    return ", ".join(parts)
+    return job.report, wanted

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
-from overlapscope.budgets.check import Explanation
-from overlapscope.budgets.places import JudgedPlace
+from overlapscope.budgets.check import Judgement
+from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.samples import series
+from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Outcome, Status
 from overlapscope.documents import table
 from overlapscope.documents.model import (
@@ -33,6 +34,7 @@ from overlapscope.documents.model import (
     panel,
 )
 from overlapscope.documents.table import Cell, Column, Table, Tone
+from overlapscope.report.model import Report
 
 COMMENT_BYTES: Final = 60_000
 """Size limit of a comment; GitHub refuses more than 65,536 characters."""
@@ -219,26 +221,43 @@ def _lines(text: str) -> list[str]:
 # -- Explanations ---------------------------------------------------------------------------------
 
 
-def explanation(explanations: Iterable[Explanation]) -> Document:
-    """Return the explanations of some budgets."""
+def explanation(report: Report, judgements: Iterable[Judgement]) -> Document:
+    """Return explanations of budgets: where each limit is from, how it is judged, and all values."""
     blocks: list[Block] = []
-    for explained in explanations:
-        verdict = explained.verdict
+    for judged in judgements:
+        verdict, budget = judged.verdict, judged.budget
         blocks.append(
             Section((Text(words.prose(verdict.message)),), f"{_word(verdict)} {words.name(verdict.budget)}", "panel")
         )
         for title, text in (
-            ("Metric", f"{verdict.metric}: {explained.meaning}."),
-            ("Limit", explained.limit),
-            ("How it is judged", explained.way),
+            ("Metric", f"{verdict.metric}: {budget.what.meaning}."),
+            ("Limit", budget.origin),
+            ("How it is judged", _way(budget)),
         ):
             blocks += [panel(title, Text(words.prose(text)))] if text else []
         blocks += [
-            _values(name, ruling, ruling.place) for name, ruling in explained.rulings if ruling.place is not None
+            _values(place_words(report, ruling.subject), ruling, ruling.place)
+            for ruling in judged.rulings
+            if ruling.place is not None
         ]
         if verdict.reasons:
             blocks.append(panel("Why", Items(tuple(_reason(reason, None) for reason in verdict.reasons))))
     return Document("overlapscope check", tuple(blocks))
+
+
+def _way(budget: Budget) -> str:
+    """Return `the median of the steps, of the worst rank and device`."""
+    if budget.sample == "window":
+        parts = ["the whole window after the lead-in"]
+    else:
+        samples = "occurrences of the range" if budget.sample == "occurrence" else "steps"
+        parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {samples}"]
+    parts.append("of the worst rank and device" if budget.ranks == "worst" else "each rank and device separately")
+    if budget.skip_steps:
+        parts.append(f"without the first {plural(budget.skip_steps, 'step')}")
+    if budget.relative:
+        parts.append("it fails only if the change exceeds the limit and the noise floor, and is unlikely to be chance")
+    return ", ".join(parts)
 
 
 def _values(name: str, ruling: Ruling, where: JudgedPlace) -> Table:

@@ -373,7 +373,7 @@ def _explained(report: Report, settings: Settings, baseline: Baseline | None, bu
     from overlapscope.budgets.document import explanation
     from overlapscope.render import terminal
 
-    return terminal.to_stream(explanation(explain(report, settings, budget, baseline=baseline)), sys.stdout)
+    return terminal.to_stream(explanation(*explain(report, settings, budget, baseline=baseline)), sys.stdout)
 
 
 def _summarize(result: CheckResult) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from statistics import median_high
 from typing import NamedTuple
 
@@ -28,8 +29,8 @@ from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
-from overlapscope.base.columns import Bool, locate, mask_of, pick
-from overlapscope.base.grouping import among, distinct, group_starts, groups_of, rows_by
+from overlapscope.base.columns import locate, mask_of, pick
+from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.words import in_project
@@ -359,22 +360,22 @@ class _Transfers:
         kind = np.array([numbers[each] for each in kinds])
         group = _size_classes(groups_of((kind, memory, *places.ids(launch))), sizes)
         windows = find_windows(trace, rows, self._of_step)
-        first, typical = _typical(group, step, len(self._steps.start_ns))
-        beside = _beside(group, step, _members(group, step, typical, windows.closed), windows)
-        middle = _middle(group, sizes)
-        groups = [number for number in np.argsort(first, kind="stable").tolist() if typical[number]]
-        examples = np.array([rows[beside[number][1]] for number in groups], np.int64)
-        for number, (begins, ends) in zip(groups, _neighbour_words(trace, examples), strict=True):
-            row = int(first[number])
+        groups = sorted((members for _, members in rows_by(group)), key=lambda members: int(members[0]))
+        typical = [(members, count) for members in groups if (count := self._steps.typical(step[members]))]
+        beside = [_beside(members, step, count, windows) for members, count in typical]
+        words = _neighbour_words(trace, rows[np.array([example for _, example in beside], np.int64)])
+        for (members, count), (runs, _), (begins, ends) in zip(typical, beside, words, strict=True):
+            row = int(members[0])
             call = int(launch[row])
+            middle = members[np.argsort(sizes[members], kind="stable")[len(members) // 2]]
             yield TransferGroup(
                 kind=kinds[row],
                 memory=Memory(int(memory[row])).name.lower() if memory[row] >= 0 else "",
                 op=places.op(call),
                 line=places.line(call),
-                count=int(typical[number]),
-                bytes=max(0, int(sizes[middle[number]])),
-                beside=beside[number][0],
+                count=count,
+                bytes=max(0, int(sizes[middle])),
+                beside=runs,
                 begins=begins,
                 ends=ends,
             )
@@ -390,66 +391,28 @@ def _size_classes(place: I64, sizes: I64) -> I64:
     return group
 
 
-def _typical(group: I64, step: I64, steps: int) -> tuple[I64, I64]:
-    """Return the first row of each group, and its median count in a step, the higher of two middle ones."""
-    order = np.lexsort((step, group))
-    begins = group_starts(group[order], step[order])
-    counts, of_group = np.diff(np.append(begins, len(order))), group[order][begins]
-    by_count = np.lexsort((counts, of_group))
-    last = np.searchsorted(of_group, np.arange(int(group.max()) + 1), side="right")
-    # The middle step by count. Steps that aren't here come first, since a group has nothing in them.
-    middle = last - (steps - steps // 2)
-    present = middle >= np.append(0, last[:-1])
-    return np.unique(group, return_index=True)[1], np.where(present, pick(counts[by_count], middle, 0), 0)
+def _beside(members: I64, step: I64, count: int, windows: Windows) -> tuple[tuple[Beside, ...], int]:
+    """Return the windows of a group's members in a typical step, and the row of a member with the smallest.
 
-
-def _members(group: I64, step: I64, typical: I64, closed: Bool) -> I64:
-    """Return the rows of each group in its steps of the typical count, by group and step.
-
-    If the recording cuts off a window in some of them, these are left out as long as there are others.
+    Steps count that have as many members as a typical one. If the recording cuts off a window in some of them, these
+    are left out as long as there are others.
     """
-    order = np.lexsort((step, group))
-    begins = group_starts(group[order], step[order])
-    counts, of_group = np.diff(np.append(begins, len(order))), group[order][begins]
-    usual = counts == typical[of_group]
-    whole = np.logical_and.reduceat(closed[order], begins) & usual
-    any_whole = mask_of(of_group[whole], len(typical))
-    chosen: I64 = order[np.repeat(np.where(any_whole[of_group], whole, usual), counts)]
+    _, of_step, counts = np.unique(step[members], return_inverse=True, return_counts=True)
+    usual = counts == count
+    whole = usual.copy()
+    np.logical_and.at(whole, of_step, windows.closed[members])
+    chosen = members[(whole if whole.any() else usual)[of_step]]
+    least, most = (_typical_rows(chosen, step, count, width) for width in (windows.least, windows.most))
+    pairs = zip(windows.least[least].tolist(), windows.most[most].tolist(), strict=True)
+    return tuple(Beside(len([*alike]), *pair) for pair, alike in groupby(pairs)), int(least[0])
+
+
+def _typical_rows(rows: I64, step: I64, count: int, width: I64) -> I64:
+    """Return the median of the rows with the smallest width in each step, then of those with the second, and so on."""
+    by_step = rows[np.lexsort((width[rows], step[rows]))].reshape(-1, count)
+    middle = np.argsort(width[by_step], axis=0, kind="stable")[(len(by_step) - 1) // 2]
+    chosen: I64 = by_step[middle, np.arange(count)]
     return chosen
-
-
-def _beside(group: I64, step: I64, members: I64, windows: Windows) -> dict[int, tuple[tuple[Beside, ...], int]]:
-    """Return for each group the windows of its members in a typical step, and the row of a member with the smallest."""
-    columns, example = [], members
-    for width in (windows.least, windows.most):
-        # The smallest of each step together, then the second: a median of each.
-        by_step = members[np.lexsort((width[members], step[members], group[members]))]
-        begins = group_starts(group[by_step], step[by_step])
-        rank = np.arange(len(by_step)) - np.repeat(begins, np.diff(np.append(begins, len(by_step))))
-        by_rank = np.lexsort((width[by_step], rank, group[by_step]))
-        starts = group_starts(group[by_step][by_rank], rank[by_rank])
-        sizes = np.diff(np.append(starts, len(by_rank)))
-        middle = by_step[by_rank][starts + (sizes - 1) // 2]
-        columns.append(width[middle])
-        if width is windows.least:
-            example = middle
-    of_group, both = group[example], np.stack(columns, axis=1)
-    runs = group_starts(of_group, *both.T)
-    result: dict[int, tuple[list[Beside], int]] = {}
-    lengths = np.diff(np.append(runs, len(both)))
-    for number, row, length, pair in zip(
-        of_group[runs].tolist(), example[runs].tolist(), lengths.tolist(), both[runs].tolist(), strict=True
-    ):
-        result.setdefault(number, ([], row))[0].append(Beside(length, *pair))
-    return {number: (tuple(each), row) for number, (each, row) in result.items()}
-
-
-def _middle(group: I64, sizes: I64) -> I64:
-    """Return the row of each group that has the median size."""
-    order = np.lexsort((sizes, group))
-    starts = group_starts(group[order])
-    middle: I64 = order[starts + np.diff(np.append(starts, len(order))) // 2]
-    return middle
 
 
 def _neighbour_words(trace: Trace, ops: I64) -> Iterator[tuple[str, str]]:

@@ -323,12 +323,12 @@ def _find_dimensions(
     found.sort(key=lambda family: family == [_NO_GROUP])
     grouped = [{group.ranks for group in family} for family in found if family != [_NO_GROUP]]
     recorded = {rank.rank for rank in ranks if rank.rank is not None}
-    mesh = rebuild(grouped, stated_world_size(ranks), recorded)
-    spans = [*mesh.spanned, *[()] * (len(found) - len(mesh.spanned))]
+    mesh, spans = rebuild(grouped, stated_world_size(ranks), recorded)
     kinds_in = [[kind for group in family for kind in kinds_of[group]] for family in found]
     rows_of, transfers_of = (_rows_by_family(column, kinds_in) for column in (kernels.kind, transfers.kind))
     every = []
-    for number, (family, kinds, along) in enumerate(zip(found, kinds_in, spans, strict=True)):
+    # Kernels without a process group are last, and span nothing.
+    for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
         of_dimension, rows = transfers.take(transfers_of[number]), windows.inside(rows_of[number])
         description, size = family[0].description, family[0].size
         if description in UNDESCRIBED:
@@ -346,7 +346,7 @@ def _find_dimensions(
         )
         every.append((dimension, kinds, of_dimension))
     every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
-    return DeviceMesh(shape=mesh.shape, reason=mesh.reason) if grouped else None, every
+    return mesh if grouped else None, every
 
 
 def _kinds_by_group(kinds: Sequence[CommKind], kind: I64, members: I64) -> dict[RankGroup, list[int]]:

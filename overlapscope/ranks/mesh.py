@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence, Set
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
+from overlapscope.ranks.comm_result import DeviceMesh
 
 _RANKS = re.compile(r"\[(\d{1,9}(?:, \d{1,9})*)(, \.\.\.)?\]")
 UNDESCRIBED: Final = ("", "undefined")
@@ -36,17 +37,6 @@ class RankGroup(Struct, frozen=True):
     """Number of its ranks; -1 where not recorded."""
     ranks: tuple[int, ...]
     """Its ranks, ascending; empty where unknown."""
-
-
-class RebuiltMesh(Struct, frozen=True):
-    """The mesh, or why it is unknown."""
-
-    shape: tuple[int, ...] = ()
-    """Sizes of the dimensions, the one whose ranks are farthest apart first; empty if unknown."""
-    spanned: tuple[tuple[int, ...], ...] = ()
-    """Places in `shape` of the dimensions that the groups of each family span."""
-    reason: str = ""
-    """Reason if the mesh is unknown, as a clause; otherwise empty."""
 
 
 def ranks_of_group(recorded: str, size: int, members: Iterable[int]) -> tuple[int, ...]:
@@ -88,8 +78,10 @@ def _disjoint(sets: Set[tuple[int, ...]]) -> bool:
     return len({rank for ranks in sets for rank in ranks}) == sum(map(len, sets))
 
 
-def rebuild(found: Sequence[Set[tuple[int, ...]]], world_size: int | None, recorded: Set[int]) -> RebuiltMesh:
-    """Return the mesh, or why it is unknown.
+def rebuild(
+    found: Sequence[Set[tuple[int, ...]]], world_size: int | None, recorded: Set[int]
+) -> tuple[DeviceMesh, Sequence[tuple[int, ...]]]:
+    """Return the mesh, or why it is unknown; and the places in its shape that the groups of each family span.
 
     Args:
         found: The sets of ranks of each family.
@@ -97,26 +89,28 @@ def rebuild(found: Sequence[Set[tuple[int, ...]]], world_size: int | None, recor
         recorded: Ranks with a recording.
     """
     if world_size is None:
-        return RebuiltMesh(reason="the traces don't state the number of ranks")
+        return _unknown("the traces don't state the number of ranks", found)
     if not all(ranks and ranks[-1] < world_size for sets in found for ranks in sets):
-        return RebuiltMesh(reason="the ranks of some process groups are unknown")
+        return _unknown("the ranks of some process groups are unknown", found)
     partitions = [_partition(sets, world_size) for sets in found]
     if not any(labels is not None and _part_size(labels) > 1 for labels in partitions):
-        return RebuiltMesh(reason="no process groups divide all ranks into equal parts")
+        return _unknown("no process groups divide all ranks into equal parts", found)
     dimensions = _dimensions(partitions, np.arange(world_size))
     if dimensions is None:
-        return RebuiltMesh(reason="the process groups cross each other in different ways")
+        return _unknown("the process groups cross each other in different ways", found)
     missing = world_size - sum(rank < world_size for rank in recorded)
     partial = [sets for sets, labels in zip(found, partitions, strict=True) if labels is None]
     lines = [each.lines for each in dimensions if each.lines is not None]
     if missing and (len(lines) < len(dimensions) or not all(_spans(sets, lines) for sets in partial)):
         were = "was" if missing == 1 else "were"
-        return RebuiltMesh(reason=f"{missing:,} of {plural(world_size, 'rank')} {were} not recorded")
+        return _unknown(f"{missing:,} of {plural(world_size, 'rank')} {were} not recorded", found)
     dimensions.sort(key=lambda each: -each.stride)
-    spanned = (
-        tuple(at for at, each in enumerate(dimensions) if number in each.families) for number in range(len(found))
-    )
-    return RebuiltMesh(tuple(each.size for each in dimensions), tuple(spanned))
+    spans = [tuple(at for at, each in enumerate(dimensions) if number in each.families) for number in range(len(found))]
+    return DeviceMesh(shape=tuple(each.size for each in dimensions), reason=""), spans
+
+
+def _unknown(reason: str, found: Sequence[Any]) -> tuple[DeviceMesh, Sequence[tuple[int, ...]]]:
+    return DeviceMesh(shape=(), reason=reason), [()] * len(found)
 
 
 class _MeshDimension(Struct, frozen=True):

@@ -22,10 +22,10 @@ from overlapscope.ranks.result import RanksReport
 class PartTable(NamedTuple):
     """A table of a part."""
 
-    id: str
     what: str
     """Its short title."""
     table: Table
+    """The table, with an id."""
     leads: bool = False
     """True if it comes before the tables on communication instead of after them."""
 

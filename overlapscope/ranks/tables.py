@@ -59,10 +59,10 @@ def other_tables(
     few, all_listed = len(report.ranks) <= MOST_RANK_ROWS, len(report.ranks) <= each
     of_parts = parts.tables(report, rows=rows)
     others = [
-        *((each.what, replace(each.table, id=each.id)) for each in of_parts if each.leads),
+        *((each.what, each.table) for each in of_parts if each.leads),
         ("communication by dimension", replace(dimensions_table(report, rows=rows), id="dimensions")),
         ("communication by process group", replace(groups_table(report, rows=rows), id="communication")),
-        *((each.what, replace(each.table, id=each.id)) for each in of_parts if not each.leads),
+        *((each.what, each.table) for each in of_parts if not each.leads),
         ("collectives", replace(meetings(report, rows=rows, named=named), id=MEETINGS)),
         ("steps", steps(report, rows=rows)),
         *([("how the ranks differ", spreads(report))] if few else []),

@@ -81,7 +81,6 @@ def test_files_of_an_earlier_job_are_reported_and_do_not_pass(
     assert main(["check", str(tmp_path), *KEPT]) == 3
     assert "different world sizes (2, 4)" in " ".join(capsys.readouterr().out.split())
     assert main(["check", str(tmp_path), "--budget", "step_time <= 1 us"]) == 1
-    assert main(["check", str(tmp_path), *KEPT, "--explain", "*job*"]) == 3
     assert main(["check", str(tmp_path), "--write-baseline", "--baseline", str(tmp_path / "b")]) == 2
     capsys.readouterr()
     for command in (["analyze"], ["analyze", "--format", "markdown"], ["analyze", "--format", "html"], ["ranks"]):

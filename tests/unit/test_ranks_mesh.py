@@ -77,11 +77,11 @@ def test_the_mesh_is_right_and_if_ranks_are_missing_it_is_right_or_unknown(mesh:
     numbers = [int(seen[places[0]][0].removeprefix("family ")) for places in found]
     assert sorted(numbers) == [*range(len(mesh.spanned))] or not recorded
     sets = [{seen[place][1] for place in places} for places in found]
-    result = rebuild(sets, len(ranks), recorded)
+    result, spans = rebuild(sets, len(ranks), recorded)
     if result.reason:
-        assert recorded < ranks and not result.shape and not result.spanned
+        assert recorded < ranks and not result.shape and not any(spans)
         return
-    parts, told = dict(zip(numbers, result.spanned, strict=True)), mesh.told_apart()
+    parts, told = dict(zip(numbers, spans, strict=True)), mesh.told_apart()
     assert sorted(result.shape) == sorted(map(mesh.size, told))
     if mesh.in_order:
         assert result.shape == tuple(map(mesh.size, told))
@@ -113,28 +113,28 @@ def sets(*ranks: tuple[int, ...]) -> set[tuple[int, ...]]:
 def test_sets_that_are_no_mesh_are_unknown() -> None:
     halves, crossing = sets((0, 1, 2, 3), (4, 5, 6, 7)), sets((0, 1, 2, 4), (3, 5, 6, 7))
     every = {*range(8)}
-    assert rebuild([halves, crossing], 8, every).reason == "the process groups cross each other in different ways"
+    assert rebuild([halves, crossing], 8, every)[0].reason == "the process groups cross each other in different ways"
     # Each half's rank has an opposite one, but two of one half share theirs.
-    assert "cross" in rebuild([halves, sets((0, 1), (2, 4), (3, 5), (6, 7))], 8, every).reason
-    assert rebuild([sets((0, 1, 2))], 8, every).reason == "no process groups divide all ranks into equal parts"
-    assert rebuild([sets((0, 1, 2, 3), (4, 5, 6))], 8, every).reason.startswith("no process groups")
-    assert rebuild([halves], None, every).reason == "the traces don't state the number of ranks"
-    assert rebuild([sets(())], 8, every).reason == "the ranks of some process groups are unknown"
-    assert rebuild([halves], 6, every).reason == "the ranks of some process groups are unknown"
+    assert "cross" in rebuild([halves, sets((0, 1), (2, 4), (3, 5), (6, 7))], 8, every)[0].reason
+    assert rebuild([sets((0, 1, 2))], 8, every)[0].reason == "no process groups divide all ranks into equal parts"
+    assert rebuild([sets((0, 1, 2, 3), (4, 5, 6))], 8, every)[0].reason.startswith("no process groups")
+    assert rebuild([halves], None, every)[0].reason == "the traces don't state the number of ranks"
+    assert rebuild([sets(())], 8, every)[0].reason == "the ranks of some process groups are unknown"
+    assert rebuild([halves], 6, every)[0].reason == "the ranks of some process groups are unknown"
 
 
 def test_a_dimension_without_groups_of_its_own_is_known_if_all_ranks_were_recorded() -> None:
     halves = sets((0, 1, 2, 3), (4, 5, 6, 7))
-    known = rebuild([halves, sets((*range(8),))], 8, {*range(8)})
-    assert (known.shape, known.spanned) == ((2, 4), ((1,), (0, 1)))
-    assert rebuild([halves], 8, {*range(7)}).reason == "1 of 8 ranks was not recorded"
+    known, spans = rebuild([halves, sets((*range(8),))], 8, {*range(8)})
+    assert (known.shape, spans) == ((2, 4), [(1,), (0, 1)])
+    assert rebuild([halves], 8, {*range(7)})[0].reason == "1 of 8 ranks was not recorded"
 
 
 def test_the_common_ranks_of_groups_are_a_dimension() -> None:
     # Data and context parallelism as one group, context and tensor parallelism as another: 2 x 2 x 2.
     flat = [sets((0, 2, 4, 6), (1, 3, 5, 7)), sets((0, 1, 2, 3), (4, 5, 6, 7))]
-    known = rebuild(flat, 8, {*range(8)})
-    assert (known.shape, known.spanned) == ((2, 2, 2), ((0, 1), (1, 2)))
+    known, spans = rebuild(flat, 8, {*range(8)})
+    assert (known.shape, spans) == ((2, 2, 2), [(0, 1), (1, 2)])
 
 
 def test_members_complete_a_list_of_ranks_that_pytorch_shortened() -> None:

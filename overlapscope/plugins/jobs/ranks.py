@@ -45,8 +45,8 @@ def cards(part: Jobs) -> Iterator[Card]:
 def tables(report: RanksReport, part: Jobs, *, rows: int) -> tuple[PartTable, ...]:
     """Return the tables of stages and of the load of experts."""
     return (
-        PartTable("stages", "stages of the pipeline", pipeline_table(part.pipelines), leads=True),
-        PartTable("experts", "the load of experts", load_of_experts(report, part.experts, rows=rows)),
+        PartTable("stages of the pipeline", pipeline_table(part.pipelines), leads=True),
+        PartTable("the load of experts", load_of_experts(report, part.experts, rows=rows)),
     )
 
 
@@ -169,7 +169,7 @@ def pipeline_table(pipelines: Sequence[Pipeline]) -> Table:
     if others := len(pipelines) - 1:
         least = min(each.bubble_pct for each in pipelines)
         note += f" {plural(others, 'other pipeline')} of this job: bubbles from {percent(least)}."
-    return replace(table, note=note)
+    return replace(table, note=note, id="stages")
 
 
 # -- Experts ----------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
         (Column(f"compute {longest.name}"), lambda row: Cell(longest.number(computed.get(row[1].rank)))),
         title=f"Load of experts, {'an average step' if report.communication.steps else 'all time after the lead-in'}",
     )
-    return replace(table, note=_note(exchanges, len(every) - rows, counted=counted))
+    return replace(table, note=_note(exchanges, len(every) - rows, counted=counted), id="experts")
 
 
 def _shown(experts: Sequence[ExpertExchange]) -> list[ExpertExchange]:
