@@ -88,8 +88,8 @@ class Cluster:
             installed = "no overlapscope" if version is None else f"overlapscope {version}"
             more = f", and {len(wrong) - 1} more do not match either" if len(wrong) > 1 else ""
             raise ClusterFailed(
-                f"{self._address}: {who} has {installed}{more}; install overlapscope {here} on the scheduler and on "
-                "all workers, as here."
+                f"{self._address}: {who} has {installed}{more}; install overlapscope {here} "
+                "on the scheduler and on all workers, as here."
             )
         self._checked |= new
 
