@@ -232,7 +232,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
             "line": {"color": colors["panel"], "width": 1},
             "pattern": {
                 "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
-                # As in `figure.filled`.
+                # With the mode `overlay`, Plotly would warn in the console of the list of colors.
                 "bgcolor": fills,
                 "fgcolor": "#ffffff",
                 "size": 6,
