@@ -13,8 +13,10 @@ import gzip
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +41,19 @@ PACE: Final = "the bare typed decode of 250 MB, one process"
 events."""
 PACE_S: Final = 0.34
 """Machine on which the goals were set."""
+PROGRAM: Final = """
+import time
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(32, 64)).sum().backward()
+    optimizer.step()
+    time.sleep(0.002)
+"""
 _RUNS: Final = 5
 
 
@@ -84,17 +99,18 @@ def measured(folder: Path, *, large: bool) -> Iterator[MeasuredWait]:
     with gzip.open(SOURCE) as seed, trace.open("wb") as plain:
         shutil.copyfileobj(seed, plain)
     yield MeasuredWait("`overlapscope --help`", 0.07, shortest(lambda: run([*OURS, "--help"]).seconds))
+    yield MeasuredWait("`run`, from the complete recording to its report", 1.0, shortest(reported_after, 3))
     small = HERE.parent / "traces" / "pipeline_1stream.json.gz"
     yield MeasuredWait("`analyze`, 1 MB", 0.15, shortest(lambda: analyzed(small)))
     pages = {trace.stat().st_size / 1e6: _pages(trace)}
-    yield _first_page("11 MB", 1.0, *pages.values())
-    for megabytes, wanted_s, page_s in ((250, 0.5, 2.0), *([(1000, 1.8, 4.0)] if large else [])):
+    yield _first_page("11 MB", dashboard.FIRST_PAGE_MB[11], *pages.values())
+    for megabytes, wanted_s in ((250, 0.5), *([(1000, 1.8)] if large else [])):
         trace = grown(folder, megabytes)
         yield MeasuredWait(f"`analyze`, {megabytes} MB", wanted_s, shortest(lambda: analyzed(trace)))  # noqa: B023
         if megabytes == 250:
             yield from _reader(trace)
         pages[megabytes] = _pages(trace)
-        yield _first_page(f"{megabytes} MB", page_s, pages[megabytes])
+        yield _first_page(f"{megabytes} MB", dashboard.FIRST_PAGE_MB[megabytes], pages[megabytes])
         trace.unlink()
     memory_mb = dashboard.memory(pages)[1]
     yield MeasuredWait("memory of the dashboard's server for a GB of trace", dashboard.MB_PER_GB, memory_mb, "MB")
@@ -153,6 +169,22 @@ def _browser() -> Iterator[Browser]:
 def analyzed(trace: Path) -> float:
     """Seconds from the command to the printed report."""
     return run([*OURS, "analyze", "--no-cache", trace]).seconds
+
+
+def reported_after() -> float:
+    """Seconds from the end of a recording to its report, while the program, which uses the CPU alone, goes on."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*OURS, "run", "-o", str(Path(folder, "x.json.gz")), "-c", PROGRAM]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            complete_s = 0.0
+            for line in process.stderr:
+                if line.startswith("overlapscope: without the profiler"):
+                    complete_s = time.perf_counter()
+                elif complete_s and not line.startswith("overlapscope"):
+                    process.kill()
+                    return time.perf_counter() - complete_s
+    raise RuntimeError("the program ended before its report")
 
 
 def shortest(measure: Callable[[], float], runs: int = _RUNS) -> float:

@@ -39,7 +39,7 @@ ZOOM = RESULTS.with_name("performance-dashboard.csv")
 
 OPS = (1_000_000, 10_000_000)
 MOVES = 120
-FIRST_PAGE_MB = {11: 1.0, 260: 2.0, 1000: 4.0}
+FIRST_PAGE_MB = {11: 0.7, 250: 1.2, 1000: 4.0}
 """Seconds that the first page of a trace may take, by its size."""
 PAINT_MS, SERVER_MS, MB_PER_GB = 16.0, 4.0, 300.0
 """Limits: median of a move, the server's part of it, and the server's memory for each GB of trace."""

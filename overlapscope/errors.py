@@ -48,4 +48,4 @@ class RecordingFailed(OverlapscopeError):
 
 
 class ClusterFailed(OverlapscopeError):
-    """A Dask cluster is unusable or was lost; the text says why and what to do."""
+    """Traces could not be read by other processes or by a Dask cluster; the text says why and what to do."""

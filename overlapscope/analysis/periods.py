@@ -149,14 +149,16 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
 def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     """Return the ranges. Each begins like a step, and ends at the first op launched after it on the main stream.
 
-    So an inner range lies within its outer one, and idle time between two ranges counts for the earlier one, as between
-    steps. A range that launched nothing there lasts from the first to the last op it launched elsewhere, because the
-    next work of such a stream is unrelated to it.
+    If its own last op had ended before that launch, the device waited for the host, and the range ends when the host
+    left it, but not before its last op. So an inner range lies within its outer one. A range that launched nothing
+    there lasts from the first to the last op it launched elsewhere, because the next work of such a stream is unrelated
+    to it.
     """
     notes = trace.annotations
     rows = np.flatnonzero(~is_step(notes) & ~is_gc_pause(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
-    begins, _, launched_any = main.span_of(notes.start_ns[rows], notes.end_ns[rows])
+    left_ns = notes.end_ns[rows]
+    begins, last_ends, launched_any = main.span_of(notes.start_ns[rows], left_ns)
     # Other threads may launch for a range (as autograd does) or for themselves, so the first op of its own thread
     # decides.
     for thread in distinct(notes.thread[rows]):
@@ -164,7 +166,9 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
         launches = _Launches(trace, timeline, timeline.main_stream, int(thread))
         first, _, launched = launches.span_of(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
         begins[of_thread] = np.where(launched, first, begins[of_thread])
-    ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
+    next_starts = main.first_after(left_ns, timeline.end_ns)
+    waits = np.append(main.launched_ns, timeline.end_ns)[np.searchsorted(main.launched_ns, left_ns)] >= last_ends
+    ends = np.where(waits, np.minimum(next_starts, np.maximum(last_ends, left_ns)), next_starts)
     other = np.flatnonzero(~launched_any)
     everything = _Launches(trace, timeline, None)
     spans = everything.span_of(notes.start_ns[rows[other]], notes.end_ns[rows[other]])

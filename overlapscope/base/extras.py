@@ -29,7 +29,7 @@ _OF_CORE: Final = {
         ("dash", "dash_ag_grid", "dash_mantine_components", "waitress"),
         "overlapscope dashboard and overlapscope.show",
     ),
-    "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
+    "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks on a cluster or with URLs"),
 }
 
 

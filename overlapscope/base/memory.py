@@ -100,13 +100,18 @@ def _numbers(path: Path) -> dict[str, int]:
 _MOST_CORES: Final = 8
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use, up to _MOST_CORES."""
+def cores() -> int:
+    """Return the number of cores that this process may use."""
     if sys.platform != "linux":
-        return 1
+        return os.cpu_count() or 1
     cores = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
-            cores = min(cores, int(quota) // int(period))
-    return min(cores, _MOST_CORES)
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def usable_cores() -> int:
+    """Return the number of cores for threads that share work on one trace, up to _MOST_CORES."""
+    return min(cores(), _MOST_CORES) if sys.platform == "linux" else 1

@@ -57,7 +57,7 @@ _GROUPS = {
 """Names and help texts of the core's commands, in groups. `overlapscope --help` lists all but the last."""
 _OF_CORE = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 
-_READING = ("analyze", "diff", "whatif", "check", "contract", "ranks")
+_READING = ("analyze", "dashboard", "diff", "whatif", "check", "contract", "ranks")
 """The core's commands that compute on traces and run no program of the user."""
 _COLLECTED_AFTER = 100_000
 """Number of new objects after which these commands look for garbage; Python's default is 700."""

@@ -200,7 +200,7 @@ def whole_number(what: str, least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-# -- Many traces, read at once on a Dask cluster ---------------------------------------------------
+# -- Many traces, read at once ---------------------------------------------------------------------
 
 
 def add_workers(parser: argparse._ActionsContainer) -> None:

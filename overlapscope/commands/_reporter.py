@@ -12,7 +12,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -95,13 +95,12 @@ def _main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    os.nice(_NICEST)
     program = _of_process(int(sys.argv[1]))
     task: dict[str, Any] | None = None
     rest = b""
     while True:
         if not select.select([0], [], [], None if task is None else task["wait_s"])[0] and task is not None:
-            _do(task)
+            _do(task, before=_give_way)
             task = None
             continue
         data = os.read(0, 1 << 16)
@@ -126,7 +125,12 @@ def _ended(program: int | None) -> bool:
     return program is None or bool(select.select([program], [], [], _ENDS_WITHIN_S)[0])
 
 
-def _do(task: dict[str, Any]) -> None:
+def _give_way() -> None:
+    """Leave the cores to the program, which goes on."""
+    os.nice(_NICEST)
+
+
+def _do(task: dict[str, Any], *, before: Callable[[], None] | None = None) -> None:
     # This fails if the program was killed.
     with suppress(OSError):
         os.write(1, f"{task['id']} ".encode())
@@ -136,7 +140,7 @@ def _do(task: dict[str, Any]) -> None:
             os.write(2, b"\n")
         os.write(2, task["message"].encode())
         for command in task["commands"]:
-            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False)
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False, preexec_fn=before)
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ class RanksCommand:
 
     A SOURCE is a trace file (.json.gz, trace_view.json, .sqlite, .xplane.pb), a
     directory, a glob pattern, or a URL of these (http, s3, gs, hdfs..., with
-    the plugins of fsspec). Worker processes read the traces: one per core of
-    this machine (one in all without Dask), or the workers of the Dask cluster
-    named with --scheduler, which must see the files under the same paths. A
-    trace that cannot be read is reported and left out.
+    the plugins of fsspec). Processes read the traces: one per core of this machine,
+    or the workers of the Dask cluster named with --scheduler, which must see
+    the files under the same paths. A trace that cannot be read is reported and
+    left out.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -88,13 +88,14 @@ def launch(
     from overlapscope.reading import LIMIT_BYTES
 
     limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    data = {name: load(page.data)(chosen.get(name)) for name, page in with_data().items() if page.data}
-    library = Library(sources, limit_bytes=limit_bytes, cache=cache, data=data, shows_source=is_private(host, base))
+    library = Library(sources, limit_bytes=limit_bytes, cache=cache, shows_source=is_private(host, base))
     entries = library.entries()
     if compare and len(entries) != 2:
         raise UsageError(f"--compare takes two traces, the one before and the one after; here are {len(entries)}.")
     for entry in entries[:1]:
         library.request(entry.id)
+    # The first trace is read meanwhile.
+    library.data = {name: load(page.data)(chosen.get(name)) for name, page in with_data().items() if page.data}
 
     from overlapscope.dashboard import security
     from overlapscope.dashboard.server import Beginning, Listening

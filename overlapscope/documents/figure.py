@@ -73,7 +73,8 @@ def filled(names: Collection[str], dark: bool) -> dict[str, Any]:
     fills = [colors.get(name, colors["muted"]) for name in names]
     shapes = [_SHAPES.get(PATTERNS.get(name, ""), "") for name in names]
     pattern = {"shape": shapes, "fillmode": "overlay", "size": 7, "fgopacity": 0.35, "fgcolor": [*map(legible, fills)]}
-    return {"color": fills, "pattern": pattern}
+    # Without a background, for which it draws the color of each bar, Plotly warns in the console of the list of colors.
+    return {"color": fills, "pattern": {"bgcolor": next(iter(fills), ""), **pattern}}
 
 
 def stacked_bars(

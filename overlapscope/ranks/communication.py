@@ -85,7 +85,7 @@ class JudgedWindows(Struct, frozen=True, eq=False):
 
 def judged_windows(ranks: Sequence[ReducedRank], waits: RankWaits) -> JudgedWindows:
     """Return the windows of the steps that all ranks judge; without any, of the time after the lead-in."""
-    axis, met, kernels = Axis(ranks), waits.meetings.row, waits.meetings.kernels
+    axis, met, kernels = waits.axis, waits.meetings.row, waits.meetings.kernels
     judged = axis.windows(waits.steps)
     begin, end = judged.starts[kernels.rank], judged.ends[kernels.rank]
     start = kernels.start_ns + axis.shift[kernels.rank]
@@ -140,7 +140,7 @@ CommCauses = Mapping[CommCause, Intervals]
 
 def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCauses:
     """Return the exposed communication of the compared ranks by cause."""
-    axis, arrivals = Axis(ranks), waits.arrivals
+    axis, arrivals = waits.axis, waits.arrivals
     # A rank whose trace shows no causes has none.
     by_cause = [
         axis.of([rank.comm_causes[number] if rank.comm_causes else EMPTY for rank in ranks])
@@ -149,7 +149,7 @@ def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCaus
     straggling = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns), axis.blocking)
     waiting = join(straggling, intersect(axis.exposed, waits.in_messages))
     # Of other kernels, a rank that isn't recorded may have come last, or nothing is known.
-    judged = _whole_group_times(ranks, waits, axis)
+    judged = _whole_group_times(ranks, waits)
     causes = {cause: subtract(times, waiting) for cause, times in zip(COMM_CAUSES, by_cause, strict=True)}
     # Ranks whose trace shows no causes, such as those recorded on the host, have exposed time without any.
     unexplained = subtract(axis.exposed, join(EMPTY, *by_cause, waiting))
@@ -164,11 +164,10 @@ def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCaus
     return {cause: causes[cause] for cause in CommCause}
 
 
-def by_rank(ranks: Sequence[ReducedRank], causes: CommCauses) -> list[dict[str, int]]:
+def by_rank(axis: Axis, causes: CommCauses) -> list[dict[str, int]]:
     """Return the exposed communication of each compared rank by cause."""
-    axis = Axis(ranks)
     times = {str(cause): axis.by_rank(times).tolist() for cause, times in causes.items()}
-    return [{cause: each[place] for cause, each in times.items()} for place in range(len(ranks))]
+    return [{cause: each[place] for cause, each in times.items()} for place in range(len(axis.shift))]
 
 
 def uncompared_causes(rank: ReducedRank) -> dict[str, int]:
@@ -179,10 +178,10 @@ def uncompared_causes(rank: ReducedRank) -> dict[str, int]:
     return times
 
 
-def _whole_group_times(ranks: Sequence[ReducedRank], waits: RankWaits, axis: Axis) -> Intervals:
+def _whole_group_times(ranks: Sequence[ReducedRank], waits: RankWaits) -> Intervals:
     """Return the time with communication, all of it matched between all members of its group or both sides."""
     met, kernels = waits.meetings, waits.meetings.kernels
-    begin, end = (side + axis.shift[kernels.rank] for side in (kernels.start_ns, kernels.end_ns))
+    begin, end = (side + waits.axis.shift[kernels.rank] for side in (kernels.start_ns, kernels.end_ns))
     whole = have_whole_groups(met, stated_world_size(ranks))
     whole[waits.messages.kernel] = True
     return subtract(union(begin[whole], end[whole]), union(begin[~whole], end[~whole]))

@@ -1,9 +1,8 @@
-"""Reduction of many traces at once by a Dask cluster, on this machine or elsewhere.
+"""Reduction of many traces at once, by processes of this machine or by a Dask cluster.
 
-Without Dask, this process reads the traces one after another, with the same result. Otherwise each file is a task.
-Only a few more tasks than the workers can start are submitted at a time, so that ten thousand files work as well as
-eight, and results are yielded as they arrive. A reduced trace is small; neither this process nor the scheduler ever
-holds a whole one.
+On a cluster, each file is a task. Only a few more tasks than the workers can start are submitted at a time, so that ten
+thousand files work as well as eight. Results are yielded as they arrive. A reduced trace is small; neither this process
+nor the scheduler ever holds a whole one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.ranks.clusters import Cluster, connected, has_dask, local_workers, scratch
+from overlapscope.ranks.clusters import Cluster, connected, scratch
 from overlapscope.ranks.files import Location, error_text, fetched
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.reduced import ReducedRank
@@ -48,8 +47,8 @@ _AHEAD = 4
 If there are more than twice as many tasks as threads, Dask keeps the others at the scheduler until a worker is free.
 With fewer, a worker would hold two tasks, and its death would count against both.
 """
-_TINY_BYTES = 1 << 12
-"""Size of a file up to which reading it takes less time than a task of Dask."""
+_FEW_BYTES = 4 << 20
+"""Size of all files together up to which reading them takes less time than starting other processes."""
 _LOOK_S = 1.0
 """Seconds between checks of the cluster."""
 _TRANSFER_S = 5.0
@@ -77,49 +76,49 @@ def each(
 ) -> Generator[T | Unreadable, None, None]:
     """Reduce the trace at each location.
 
-    Closing the generator, as an interrupt does, ends all processes that it started. A single file and tiny files are
-    read in this process. A file that can't be read is an outcome, and so is a file that kills its workers again when
-    nothing else is being read.
+    Closing the generator, as an interrupt does, ends all processes that it started. A single file and a few small files
+    are read in this process. A file that can't be read is an outcome, and so is a file that kills its workers again
+    when nothing else is being read.
 
     Args:
         reduction: Function that reduces a trace to the data to send back.
         locations: The traces.
         scheduler: Address of a Dask scheduler (`tcp://host:8786`), whose workers read the files where they are.
-        workers: Number of processes on this machine without a scheduler. By default one per core, or only this process
-            if Dask is missing.
+        workers: Number of processes on this machine without a scheduler. By default one per core.
         limit_bytes: Maximum size of an unpacked trace.
 
     Yields:
         The outcomes, in the order of completion.
 
     Raises:
-        ClusterFailed: If there is no usable cluster, or it is lost.
-        MissingPackage: If a scheduler or several workers are requested without Dask.
+        ClusterFailed: If there is no usable cluster, or it is lost, or if processes can't be started.
+        MissingPackage: If a scheduler is requested without Dask.
     """
     # A machine that reads may have another configuration than the one that asks.
     read = partial(reduce_by, reduction, patterns=name_patterns())
-    here, elsewhere = _divided(locations, workers) if scheduler is None else ((), locations)
-    for location in here:
-        yield _reduce_here(read, location, limit_bytes)
-    if elsewhere:
-        with local_workers(workers, len(elsewhere)) if scheduler is None else connected(scheduler) as cluster:
-            yield from _Run(cluster, limit_bytes, read).outcomes(elsewhere)
+    if scheduler is not None:
+        with connected(scheduler) as cluster:
+            yield from _Run(cluster, limit_bytes, read).outcomes(locations)
+        return
+    read_here = partial(_reduce_here, read, limit_bytes=limit_bytes)
+    if len(locations) == 1 or _are_few(locations):
+        yield from map(read_here, locations)
+        return
+    # Imported only where it is used, since few commands start processes.
+    from overlapscope.ranks.processes import outcomes
+
+    with closing(outcomes(read_here, locations, workers)) as found:
+        yield from found
 
 
-def _divided(locations: Sequence[Location], workers: int | None) -> tuple[Sequence[Location], Sequence[Location]]:
-    """Return the locations that this process reads faster than it can hand them out, and the others."""
-    elsewhere = [location for location in locations if not _is_tiny(location)]
-    if len(elsewhere) <= 1 or (workers in (None, 1) and not has_dask()):
-        return locations, ()
-    return [location for location in locations if _is_tiny(location)], elsewhere
-
-
-def _is_tiny(location: Location) -> bool:
-    if location.filesystem is not None:
-        return False
-    with suppress(OSError):
-        return file_and_part(Path(location.path))[0].stat().st_size <= _TINY_BYTES
-    return True
+def _are_few(locations: Sequence[Location]) -> bool:
+    sizes = 0
+    for location in locations:
+        if location.filesystem is not None:
+            return False
+        with suppress(OSError):
+            sizes += file_and_part(Path(location.path))[0].stat().st_size
+    return sizes <= _FEW_BYTES
 
 
 def reduce_by(
@@ -139,9 +138,8 @@ def reduce_by(
                     f"the file does not exist on {socket.gethostname()}, which should read it; put it where every "
                     "worker can see it, or name it by a URL."
                 )
-            # Each trace is read once, so caching it would only evict traces that are read again. The reader starts no
-            # helper processes here, because a worker's tasks run beside other threads. Periods of two ranks may differ
-            # in length and number, so they are no steps to compare.
+            # Each trace is read once, so caching it would only evict traces that are read again. Periods of two ranks
+            # may differ in length and number, so they are no steps to compare.
             with using(patterns):
                 trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
         return reduction(replace(trace, source=location.source))
@@ -149,15 +147,17 @@ def reduce_by(
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
-def _reduce_here(read: _Read[T], location: Location, limit_bytes: int) -> T | Unreadable:
-    """Reduce one file in this process, with as many retries as on a cluster."""
-    for _ in range(_RETRIES):
-        with suppress(Exception):
+def _reduce_here(read: _Read[T], location: Location, *, limit_bytes: int) -> T | Unreadable:
+    """Reduce one file without a cluster, with as many retries as on one."""
+    for tried in range(_RETRIES + 1):
+        try:
             return read(location, limit_bytes)
-    try:
-        return read(location, limit_bytes)
-    except Exception as error:
-        return _given_up(location, error)
+        except MemoryError:
+            break
+        except Exception as error:
+            if tried == _RETRIES:
+                return _given_up(location, error)
+    return Unreadable(source=location.source, reason="needs more memory than is free; use fewer --workers.")
 
 
 def _given_up(location: Location, error: Exception) -> Unreadable:
@@ -233,7 +233,7 @@ class _Run(Generic[T]):
                 return None
             reason = (
                 "every process that read it died, the last ones while they read nothing else; most likely it "
-                f"needs more memory than they have. Use {self._cluster.larger}."
+                "needs more memory than they have. Use workers with more memory."
             )
         except CancelledError:
             raise self._cluster.lost() from None

@@ -51,7 +51,7 @@ def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | N
     step_names = tuple(sorted(named, key=lambda name: (len(name), name)))
     causes = find_comm_causes(compared, comparison.waits)
     parts, doubts = joined_parts(compared, comparison)
-    rows = tuple(_rows(ranks, numbers, comparison, by_rank(compared, causes), step_names))
+    rows = tuple(_rows(ranks, numbers, comparison, by_rank(comparison.waits.axis, causes), step_names))
     met_steps = steps_met(comparison.waits)
     shown = framed(rows, met_steps)
     compared_rows = [shown[number] for number in numbers]

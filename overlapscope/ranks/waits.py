@@ -150,6 +150,7 @@ class WaitsByRank(Columns, frozen=True):
 class RankWaits(Struct, frozen=True, eq=False):
     """Waiting by member, by meeting, by pair of ranks and by rank. Ranks are given by their places."""
 
+    axis: Axis
     meetings: Meetings
     """The judged meetings."""
     steps: CommonSteps
@@ -223,7 +224,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
         unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
     return RankWaits(
-        meetings, steps, bool(offsets.torn), counted, arrivals, latest, pairs, by_rank, messages, in_messages
+        axis, meetings, steps, bool(offsets.torn), counted, arrivals, latest, pairs, by_rank, messages, in_messages
     )
 
 

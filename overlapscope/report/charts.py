@@ -232,7 +232,9 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
             "line": {"color": colors["panel"], "width": 1},
             "pattern": {
                 "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
-                "fillmode": "overlay",
+                # With the mode `overlay`, Plotly would warn in the console of the list of colors.
+                "bgcolor": fills,
+                "fgcolor": "#ffffff",
                 "size": 6,
                 "fgopacity": 0.25,
             },

@@ -239,11 +239,13 @@ def _start(section: DeviceReport, use: HostUse) -> str:
 def _place(section: DeviceReport) -> tuple[str, str, int] | None:
     """Return the function with the most samples, its costliest line, and its part of a step; None without samples.
 
-    A function with nearly all of a step is its loop, of which the costliest line says more.
+    A function with nearly all of a step is its loop, of which the costliest line says more. Lines of a script outside
+    functions have nothing in common that could be shortened.
     """
     functions: dict[tuple[str, str], list[LineTime]] = {}
     for line in section.trace.sampled.lines if section.trace.sampled is not None else ():
-        functions.setdefault((line.line.rpartition(":")[0], line.function), []).append(line)
+        where = line.line if line.function == "<module>" else line.line.rpartition(":")[0]
+        functions.setdefault((where, line.function), []).append(line)
     if not functions:
         return None
     lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))

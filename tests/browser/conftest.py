@@ -69,7 +69,7 @@ def serve_traces(profile: BrowserContext) -> Iterator[Serve]:
 
 
 class Watch(Struct, dict=True):  # Playwright keeps notes on the owners of its listeners
-    """Errors on a page. A test that means to provoke an error says so with `expect`."""
+    """Errors on a page, and Plotly's warnings. A test that means to provoke an error says so with `expect`."""
 
     problems: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Watch(Struct, dict=True):  # Playwright keeps notes on the owners of its l
         ]
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "assert"):
+        if message.type in ("error", "assert") or message.text.startswith("WARN: "):
             self.problems.append(f"console: {message.text} ({message.location.get('url', '')})")
 
     def _request(self, request: Request) -> None:

@@ -767,6 +767,8 @@ def test_a_trace_without_a_gpu_op_still_shows_its_threads(
     folder = tmp_path_factory.mktemp("host_only")
     file = kineto_files.write(folder / "host.json", [kineto_files.host("cpu_op", "aten::only", 0, 500)])
     open_timeline(page, serve_traces(file), "host")
+    expect(page.locator(".tl-toolbar .tl-button").first).to_be_visible()
+    expect(page.locator(".tl-worst")).to_have_count(0)
     page.get_by_label("search by name").fill("only")
     page.keyboard.press("Enter")
     expect(page.locator("#timeline-details .tl-title")).to_have_text("aten::only")

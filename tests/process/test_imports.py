@@ -1,4 +1,4 @@
-"""Tests of which modules commands load, each in a separate process."""
+"""Tests of which modules commands load, and how rarely they collect garbage, each in a separate process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.support.helpers import TRACES
 
 PIPELINE = str(TRACES / "pipeline_1stream.json.gz")
+RANKS = str(TRACES / "ddp")
 HEAVY = ("numpy", "pandas", "msgspec", "torch")
 
 
@@ -27,6 +28,7 @@ def loaded_by(code: str) -> set[str]:
         (["whatif", "--help"], HEAVY),
         (["analyze", PIPELINE], ["pandas", "dash", "plotly", "torch", "overlapscope.plugins.jax.file"]),
         (["check", PIPELINE], ["pandas", "dash", "plotly", "torch"]),
+        (["ranks", RANKS, "--workers", "1"], ["pandas", "dask", "distributed", "multiprocessing", "torch"]),
     ],
 )
 def test_a_command_loads_nothing_heavy_that_it_does_not_need(arguments: list[str], heavy: list[str]) -> None:
@@ -35,3 +37,10 @@ def test_a_command_loads_nothing_heavy_that_it_does_not_need(arguments: list[str
 
 def test_importing_the_reader_imports_neither_pandas_nor_rich() -> None:
     assert not loaded_by("import overlapscope.reading.kineto") & {"pandas", "rich"}
+
+
+def test_commands_that_compute_on_traces_collect_garbage_rarely() -> None:
+    asked = "import gc; from overlapscope.commands import console; console(); sys.exit(gc.get_threshold()[0] < 100_000)"
+    for command in ("analyze", "dashboard", "ranks"):
+        code = f"import sys; sys.argv[1:] = [{command!r}, '--help']; {asked}"
+        assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0

@@ -22,13 +22,15 @@ from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
 from overlapscope.ranks.clusters import connected
-from overlapscope.ranks.engine import Outcome, reduce_all, reduce_by
+from overlapscope.ranks.engine import Outcome, each, reduce_all, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.parts import from_json
+from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.reading import LIMIT_BYTES
+from overlapscope.trace.model import Trace
 from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_until
 
 DDP = Path("traces/ddp")
@@ -159,6 +161,41 @@ def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None
     assert killed and numbers(reduced) == list(range(RANKS))
 
 
+def without_rank_3(trace: Trace) -> tuple[ReducedRank, ...]:
+    """Reduce a trace, unless it is of rank 3, which kills the process."""
+    if trace.rank == 3:
+        os._exit(1)
+    return reduce_any(trace)
+
+
+def test_a_trace_that_its_processes_die_of_is_given_up_and_the_rest_go_on(job: Path) -> None:
+    outcomes = list(each(without_rank_3, expand_urls(job), workers=2))
+    assert numbers(outcomes) == [0, 1, 2, 4, 5]
+    (given_up,) = unreadable(outcomes)
+    assert given_up.source == str(job / "rank3.json.gz")
+    assert "died" in given_up.reason and "fewer --workers" in given_up.reason
+
+
+def test_a_process_takes_its_share_of_the_memory_and_no_more(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overlapscope.ranks.processes.free_bytes", lambda: 250 << 20)
+    locations = expand_urls([deadly(tmp_path, 130), job])
+    outcomes = list(reduce_all(locations, workers=2, limit_bytes=1 << 40))
+    assert numbers(outcomes) == list(range(RANKS))
+    (given_up,) = unreadable(outcomes)
+    assert given_up.source == locations[0].source and "memory" in given_up.reason
+
+
+def die(trace: Trace) -> None:
+    os._exit(1)
+
+
+def test_processes_that_die_of_every_trace_are_an_error(job: Path) -> None:
+    with pytest.raises(ClusterFailed, match="as soon as they start; the most likely reason is a memory limit"):
+        list(each(die, expand_urls(job), workers=2))
+
+
 def test_an_interrupt_ends_it_quietly(job: Path) -> None:
     command = [sys.executable, "-m", "overlapscope", "ranks", "--workers", "2", str(job)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
@@ -240,17 +277,14 @@ def test_an_address_that_cannot_be_one_starts_no_thread() -> None:
     assert set(threading.enumerate()) == before
 
 
-@pytest.mark.parametrize("address", [None, "tcp://127.0.0.1:1"])
-def test_a_machine_too_busy_to_start_dask_is_told_in_a_sentence(
-    address: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_too_busy_to_start_dask_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(runner: object) -> None:
         # As Dask does if its thread has not begun after 10 s.
         raise AssertionError
 
     monkeypatch.setattr("distributed.utils.LoopRunner.start", start)
     with pytest.raises(ClusterFailed, match="too busy; try again"):
-        list(reduce_all(expand_urls(DDP), scheduler=address))
+        list(reduce_all(expand_urls(DDP), scheduler="tcp://127.0.0.1:1"))
 
 
 # The command
@@ -337,18 +371,13 @@ def without_dask(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, "ranks", *args], capture_output=True, text=True, check=False)
 
 
-def test_without_dask_one_process_reads_all_ranks_to_the_same_report() -> None:
-    by_one = without_dask(str(DDP), "--format", "json")
-    assert (by_one.returncode, by_one.stderr) == (0, "")
-    by_several = subprocess.run(
-        [sys.executable, "-m", "overlapscope", "ranks", str(DDP), "--format", "json"], capture_output=True, check=True
-    )
-    assert by_one.stdout.encode() == by_several.stdout
+def test_several_processes_need_no_dask(job: Path) -> None:
+    done = without_dask(str(job), "--workers", "2", "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.encode().rstrip() == encode(in_this_process(expand_urls(job))).rstrip()
 
 
-@pytest.mark.parametrize(
-    "options", [[str(DDP), "--workers", "2"], [str(DDP), "--scheduler", "tcp://127.0.0.1:1"], ["memory://job"]]
-)
+@pytest.mark.parametrize("options", [[str(DDP), "--scheduler", "tcp://127.0.0.1:1"], ["memory://job"]])
 def test_without_dask_or_fsspec_the_extra_is_named(options: list[str]) -> None:
     done = without_dask(*options)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

@@ -127,11 +127,7 @@ REPORTS = (
 
 
 @pytest.mark.parametrize("command", REPORTS, ids=lambda command: "-".join(Path(part).stem for part in command))
-def test_every_heading_of_a_report_is_explained(
-    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Dask would start processes.
-    monkeypatch.setattr("overlapscope.ranks.engine.has_dask", lambda: False)
+def test_every_heading_of_a_report_is_explained(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     main([*command, "--format", "markdown", "-v"])
     headings = {*_headings(capsys.readouterr().out)}
     for word in headings:

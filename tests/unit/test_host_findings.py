@@ -347,6 +347,15 @@ def test_the_costliest_function_comes_before_a_shorter_wait_however_many_lines_i
     assert verdict.level == "poor"
 
 
+def test_lines_of_a_script_are_no_function_to_start_with() -> None:
+    marks = [Host(f"ProfilerStep#{n}", n * STEP, (n + 1) * STEP) for n in range(3)]
+    of_script = (([("/app/train.py", line, "<module>")], 20) for line in (7, 8))
+    sampled = activity(*of_script, ([("/app/train.py", 3, "parse")], 30), ([], 30))
+    trace = make_trace(cpu_ops=[Host("aten::mm", MS, 2 * MS)], annotations=marks)
+    verdict = judge_trace(replace(trace, host_activity=sampled))
+    assert verdict.remedy == "Next: Start with parse (train.py:3): a step can become at most 3.00 ms shorter."
+
+
 def test_a_file_states_no_unknown_causes_and_no_impossible_times() -> None:
     """Anyone may have changed a report."""
     step = SampledStep(step_ns=10 * MS, by_cause={"file-io": MS, "swapped-out": 2 * MS})

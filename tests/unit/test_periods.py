@@ -46,6 +46,19 @@ def test_ranges_nest_and_own_the_idle_time_behind_them() -> None:
     }
 
 
+@pytest.mark.parametrize(("left", "end"), [(130, 200), (260, 260)])
+def test_a_range_does_not_own_the_time_in_which_the_next_one_waits_for_the_host(left: int, end: int) -> None:
+    """The second range, or what comes before it, loads data and launches its first op at 390, long after the first."""
+    ops = [op(100, 200, 110), op(400, 500, 390)]
+    notes = [Host("outer", 90, 600), Host("optimizer", 100, left), Host("load", 300, 600)]
+    (device,) = analyze_trace(make_trace(ops, annotations=notes)).result.devices
+    assert {r.name: (r.window.start_ns, r.window.end_ns) for r in device.ranges} == {
+        "outer": (100, 500),
+        "optimizer": (100, end),
+        "load": (400, 500),
+    }
+
+
 def test_a_range_of_a_side_stream_ends_with_its_last_op() -> None:
     comm = [op(150, 180, 3, stream=17, kind=Kind.COMM), op(420, 430, 13, stream=17, kind=Kind.COMM)]
     notes = [Host("nccl:all_reduce", 2, 4), Host("nccl:all_reduce", 12, 14)]

@@ -159,7 +159,7 @@ def test_each_exposed_nanosecond_of_joined_ranks_has_one_cause(ranks: list[Reduc
                         cause = CommCause.TRANSFER
                     expected[place][cause] += 1
     causes = find_comm_causes(ranks, waits)
-    assert by_rank(ranks, causes) == [dict(counts) for counts in expected]
+    assert by_rank(waits.axis, causes) == [dict(counts) for counts in expected]
     found = by_group(ranks, waits, causes)
     assert sum(found.exposed_by_cause.values()) == found.time.exposed_ns
 

@@ -536,6 +536,20 @@ def test_sentences_are_whole(tmp_path: Path) -> None:
             assert sentence.endswith(".")
 
 
+def test_exposed_communication_is_searched_for_waiting_once_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ReducedRank.blocking_comm.fget  # type: ignore[attr-defined]
+    searched: list[str] = []
+
+    def counted(rank: ReducedRank) -> Intervals:
+        searched.append(rank.source)
+        blocking: Intervals = found(rank)
+        return blocking
+
+    monkeypatch.setattr(ReducedRank, "blocking_comm", property(counted))
+    report_on(real())
+    assert sorted(searched) == [rank.source for rank in real()]
+
+
 def test_files_too_small_for_a_trace_start_no_processes(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"rank{number}.json").write_bytes(b"[{}]nope")

@@ -82,7 +82,8 @@
     const middle = () => (timeline.view.start + timeline.view.end) / 2;
     bar.append(
       search(timeline),
-      worst(timeline),
+      // Without a device, nothing can have been lost on one.
+      ...(timeline.model.window ? [worst(timeline)] : []),
       group(
         button("−", "zoom out", (event) => lib.zoom(timeline, 1.6, middle(), event)),
         button("+", "zoom in", (event) => lib.zoom(timeline, 1 / 1.6, middle(), event)),

@@ -1,0 +1,134 @@
+"""Processes of this machine that reduce traces, each one trace at a time."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, TypeAlias, TypeVar
+
+from overlapscope.base.memory import at_most, cores, free_bytes
+from overlapscope.errors import ClusterFailed
+from overlapscope.ranks.files import Location, error_text
+from overlapscope.ranks.result import Unreadable
+
+T = TypeVar("T")
+_Read: TypeAlias = Callable[[Location], T | Unreadable]
+
+_MOST_DEATHS = 4
+"""Number of processes that die before any has answered, after which no others are started."""
+_UNLIMITED_BYTES = 1 << 62
+_DEADLY = (
+    "every process that read it died, the last one while nothing else was read; most likely it needs more memory than "
+    "there is. Use fewer --workers."
+)
+
+
+def outcomes(
+    read: _Read[T], locations: Sequence[Location], workers: int | None
+) -> Generator[T | Unreadable, None, None]:
+    """Yield one outcome for each location, from `workers` processes, or from one for each core.
+
+    A trace whose process dies is read again after all others, alone. Closing the generator ends all processes.
+
+    Raises:
+        ClusterFailed: If processes can't be started, or die as soon as they start.
+    """
+    deadly: list[Location] = []
+    answered = False
+    with tempfile.TemporaryDirectory(prefix="overlapscope-") as scratch:
+        for location, outcome in _together(read, locations, workers or cores(), scratch):
+            if outcome is not None:
+                answered = True
+                yield outcome
+                continue
+            deadly.append(location)
+            if len(deadly) == _MOST_DEATHS and not answered:
+                raise ClusterFailed(
+                    "the processes that read the traces die as soon as they start; the most likely reason is a memory "
+                    "limit."
+                )
+        for location in deadly:
+            for _, outcome in _together(read, [location], 1, scratch):
+                yield Unreadable(source=location.source, reason=_DEADLY) if outcome is None else outcome
+
+
+def _together(
+    read: _Read[T], locations: Sequence[Location], most: int, scratch: str
+) -> Iterator[tuple[Location, T | Unreadable | None]]:
+    """Yield each location with its outcome, or with None if the process that read it died."""
+    processes = min(most, len(locations))
+    free = free_bytes()
+    arguments = read, _UNLIMITED_BYTES if free is None else free // processes, scratch
+    waiting = deque(locations)
+    idle: list[tuple[SpawnProcess, Connection]] = []
+    at_work: dict[Connection, tuple[SpawnProcess, Location]] = {}
+    try:
+        while waiting or at_work:
+            while waiting and len(at_work) < processes:
+                process, connection = idle.pop() if idle else _start(*arguments)
+                at_work[connection] = process, waiting.popleft()
+                # A process that has died already takes nothing, which shows when it doesn't answer.
+                with suppress(OSError):
+                    connection.send(at_work[connection][1])
+            answering = wait(list(at_work))
+            connection = next(each for each in at_work if each in answering)
+            process, location = at_work.pop(connection)
+            try:
+                outcome = connection.recv()
+            except (EOFError, OSError):
+                outcome = None
+                _end(process, connection)
+            else:
+                idle.append((process, connection))
+            yield location, outcome
+    finally:
+        for process, connection in [*idle, *((process, connection) for connection, (process, _) in at_work.items())]:
+            _end(process, connection)
+
+
+def _start(*arguments: Any) -> tuple[SpawnProcess, Connection]:
+    context = get_context("spawn")
+    connection, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, *arguments), daemon=True)
+    try:
+        with theirs, _interrupts_later():
+            process.start()
+    except OSError as error:
+        raise ClusterFailed(f"cannot start processes to read the traces ({error_text(error)}).") from None
+    return process, connection
+
+
+def _end(process: SpawnProcess, connection: Connection) -> None:
+    process.kill()
+    process.join()
+    connection.close()
+
+
+def _work(connection: Connection, read: _Read[T], most_bytes: int, scratch: str) -> None:
+    """Answer each location with its outcome, until the other end is closed."""
+    # A process that dies leaves the copy of a URL behind.
+    tempfile.tempdir = scratch
+    with at_most(most_bytes), suppress(EOFError, OSError):
+        while True:
+            connection.send(read(connection.recv()))
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Block interrupts in processes that start meanwhile.
+
+    Ctrl-C reaches all processes of a terminal. This process must end the others; each of them would print a traceback.
+    """
+    # If started later, Python's tracker of semaphores would let interrupts through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
