@@ -109,7 +109,8 @@ def _main() -> None:
         *lines, rest = (rest + data).split(b"\n")
         if lines:
             task = json.loads(lines[-1])
-    if task is not None and _ended(program):
+    # A program that has canceled its task waits for this process to end.
+    if task is not None and (task["commands"] or task["message"]) and _ended(program):
         _do(task)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from overlapscope.commands._reporter import _ENDS_WITHIN_S, Reporter
 
 _PROGRAM = """
 import os, sys, time
@@ -29,3 +32,12 @@ def test_a_report_gives_way_to_a_program_that_goes_on(
     # The process beside the program ends after it, and with it the output.
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, check=True)
     assert done.stderr == niceness
+
+
+def test_a_program_does_not_wait_for_a_process_that_waits_for_its_end() -> None:
+    reporter = Reporter()
+    reporter.start(2)
+    reporter.ask(commands=[[sys.executable, "-c", "1"]])
+    begin = time.monotonic()
+    assert not reporter.close()
+    assert time.monotonic() - begin < _ENDS_WITHIN_S
