@@ -66,7 +66,7 @@ for (const kind of ['wheel', 'keydown']) {
 """
 # When frames with the verdict and with the figures of the page itself have been made, as seconds since the epoch.
 _WATCH = """
-const watched = { 'verdict-text': 'verdictAt', 'overview-figures': 'pageAt' };
+const watched = { 'verdict-text': 'verdictAt', 'overview-trust': 'pageAt' };
 new MutationObserver(() => {
     for (const [id, name] of Object.entries(watched)) {
         if (document.getElementById(id)) {
