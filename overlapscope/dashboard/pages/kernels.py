@@ -20,8 +20,8 @@ _MOST = 2_000
 
 def layout(context: PageContext, device: Device) -> Iterator[Component]:
     """Yield the parts of the page."""
-    nothing = "No kernel was recorded."
-    yield parts.grid_panel(context, lists.kernels(context.section, device, _MOST), "kernels-table", nothing=nothing)
+    kernels, nothing = lists.kernels(context.section, device, _MOST), "No kernel was recorded."
+    yield parts.grid_panel(context, kernels, "kernels-table", note=kernels.note, nothing=nothing)
     yield parts.grid_panel(context, lists.ops(context.section, device), "ops-table", nothing=nothing)
 
 
