@@ -47,7 +47,8 @@ def sections_in(path: Path) -> list[DeviceReport]:
 def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -> list[dict[str, Any]]:
     figures = []
     for section, device in zip(sections, analysis.devices, strict=True):
-        figures += [charts.steps(section, dark)]
+        assert section.device is not None
+        figures += [charts.steps(section, section.device, dark)]
         figures += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
         figures.append(copy_chart.bandwidth(section, list_copies(device), dark))
     return [*figures, charts.each_device(sections, dark)]
@@ -91,7 +92,7 @@ def test_the_bars_of_causes_add_up_to_their_bucket(path: Path, subject: Any) -> 
 def test_each_step_is_as_high_as_its_span(path: Path) -> None:
     for section in sections_in(path):
         assert section.device is not None
-        bars = [trace for trace in charts.steps(section, False)["data"] if trace["type"] == "bar"]
+        bars = [trace for trace in charts.steps(section, section.device, False)["data"] if trace["type"] == "bar"]
         heights = np.sum([trace["y"] for trace in bars], axis=0) if bars else []
         spans = [step.span_ns / section.unit.ns for step in section.device.steps]
         assert list(heights) == pytest.approx(spans)
@@ -109,7 +110,7 @@ def test_many_steps_are_thinned_but_no_outlier_is_lost() -> None:
     rows = drawn_steps(section.device).tolist()
     assert len(rows) <= MOST_STEPS + 1
     assert 1234 in rows
-    marks = [trace for trace in charts.steps(section, False)["data"] if trace["name"] == "outlier"]
+    marks = [trace for trace in charts.steps(section, section.device, False)["data"] if trace["name"] == "outlier"]
     assert [trace["x"] for trace in marks] == [[1234]]
 
 
