@@ -14,12 +14,13 @@ from hypothesis.extra import numpy as hnp
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
+from overlapscope.documents.colors import palette
 from overlapscope.report import charts, copy_chart, lists
 from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.report.tables import bar
+from overlapscope.report.tables import bar, cause_tables
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US, Host, Op, make_trace, tried
 from tests.support.recordings import analysis_of, report_of
@@ -70,6 +71,8 @@ def test_the_parts_of_a_bar_are_the_span(path: Path) -> None:
         assert section.device is not None
         parts = bar(section.device, section.unit).parts
         assert sum(part.amount for part in parts) == section.device.span_ns
+        cells = [row.cells[0] for table in cause_tables(section.device, section.unit) for row in table.rows]
+        assert {*(part.color for part in parts), *(cell.color for cell in cells)} <= palette(False).keys()
         # "< 0.1" adds nothing, and stands for what "> 99.9" lacks.
         exact = sum(float(part.share.lstrip("> ")) for part in parts if "<" not in part.share)
         assert exact == pytest.approx(99.9 if any(">" in part.share for part in parts) else 100)
