@@ -89,11 +89,11 @@ def empty(*sentences: str | list[Component | str]) -> Component:
 # -- The answer ------------------------------------------------------------------------------------
 
 
-def verdict(context: PageContext, *, finding_beside: bool = False) -> Component:
+def verdict(context: PageContext, *, finding_beside: bool = False, id: str = "verdict") -> Component:
     """Return the verdict on the device; `finding_beside` leaves out the sentences that repeat a finding."""
     section = context.section
     blocks = tuple(answer(section, finding_beside=finding_beside))
-    (drawn,) = render.draw([Section(blocks, section.title, "verdict", id="verdict")], context.dark)
+    (drawn,) = render.draw([Section(blocks, section.title, "verdict", id=id)], context.dark)
     return drawn
 
 
