@@ -87,15 +87,15 @@ def part_of(part: int, whole: int) -> str:
     return f"nearly all {duration(whole)}" if number == unit.number(whole) else f"{number} of {duration(whole)}"
 
 
-def ends(low: str, high: str) -> str:
+def ends(low: str, high: str, word: str = "to") -> str:
     """Return `15.8 to 17.1`; the text alone if both ends look the same."""
-    return low if low == high else f"{low} to {high}"
+    return low if low == high else f"{low} {word} {high}"
 
 
-def between(low_ns: int, high_ns: int) -> str:
+def between(low_ns: int, high_ns: int, word: str = "to") -> str:
     """Return `15.8 to 17.1 ms`, with the unit and the decimals of the upper end."""
     unit = _three_digits(high_ns)
-    return f"{ends(unit.number(low_ns), unit.number(high_ns))} {unit.name}"
+    return f"{ends(unit.number(low_ns), unit.number(high_ns), word)} {unit.name}"
 
 
 def saved_between(low_ns: int, value_ns: int, high_ns: int) -> str:

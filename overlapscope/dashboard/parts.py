@@ -89,11 +89,11 @@ def empty(*sentences: str | list[Component | str]) -> Component:
 # -- The answer ------------------------------------------------------------------------------------
 
 
-def verdict(context: PageContext, *, finding_beside: bool = False) -> Component:
+def verdict(context: PageContext, *, finding_beside: bool = False, id: str = "verdict") -> Component:
     """Return the verdict on the device; `finding_beside` leaves out the sentences that repeat a finding."""
     section = context.section
     blocks = tuple(answer(section, finding_beside=finding_beside))
-    (drawn,) = render.draw([Section(blocks, section.title, "verdict", id="verdict")], context.dark)
+    (drawn,) = render.draw([Section(blocks, section.title, "verdict", id=id)], context.dark)
     return drawn
 
 
@@ -143,7 +143,7 @@ def grid_panel(
     places = [None if row.place is None else Window(start_ns=row.place[0], end_ns=row.place[1]) for row in table.rows]
     hrefs = opens or [None if place is None else context.timeline_href(place) for place in places]
     grid = render.grid(table, context.dark, id, hrefs, "open" if opens else "timeline")
-    return render.panel(table.title, grid, beside=beside, note=note or table.note)
+    return render.panel(table.title, grid, beside=beside, note=note)
 
 
 def causes(context: PageContext, device: Device, subject: Subject) -> Component:

@@ -112,6 +112,8 @@ def _(block: model.Code, dark: bool) -> Component:
 @_draw.register
 def _(block: model.Section, dark: bool) -> Component:
     inner = draw(block.blocks, dark)
+    if block.kind == "columns" and all(isinstance(part, Table) for part in block.blocks):
+        return dmc.Group(inner, align="start", gap="xl")
     if block.kind == "columns":
         return dmc.SimpleGrid(inner, cols={"base": 1, "lg": 2}, spacing="md")
     if block.folded:

@@ -401,7 +401,7 @@ def create(library: Library, uploads: DroppedFiles, *, base: str, token: str) ->
     app.layout = layout(base)
     callbacks.register(app)
     for kind in PAGES.values():
-        kind.module.callbacks.register(app)
+        getattr(kind.module, "callbacks", Callbacks()).register(app)
     return app
 
 

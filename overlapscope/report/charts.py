@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -120,76 +120,53 @@ def drawn_steps(device: Device) -> I64:
     return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MOST_STEPS])
 
 
-def steps(section: DeviceReport, dark: bool) -> Figure:
+def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
     """Return a stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
-    device, unit, colors = section.device, section.unit, palette(dark)
-    data: list[dict[str, Any]] = []
-    if device is not None:
-        rows = drawn_steps(device).tolist()
-        periods = [device.steps[row] for row in rows]
-        unusual = find_outliers(device.steps)[rows].tolist() if rows else []
-        names = [escape(period.name) for period in periods]
-        data = stacked_bars([partition(period) for period in periods], names, unit, dark, positions=rows)
-        spans = [period.span_ns / unit.ns for period in periods]
-        if any(unusual):
-            data.append(_marks(rows, names, spans, unusual, unit.name, colors))
-        data.append(_efficiency(rows, names, [efficiency_shown(period) for period in periods], colors))
-    return figure(
-        data,
-        dark,
-        height=440,
-        barmode="stack",
-        # A few steps would otherwise get bars as wide as they are high.
-        bargap=0.15 if device is not None and len(device.steps) > _FEW else 0.6,
-        hovermode="closest",
-        xaxis=axis(dark, anchor="y2", showgrid=False, **_ticks(device)),
-        yaxis=axis(dark, f"step, {unit.name}", domain=[0.32, 1]),
-        yaxis2=axis(dark, "efficiency, %", domain=[0, 0.22], range=[-8, 108], tickvals=[0, 50, 100]),
-    )
-
-
-def _marks(
-    rows: list[int], names: list[str], spans: list[float], unusual: list[bool], unit: str, colors: dict[str, str]
-) -> dict[str, Any]:
-    marked = [number for number, odd in enumerate(unusual) if odd]
-    return {
+    unit, colors, every, rows = section.unit, palette(dark), device.steps, drawn_steps(device).tolist()
+    names = {row: escape(every[row].name) for row in rows}
+    efficiency = [efficiency_shown(every[row]) for row in rows]
+    outliers = find_outliers(every)
+    unusual = [row for row in rows if outliers[row]]
+    # A dozen labels at most, without the prefix that all share.
+    labelled = distinct(np.linspace(0, len(every) - 1, min(12, len(every))).astype(int)).tolist()
+    marks = {
         "type": "scatter",
         "mode": "markers",
         "name": "outlier",
-        "x": [rows[number] for number in marked],
-        "y": [spans[number] for number in marked],
+        "x": unusual,
+        "y": [every[row].span_ns / unit.ns for row in unusual],
         "marker": {"symbol": "star-triangle-down", "size": 13, "color": colors["poor"]},
-        "customdata": [[rows[number], names[number]] for number in marked],
-        "hovertemplate": f"%{{customdata[1]}}: an outlier, %{{y:.4~g}} {unit}<extra></extra>",
+        "customdata": [[row, names[row]] for row in unusual],
+        "hovertemplate": f"%{{customdata[1]}}: an outlier, %{{y:.4~g}} {unit.name}<extra></extra>",
         # Above its bar, not on it.
         "cliponaxis": False,
     }
-
-
-def _efficiency(
-    rows: list[int], names: list[str], values: list[float | None], colors: dict[str, str]
-) -> dict[str, Any]:
-    return {
+    line = {
         "type": "scatter",
         "mode": "lines+markers" if len(rows) <= 200 else "lines",
         "name": "efficiency",
         "yaxis": "y2",
         "x": rows,
-        "y": values,
+        "y": efficiency,
         "line": {"color": colors["accent"], "width": 2},
         "marker": {"size": 6},
-        "customdata": [[row, name, percent(value)] for row, name, value in zip(rows, names, values, strict=True)],
+        "customdata": [[row, names[row], percent(value)] for row, value in zip(rows, efficiency, strict=True)],
         "hovertemplate": "%{customdata[1]}<br>efficiency %{customdata[2]}<extra></extra>",
     }
-
-
-def _ticks(device: Device | None) -> dict[str, Any]:
-    """Return labels for at most a dozen steps, without the prefix that all share."""
-    if device is None or not device.steps:
-        return {}
-    rows = distinct(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()
-    labels = [f"#{step_number(device.steps[row].name)}" for row in rows]
-    return {"tickvals": rows, "ticktext": labels}
+    bars = stacked_bars([partition(every[row]) for row in rows], [*names.values()], unit, dark, positions=rows)
+    ticks = {"tickvals": labelled, "ticktext": [f"#{step_number(every[row].name)}" for row in labelled]}
+    return figure(
+        [*bars, *([marks] if unusual else []), line],
+        dark,
+        height=440,
+        barmode="stack",
+        # A few steps would otherwise get bars as wide as they are high.
+        bargap=0.15 if len(every) > _FEW else 0.6,
+        hovermode="closest",
+        xaxis=axis(dark, anchor="y2", showgrid=False, **ticks),
+        yaxis=axis(dark, f"step, {unit.name}", domain=[0.32, 1]),
+        yaxis2=axis(dark, "efficiency, %", domain=[0, 0.22], range=[-8, 108], tickvals=[0, 50, 100]),
+    )
 
 
 # -- Calls of the host -------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
     if copies is not None and (copies.bytes > 0).any():
         yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(copy_chart.bandwidth, part, copies))
     if part.page.scope == "window" and len(device.steps) >= _LEAST_STEPS:
-        yield Chart(f"{id}-steps", "Steps", partial(charts.steps, part))
+        yield Chart(f"{id}-steps", "Steps", partial(charts.steps, part, device))
 
 
 def overview(page: Page) -> Iterator[Block]:

@@ -379,7 +379,7 @@ def _interval_sentence(section: DeviceReport, what: str) -> str:
         return "Figures are of the recording; steps without the profiler were not timed." if section.steps else ""
     if device.alone is None or not section.may_be_slowed:
         return ""
-    interval = between(device.alone.low_ns, device.alone.high_ns).replace(" to ", " and ")
+    interval = between(device.alone.low_ns, device.alone.high_ns, "and")
     can_run = section.trace.environment.recorder == "kineto"
     remedy = "`overlapscope run` measures it" if can_run else "if you know it, pass it as `--plain-step`"
     return f"Recording slows the host. Without the profiler {what} takes between {interval}; {remedy}."

@@ -14,12 +14,13 @@ from hypothesis.extra import numpy as hnp
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
+from overlapscope.documents.colors import palette
 from overlapscope.report import charts, copy_chart, lists
 from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page
-from overlapscope.report.tables import bar
+from overlapscope.report.tables import bar, cause_tables
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US, Host, Op, make_trace, tried
 from tests.support.recordings import analysis_of, report_of
@@ -47,7 +48,8 @@ def sections_in(path: Path) -> list[DeviceReport]:
 def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -> list[dict[str, Any]]:
     figures = []
     for section, device in zip(sections, analysis.devices, strict=True):
-        figures += [charts.steps(section, dark)]
+        assert section.device is not None
+        figures += [charts.steps(section, section.device, dark)]
         figures += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
         figures.append(copy_chart.bandwidth(section, list_copies(device), dark))
     return [*figures, charts.each_device(sections, dark)]
@@ -69,6 +71,8 @@ def test_the_parts_of_a_bar_are_the_span(path: Path) -> None:
         assert section.device is not None
         parts = bar(section.device, section.unit).parts
         assert sum(part.amount for part in parts) == section.device.span_ns
+        cells = [row.cells[0] for table in cause_tables(section.device, section.unit) for row in table.rows]
+        assert {*(part.color for part in parts), *(cell.color for cell in cells)} <= palette(False).keys()
         # "< 0.1" adds nothing, and stands for what "> 99.9" lacks.
         exact = sum(float(part.share.lstrip("> ")) for part in parts if "<" not in part.share)
         assert exact == pytest.approx(99.9 if any(">" in part.share for part in parts) else 100)
@@ -91,7 +95,7 @@ def test_the_bars_of_causes_add_up_to_their_bucket(path: Path, subject: Any) -> 
 def test_each_step_is_as_high_as_its_span(path: Path) -> None:
     for section in sections_in(path):
         assert section.device is not None
-        bars = [trace for trace in charts.steps(section, False)["data"] if trace["type"] == "bar"]
+        bars = [trace for trace in charts.steps(section, section.device, False)["data"] if trace["type"] == "bar"]
         heights = np.sum([trace["y"] for trace in bars], axis=0) if bars else []
         spans = [step.span_ns / section.unit.ns for step in section.device.steps]
         assert list(heights) == pytest.approx(spans)
@@ -109,7 +113,7 @@ def test_many_steps_are_thinned_but_no_outlier_is_lost() -> None:
     rows = drawn_steps(section.device).tolist()
     assert len(rows) <= MOST_STEPS + 1
     assert 1234 in rows
-    marks = [trace for trace in charts.steps(section, False)["data"] if trace["name"] == "outlier"]
+    marks = [trace for trace in charts.steps(section, section.device, False)["data"] if trace["name"] == "outlier"]
     assert [trace["x"] for trace in marks] == [[1234]]
 
 

@@ -1,8 +1,8 @@
 """Pages, in the order of the navigation.
 
-A page's module has `callbacks`, perhaps a `LEAD`, which is a sentence on the question that it answers, and a function
-`layout`, which takes the `PageContext` and, if the page needs figures, the device. It returns the blocks and components
-below the page's title, or the whole page as a component.
+A page's module has a function `layout`, which takes the `PageContext` and, if the page needs figures, the device. It
+returns the blocks and components below the page's title, or the whole page as a component. The module may have
+`callbacks` and a `LEAD`, which is a sentence on the question that the page answers.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def layout(context: PageContext) -> Iterator[Component]:
     else:
         reason = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
         yield render.panel("No comparison", parts.empty(reason))
-    judged = [parts.verdict(side) for side in (before, after)]
+    judged = [parts.verdict(side, id="") for side in (before, after)]
     yield dmc.SimpleGrid(judged, cols={"base": 1, "lg": 2}, spacing="md")
 
 

@@ -10,7 +10,6 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Device
 from overlapscope.catalog.causes import Subject
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.report import lists
 from overlapscope.report.tables import causes_of
@@ -34,6 +33,3 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
     note = _STALLS if lined else f"{_STALLS}{_NO_LINES}"
     yield parts.grid_panel(context, stalls, "idle-stalls", note=note, nothing="No blocking call was recorded.")
     yield from parts.host(context)
-
-
-callbacks = Callbacks()

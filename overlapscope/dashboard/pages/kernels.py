@@ -8,7 +8,6 @@ from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.report import lists
 
@@ -20,9 +19,6 @@ _MOST = 2_000
 
 def layout(context: PageContext, device: Device) -> Iterator[Component]:
     """Yield the parts of the page."""
-    nothing = "No kernel was recorded."
-    yield parts.grid_panel(context, lists.kernels(context.section, device, _MOST), "kernels-table", nothing=nothing)
+    kernels, nothing = lists.kernels(context.section, device, _MOST), "No kernel was recorded."
+    yield parts.grid_panel(context, kernels, "kernels-table", note=kernels.note, nothing=nothing)
     yield parts.grid_panel(context, lists.ops(context.section, device), "ops-table", nothing=nothing)
-
-
-callbacks = Callbacks()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import dash_mantine_components as dmc
-from dash import Input, Output, dcc, html
+from dash import Input, Output, dcc
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ def layout(context: PageContext, device: Device) -> Component:
         parts.verdict(context, finding_beside=True),
         *([panel("Warnings", Items(notes, tone="fair"), tone="fair")] if notes else []),
         *([] if analysis is None else [parts.step_timeline(context, "overview", analysis)]),
-        html.Div(_findings(context), id="overview-findings"),
+        dmc.Stack(_findings(context), gap=6, id="overview-findings"),
         Cards(headlines(section, device)),
         *([parts.table_panel(context, by_phase, "overview-phases")] if by_phase.rows else []),
         parts.drawn(

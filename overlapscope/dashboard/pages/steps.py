@@ -30,7 +30,7 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
     if count:
         undrawn = f"{len(drawn):,} of {count:,} are drawn, all outliers among them." if len(drawn) < count else ""
         notes = (_outliers(device), judge(section).steps, "A click shows a step in the timeline.", undrawn)
-        chart = Chart("steps-chart", "", partial(charts.steps, section))
+        chart = Chart("steps-chart", "", partial(charts.steps, section, device))
         yield parts.drawn(context, "Where each step goes", chart, note=" ".join(filter(None, notes)))
         yield parts.grid_panel(context, lists.each_step(section, device), "steps-table")
     else:

@@ -77,12 +77,11 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
             else document.headline(prediction).text
         )
         return dmc.Text(message, size="sm", mt="sm")
-    buttons: list[Component | None] = [
+    buttons = [
         dmc.Button("use", id={"type": RUNG, "index": number}, variant="subtle", size="compact-xs")
         for number in range(len(table.rows))
     ]
-    title = dmc.Text(table.title, fw=600, size="sm", mt="md")
-    return html.Div([title, render.table(table, context.dark, "whatif-rungs-table", buttons)])
+    return parts.table_panel(context, table, "whatif-rungs-table", buttons)
 
 
 _CLOCK_MS = 600

@@ -135,9 +135,10 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 
 
 def _tables(context: PageContext, result: HtaResult) -> Component:
+    tables = [table(shown, MOST_ROWS) for shown in result.tables]
     panels = [
-        parts.grid_panel(context, table(shown, MOST_ROWS), f"hta-table-{number}", nothing="No rows.")
-        for number, shown in enumerate(result.tables)
+        parts.grid_panel(context, shown, f"hta-table-{number}", note=shown.note, nothing="No rows.")
+        for number, shown in enumerate(tables)
     ]
     missing = lacking(result)
     panels += [render.panel("Not in these traces", parts.empty(*missing))] if missing else []

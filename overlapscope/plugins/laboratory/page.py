@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from overlapscope.base.words import clean
 from overlapscope.dashboard import parts, render
-from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.render import Drawn
@@ -124,6 +123,3 @@ def _links(context: PageContext, id: str | None, first: str | None) -> list[Comp
     if first is not None and first != id:
         links.append(("compare with the first", href("compare", trace=first, other=id)))
     return [html.Div(dcc.Link(text, href=href, className="timeline-link")) for text, href in links]
-
-
-callbacks = Callbacks()
