@@ -700,8 +700,9 @@ def _contract(trace: Trace) -> None:
     text = to_toml(contract)
     _must(from_toml(text, "contract") == contract, "a contract reads back differently")
     _must(_CONTROL.search(text) is None, "a contract that controls the terminal")
-    _shown(terminal.render(contract_document.shown(contract), width=WIDTH))
-    results = [promise.result for promise in compare(contract, contract)]
+    promises = compare(contract, contract)
+    _shown(terminal.render(contract_document.changes(promises), width=WIDTH))
+    results = [promise.result for promise in promises]
     _must("lost" not in results and "gained" not in results, "a contract that its own recording breaks", results)
 
 
