@@ -335,6 +335,7 @@ def _targets(requested: list[Target], inputs: Iterable[str | Path | None], *, ex
 
 def drawn(result: CheckResult, format_name: str) -> str:
     """Return the check in a format other than text."""
+    from overlapscope.base.saved import encode
     from overlapscope.budgets import document
     from overlapscope.documents.model import Room
     from overlapscope.render import html, markdown
@@ -344,6 +345,8 @@ def drawn(result: CheckResult, format_name: str) -> str:
         return markdown.render(document.page(result, room, folded=True))
     if format_name == "html":
         return html.render(document.page(result, Room(html.body, document.PAGE_BYTES)))
+    if format_name == "json":
+        return encode(result).decode()
     text: str = load(f"overlapscope.budgets.formats.{format_name}:render")(result)
     return text
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from overlapscope.contracts.model import Contract
 
 _FILE = "overlap.contract.toml"
-_WHAT = "trace or contract"
 
 
 class ContractCommand:
@@ -47,32 +46,21 @@ class ContractCommand:
             if name == "write":
                 writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
             _add_reading(writes)
-        show = action("show", "show a contract, or the one that a recording keeps")
-        show.add_argument("contract", metavar="FILE", nargs="?", default=_FILE, help=f"{_WHAT} (default: {_FILE})")
         diff = action("diff", "compare two contracts: what is lost, and what is gained")
-        diff.add_argument("before", metavar="BEFORE", help=_WHAT)
-        diff.add_argument("after", metavar="AFTER", help=_WHAT)
-        for shown in (show, diff):
-            add_format(shown)
-            add_output(shown)
-            _add_reading(shown)
+        for side in ("before", "after"):
+            diff.add_argument(side, metavar=side.upper(), help="trace or contract")
+        add_format(diff)
+        add_output(diff)
+        _add_reading(diff)
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.contracts import document
+        if args.action != "diff":
+            return (_write if args.action == "write" else _update)(args)
+        from overlapscope.contracts.compare import compare
+        from overlapscope.contracts.document import changes
 
-        match args.action:
-            case "write":
-                return _write(args)
-            case "update":
-                return _update(args)
-            case "show":
-                contract = _read(args.contract, args)
-                present(contract, lambda: document.shown(contract), args)
-            case _:
-                from overlapscope.contracts.compare import compare
-
-                promises = compare(_read(args.before, args), _read(args.after, args))
-                present(promises, lambda: document.changes(promises), args)
+        promises = compare(_read(args.before, args), _read(args.after, args))
+        present(promises, lambda: changes(promises), args)
         return DONE
 
 

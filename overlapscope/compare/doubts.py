@@ -77,11 +77,6 @@ def is_plain(environment: Environment) -> bool:
     return environment.flags.get(PLAIN, False)
 
 
-def is_predicted(environment: Environment) -> bool:
-    """Return whether some traces were predicted, not recorded."""
-    return environment.flags.get(_PREDICTED, False)
-
-
 def _common(values: Iterable[T | None]) -> T | None:
     """Return the value if all that are stated agree; otherwise None."""
     stated = {value for value in values if value is not None}
@@ -126,7 +121,7 @@ def find_doubts(
     """Yield the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
     yield from _trust(before, after)
     for name, report in (("Before", before), ("After", after)):
-        if is_predicted(fingerprint(report)):
+        if _PREDICTED in fingerprint(report).flags:
             yield Doubt(
                 id="predicted",
                 detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",

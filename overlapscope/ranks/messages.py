@@ -223,9 +223,10 @@ def _with_batches(comm: CommKernels, of_kernel: dict[int, list[StatedMessage]]) 
     kinds = {kind: number for number, kind in enumerate(comm.kinds)}
     kind, size = comm.kind.copy(), comm.bytes.copy()
     for row, messages in of_kernel.items():
-        first = messages[0]
+        noted = messages[0].noted
         if not comm.kinds[kind[row]].recorded:
-            batch = CommKind(BATCH, first.group, first.ranks, first.group_size, description=first.description)
+            group, ranks, description = map(decoded_text, (noted.group, noted.ranks, noted.description))
+            batch = CommKind(BATCH, group, ranks, noted.group_size, description=description)
             kind[row] = kinds.setdefault(batch, len(kinds))
             size[row] = _largest_side(messages)
     return replace(comm, kinds=tuple(kinds), kind=kind, bytes=size)
@@ -240,8 +241,8 @@ def _largest_side(messages: Sequence[StatedMessage]) -> int:
 
 
 def _bytes(message: StatedMessage) -> int:
-    element = bytes_of_type(message.dtype)
-    return element * message.elements if element > 0 and message.elements >= 0 else -1
+    element, elements = bytes_of_type(message.noted.dtype), message.noted.elements
+    return element * elements if element > 0 and elements >= 0 else -1
 
 
 def _table(
@@ -254,8 +255,9 @@ def _table(
         for kernel, messages in sorted(of_kernel.items()):
             if all(message.peer >= 0 for message in messages):
                 for each in messages:
-                    channel = " ".join(filter(None, (each.group, each.ranks, f"tag {each.tag}" if each.tag else "")))
-                    size = _bytes(each) if each.dtype else int(comm.bytes[kernel])
+                    group, ranks = decoded_text(each.noted.group), decoded_text(each.noted.ranks)
+                    channel = " ".join(filter(None, (group, ranks, f"tag {each.tag}" if each.tag else "")))
+                    size = _bytes(each) if each.noted.dtype else int(comm.bytes[kernel])
                     begin = int(comm.start_ns[kernel] if starters is None else starters.start_ns[each.op])
                     yield kernel, begin, each.outgoing, each.peer, size, channels.setdefault(channel, len(channels))
 
@@ -277,31 +279,14 @@ _PEER, _TAG = 2, 3
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-class StatedMessage(NamedTuple):
-    """A send or receive, as the host stated it."""
-
-    op: int
-    """Row of `Trace.cpu_ops`."""
-    outgoing: bool
-    peer: int
-    """The other rank; -1 where unknown."""
-    elements: int = -1
-    dtype: str = ""
-    group: str = ""
-    """Name of the process group."""
-    ranks: str = ""
-    """Ranks of the group as text."""
-    group_size: int = -1
-    description: str = ""
-    tag: int = 0
-
-
 _Ordinal = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
 _Count = Annotated[int, Meta(ge=-1, le=1 << 50)]
 """Larger numbers are damage, and so the message is unknown."""
 
 
-class _Noted(Struct, gc=False):
+class _Noted(Struct, frozen=True, gc=False):
+    """What a note states of a message."""
+
     collective: str = field(default="", name="Collective name")
     source: _Ordinal = field(default=-1, name="Src Rank")
     target: _Ordinal = field(default=-1, name="Dst Rank")
@@ -313,6 +298,18 @@ class _Noted(Struct, gc=False):
     description: Raw = field(default=NOTHING, name="Process Group Description")
 
 
+class StatedMessage(NamedTuple):
+    """A send or receive, as the host stated it."""
+
+    op: int
+    """Row of `Trace.cpu_ops`."""
+    outgoing: bool
+    peer: int
+    """The other rank; -1 where unknown."""
+    tag: int = 0
+    noted: _Noted = _Noted()
+
+
 class _Inputs(Struct, gc=False):
     concrete: list[str] = field(default_factory=list, name="Concrete Inputs")
 
@@ -321,26 +318,15 @@ def noted_messages(trace: Trace) -> list[StatedMessage]:
     """Return the messages that PyTorch noted for NCCL. A note that can't be read may be a message with any rank."""
     rows = trace.cpu_ops.named(lambda name: name == NOTED_BY).nonzero()[0]
     read = dict(read_args(trace, trace.cpu_ops.take(rows), _Noted))
-    return [
-        _message(op, read[number]) if number in read else StatedMessage(op, outgoing=True, peer=-1)
-        for number, op in enumerate(rows.tolist())
-        if number not in read or read[number].collective in ("send", "recv")
-    ]
-
-
-def _message(op: int, noted: _Noted) -> StatedMessage:
-    outgoing = noted.collective == "send"
-    return StatedMessage(
-        op=op,
-        outgoing=outgoing,
-        peer=noted.target if outgoing else noted.source,
-        elements=noted.elements,
-        dtype=noted.dtype,
-        group=decoded_text(noted.group),
-        ranks=decoded_text(noted.ranks),
-        group_size=noted.group_size,
-        description=decoded_text(noted.description),
-    )
+    messages = []
+    for number, op in enumerate(rows.tolist()):
+        noted = read.get(number)
+        if noted is None:
+            messages.append(StatedMessage(op, outgoing=True, peer=-1))
+        elif noted.collective in ("send", "recv"):
+            outgoing = noted.collective == "send"
+            messages.append(StatedMessage(op, outgoing, noted.target if outgoing else noted.source, noted=noted))
+    return messages
 
 
 def op_messages(trace: Trace) -> list[StatedMessage]:

@@ -38,7 +38,6 @@ from overlapscope.base.saved import encode
 from overlapscope.budgets import config
 from overlapscope.budgets import document as check_document
 from overlapscope.budgets.check import check
-from overlapscope.budgets.formats import json as check_json
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.catalog.causes import IdleCause
@@ -473,7 +472,7 @@ def _check(case: FuzzCase, trace: Trace, report: Report) -> CheckResult:
                 )
         for verdict in judged.verdicts:
             _verdict(verdict, result)
-        json.loads(check_json.render(judged), parse_constant=_no_constant)
+        json.loads(encode(judged), parse_constant=_no_constant)
     return judged
 
 
@@ -541,7 +540,7 @@ def _settings_that_are_no_file(case: FuzzCase, path: Path) -> None:
 def _of_other_source(rng: random.Random, case: FuzzCase, path: Path) -> None:
     """Check a database or recording of another source like a trace, and settings and histories."""
     if case.suffix == ".toml":
-        json.loads(check_json.render(check(report_of(origins()[0]), config.read(path))), parse_constant=_no_constant)
+        json.loads(encode(check(report_of(origins()[0]), config.read(path))), parse_constant=_no_constant)
         return
     if case.suffix == ".history":
         _history_shown(path)
@@ -599,7 +598,7 @@ def _against(path: Path) -> None:
     baseline = read_baseline(path, limit_bytes=LIMIT_BYTES, cache=False)
     for settings in (config.from_mapping({"budgets": _RELATIVE}, "settings"), Settings()):
         judged = check(report_of(origins()[0]), settings, baseline=baseline)
-        json.loads(check_json.render(judged), parse_constant=_no_constant)
+        json.loads(encode(judged), parse_constant=_no_constant)
         _shown(terminal.render(check_document.log(judged), width=WIDTH))
 
 
@@ -700,8 +699,9 @@ def _contract(trace: Trace) -> None:
     text = to_toml(contract)
     _must(from_toml(text, "contract") == contract, "a contract reads back differently")
     _must(_CONTROL.search(text) is None, "a contract that controls the terminal")
-    _shown(terminal.render(contract_document.shown(contract), width=WIDTH))
-    results = [promise.result for promise in compare(contract, contract)]
+    promises = compare(contract, contract)
+    _shown(terminal.render(contract_document.changes(promises), width=WIDTH))
+    results = [promise.result for promise in promises]
     _must("lost" not in results and "gained" not in results, "a contract that its own recording breaks", results)
 
 

@@ -78,7 +78,7 @@ def _of_recording(recording: str) -> Iterator[str]:
         return
     yield f"analyze {recording}"
     yield f"analyze {recording} -v --format markdown"
-    yield f"contract show {recording}"
+    yield f"contract write {recording} -o contract.toml --force"
     yield f"check {recording} --format json"
     yield f"analyze {recording} --plain-step 20ms -v"
     yield from _formats(f"check {recording} --budget 'step_time <= 1 ms' -v", tuple(CHECK_FORMATS))
@@ -121,7 +121,6 @@ def _history() -> Iterator[str]:
 def _contracts() -> Iterator[str]:
     for number, recording in enumerate(PAIR):
         yield f"contract write {recording} -o {number}.toml"
-        yield f"contract show {number}.toml"
         yield f"check {PAIR[1]} --contract {number}.toml"
     yield "contract diff 0.toml 1.toml"
     yield f"contract update {PAIR[1]} -o 0.toml"

@@ -144,10 +144,8 @@ def test_update_renews_the_contract_and_lists_gains(place: Path, capsys: pytest.
     assert run("check", ITEM) == 0
 
 
-def test_show_and_diff_read_contracts_and_recordings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_reads_contracts_and_recordings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("contract", "write", FINE)
-    assert run("contract", "show") == 0
-    assert "300 kernels" in capsys.readouterr().out
     assert run("contract", "diff", "overlap.contract.toml", ITEM, "--format", "json") == 0
     changes = json.loads(capsys.readouterr().out)
     assert {change["part"] for change in changes if change["result"] == "lost"} == {"sync"}
@@ -254,9 +252,8 @@ def test_a_text_of_a_contract_does_nothing_to_a_terminal(place: Path, capsys: py
     run("contract", "write", ITEM)
     file = Path("overlap.contract.toml")
     file.write_text(re.sub(r"(?m)^call = .*", r'call = "::error::\\u001b[31m"', file.read_text()))
-    for command in (("show",), ("diff", file, ITEM)):
-        run("contract", *command)
-        printed = capsys.readouterr().out
-        assert "::error::" in printed
-        assert "\x1b" not in printed
-        assert not any(line.strip().startswith("::") for line in printed.splitlines())
+    run("contract", "diff", file, ITEM)
+    printed = capsys.readouterr().out
+    assert "::error::" in printed
+    assert "\x1b" not in printed
+    assert not any(line.strip().startswith("::") for line in printed.splitlines())

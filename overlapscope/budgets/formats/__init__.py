@@ -14,4 +14,4 @@ FORMATS: Final = {
     "html": "one file for a browser",
     "openmetrics": "for Prometheus",
 }
-"""Formats by name, including those for people, which `budgets.document` makes."""
+"""Formats by name, including JSON, and those for people, which `budgets.document` makes."""
