@@ -215,7 +215,7 @@ LINES: list[tuple[int, str]] = [
     (2, "check --write-baseline"),
     (2, "check good.json.gz --write-baseline --baseline baseline.json"),
     (2, "check good.json.gz --write-baseline --baseline nowhere/b.json"),
-    (0, "check good.json.gz --baseline baseline.json"),
+    (3, "check good.json.gz --baseline baseline.json"),
     (2, "whatif none"),
     (2, "whatif text.txt"),
     (2, "whatif good.json.gz --no-sync nonsense"),
