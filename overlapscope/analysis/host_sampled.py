@@ -59,12 +59,12 @@ class _Amount(Struct, frozen=True):
     """True if it may happen anywhere in the thread's work, so that the GPU waited for only a part of it."""
 
 
-def amounts(activity: HostActivity | None) -> tuple[_Amount, ...]:
+def amounts(activity: HostActivity) -> tuple[_Amount, ...]:
     """Return the share of each cause, as far as samples and facts show it; nothing without them.
 
     Sampling may lengthen steps, so that each is a share of its own steps.
     """
-    if activity is None or not activity.span_ns:
+    if not activity:
         return ()
     samples, facts = activity.states.total, activity.facts
     span_ns, throttled_ns = max(1, facts.span_ns), facts.throttled_ns or 0
@@ -168,9 +168,7 @@ def _plain_step(trace: Trace) -> PlainStep | None:
 def step_ns(trace: Trace) -> float:
     """Return the plain step, or else the mean of the sampled ones; 0 without either."""
     plain, activity = _plain_step(trace), trace.host_activity
-    if plain is not None:
-        return plain.step_ns
-    return 0.0 if activity is None else activity.span_ns / max(1, activity.steps)
+    return activity.span_ns / max(1, activity.steps) if plain is None else plain.step_ns
 
 
 def _recorded_ns(trace: Trace) -> int:
@@ -277,7 +275,7 @@ def sampled_step(trace: Trace, host: HostUse | None = None) -> SampledStep | Non
     Without a GPU, it is the step on the host (`host`) that is divided.
     """
     activity = trace.host_activity
-    if activity is None:
+    if not activity:
         return None
     if host is not None:
         frame = host.frame()

@@ -37,15 +37,15 @@ from overlapscope.trace.servers import front_end
 def known_step(trace: Trace, recorded_ns: int) -> PlainStep | None:
     """Return the step without the profiler as timed; with too few timed steps, the mean of those with facts."""
     plain = measured(trace.plain_steps, recorded_ns, trace.host_activity)
-    facts = None if trace.host_activity is None else trace.host_activity.facts
-    if plain is not None or facts is None or facts.steps < FEWEST:
+    facts = trace.host_activity.facts
+    if plain is not None or facts.steps < FEWEST:
         return plain
     mean_ns = round(facts.span_ns / facts.steps)
     timed = mean_ns, *lengths_of(trace.plain_steps.before), *lengths_of(trace.plain_steps.after)
     return PlainStep(mean_ns, min(timed), max(timed), "measured")
 
 
-def with_plain(use: HostUse, step: PlainStep, activity: HostActivity | None) -> HostUse:
+def with_plain(use: HostUse, step: PlainStep, activity: HostActivity) -> HostUse:
     """Return the host with an average step without the profiler, of the given length, in the recorded proportions.
 
     Samples and facts of steps without the profiler replace proportions where they show them: how long loading takes,
@@ -80,9 +80,7 @@ def _apportioned(parts: Mapping[str, float], whole_ns: int) -> dict[str, int]:
     return {name: end - begin for name, (begin, end) in zip(parts, pairwise(ends), strict=True)}
 
 
-def _with_sampled(
-    parts: dict[str, int], loader: str, activity: HostActivity | None, unrecorded: float
-) -> dict[str, float]:
+def _with_sampled(parts: dict[str, int], loader: str, activity: HostActivity, unrecorded: float) -> dict[str, float]:
     """Return the parts as shares of the step, with loading as sampled and with the waits that the recording hides.
 
     Samples are of all steps, so what they show beyond the recording is in the unrecorded share first.
@@ -91,7 +89,7 @@ def _with_sampled(
     shares = {name: (1 - unrecorded) * ns / whole for name, ns in parts.items()}
     if unrecorded:
         shares[IdleCause.UNRECORDED] = unrecorded
-    if activity is None:
+    if not activity:
         return shares
     samples = phase_samples(activity)
     if total := sum(samples.values()):

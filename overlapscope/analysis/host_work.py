@@ -298,7 +298,7 @@ def host_times(trace: Trace, device: int, starts: I64, ends: I64) -> tuple[HostT
     parts = _parts(trace)
     if parts is None:
         return (None,) * len(starts)
-    launches, noted = _launches(trace, device), bool(len(_noted_pauses(trace))) or trace.host_activity is not None
+    launches, noted = _launches(trace, device), bool(len(_noted_pauses(trace)) or trace.host_activity)
     counts = np.searchsorted(launches, ends) - np.searchsorted(launches, starts)
     lengths = {name: covered(of, starts, ends) for name, of in parts.items()}
     rest = ends - starts - sum(lengths.values(), np.zeros(len(starts), np.int64))

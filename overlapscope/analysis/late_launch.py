@@ -199,7 +199,7 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
     )
     rest = [(IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch)]
     if not ops_shown:
-        slow, sampled = _slow_stretches(trace), trace.host_activity is not None and trace.host_activity.stacks
+        slow, sampled = _slow_stretches(trace), trace.host_activity.stacks
         python = slow if sampled else intersect(slow, inside(trace.python_frames))
         rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, slow)]
     layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]

@@ -12,7 +12,7 @@ from overlapscope.analysis.results import Device, PlainStep, StepRange, missing_
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Intervals
 from overlapscope.errors import UsageError
-from overlapscope.trace.host_activity import HostActivity, SystemFacts
+from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.model import I64, PlainSteps, TimedSteps, Trace
 
 FEWEST = 5
@@ -22,6 +22,7 @@ _MANY = 2
 _LONGER = 1.5
 """Minimum ratio of a step to the longest recorded one for it to be of another kind. Recording only makes steps longer.
 """
+_NONE = HostActivity()
 _NORMAL = 1.96
 """Quantile of the normal distribution for 95%."""
 _CONFIDENCE = 0.95
@@ -41,7 +42,7 @@ def from_user(step_ns: int) -> PlainStep:
     return PlainStep(step_ns, step_ns, step_ns, "told")
 
 
-def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity | None = None) -> PlainStep | None:
+def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NONE) -> PlainStep | None:
     """Return the plain step from timed steps; None if there are too few.
 
     It is the mean of the means before and after the recording if both are known, otherwise the one mean. The steps in
@@ -81,13 +82,13 @@ def _clocked(plain: PlainSteps, recorded_ns: int) -> PlainStep:
     return PlainStep(round(mean_ns), low_ns, high_ns, "measured", clocked.steps, longer if longer_ns else 0, longer_ns)
 
 
-def mean_of(lengths: Sequence[int], activity: HostActivity | None = None) -> float:
+def mean_of(lengths: Sequence[int], activity: HostActivity = _NONE) -> float:
     """Return the mean of timed steps, and of the steps in which facts of the host were taken, if those are alike.
 
     There are many more of the latter, but only their mean is known. If it is not between the shortest and the longest
     timed step, there were steps of another kind, such as of a checkpoint.
     """
-    facts = SystemFacts() if activity is None else activity.facts
+    facts = activity.facts
     if not facts.steps or not min(lengths) <= facts.span_ns / facts.steps <= max(lengths):
         return statistics.fmean(lengths)
     return (sum(lengths) + facts.span_ns) / (len(lengths) + facts.steps)

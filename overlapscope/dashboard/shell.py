@@ -365,7 +365,7 @@ def _exports(context: PageContext) -> list[Component]:
         "annotated": ("annotated", "The recording with causes, for Perfetto"),
         "perfetto": ("annotated", "Open it in Perfetto (ui.perfetto.dev) ↗"),
     }
-    if context.loaded.analysis.trace.host_activity is not None:
+    if context.loaded.analysis.trace.host_activity:
         files["speedscope"] = ("speedscope", "The flame graph, for speedscope")
     return [
         dmc.MenuItem(label, href=f"{context.url.base}api/{route}?{query}", id=f"export-{name}", refresh=True)

@@ -134,7 +134,7 @@ def _head(trace: Trace) -> dict[str, Any]:
             FRAMEWORK: trace.framework if trace.framework != "pytorch" else None,
             ORIGIN: trace.origin,
             PLAIN_STEPS: trace.plain_steps if trace.plain_steps != PlainSteps() else None,
-            HOST_ACTIVITY: trace.host_activity,
+            HOST_ACTIVITY: trace.host_activity or None,
             FOUND: trace.found or None,
             PREDICTION: None if changes is None else {"of": PurePath(trace.source).name, "interventions": changes},
         }

@@ -42,8 +42,6 @@ def render(traces: Sequence[Trace]) -> bytes:
 
 def _profiles(trace: Trace, frames: dict[tuple[str, str, int], int], *, several: bool) -> Iterator[dict[str, Any]]:
     activity = trace.host_activity
-    if activity is None:
-        return
     threads = dict.fromkeys((activity.thread, *(stack.thread for stack in activity.stacks)))
     for thread in threads:
         stacks = [stack for stack in activity.stacks if stack.thread == thread]

@@ -169,11 +169,10 @@ _MOST_FILES = 10_000
 _MOST_CPUS = 1 << 20
 
 
-def _host_activity(note: Any) -> HostActivity | None:
-    """Return the activity that the recorder noted; None if it noted none, or anything impossible."""
-    noted: HostActivity | None = _valid(note, HostActivity, None)
-    activity = None if noted is None else _without_torn(noted)
-    return activity if activity is not None and _is_plausible(activity) else None
+def _host_activity(note: Any) -> HostActivity:
+    """Return the activity that the recorder noted; none if it noted none, or anything impossible."""
+    activity = _without_torn(_valid(note, HostActivity, HostActivity()))
+    return activity if _is_plausible(activity) else HostActivity()
 
 
 def _without_torn(activity: HostActivity) -> HostActivity:

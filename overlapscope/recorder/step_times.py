@@ -43,6 +43,7 @@ class StepTimings:
     def sentence(self) -> str | None:
         """Return a sentence on the length of a step with and without the profiler; None if none was timed."""
         from overlapscope.analysis.plain_step import lengths_of, measured
+        from overlapscope.trace.host_activity import HostActivity
 
         before_ns, after_ns = lengths_of(self.plain.before), lengths_of(self.plain.after)
         plain_ns = (*before_ns, *after_ns)
@@ -56,7 +57,7 @@ class StepTimings:
                 "after it: the program or the machine changed."
             )
         recorded_ns = round(statistics.mean(self.recorded_ns or (max(plain_ns),)))
-        plain = measured(self.plain, recorded_ns, self.activity)
+        plain = measured(self.plain, recorded_ns, self.activity or HostActivity())
         timed = f"{plural(len(plain_ns), 'step')} took {between(min(plain_ns), max(plain_ns))}"
         if plain is None:
             mean = duration(round(statistics.mean(plain_ns)))

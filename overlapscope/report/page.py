@@ -216,4 +216,4 @@ class DeviceReport(Struct, frozen=True):
 def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, HostActivity]:
     """Return the activity of the host in a report's traces by their number in the report, where stacks were sampled."""
     each = enumerate(analysis.trace.host_activity for analysis in analyses)
-    return {number: activity for number, activity in each if activity is not None and main_stacks(activity)}
+    return {number: activity for number, activity in each if main_stacks(activity)}

@@ -54,8 +54,7 @@ def with_lines(claims: Claims, pieces: ClaimedPieces, chosen: Callable[[Frames],
         pieces: Time of the finding.
         chosen: Whether a stack, outermost frame first, is about the finding.
     """
-    activity = claims.trace.host_activity
-    if activity is not None and main_stacks(activity):
+    if main_stacks(claims.trace.host_activity):
         return sampled_lines(claims, chosen)
     if len(claims.trace.python_frames):
         return stacks_cost(claims)
@@ -74,10 +73,7 @@ def stacks_cost(claims: Claims) -> str:
 
 def sampled_lines(claims: Claims, chosen: Callable[[Frames], bool] = bool) -> str:
     """Return the lines with the most samples as a sentence; empty without samples."""
-    activity = claims.trace.host_activity
-    if activity is None or not main_stacks(activity):
-        return ""
-    named = [f"{duration(ns)} in {place}" for place, ns in _lines(claims, activity, chosen)]
+    named = [f"{duration(ns)} in {place}" for place, ns in _lines(claims, chosen)]
     return f" In a step without the profiler, the launching thread spends {listed(named)}." if named else ""
 
 
@@ -94,15 +90,13 @@ def host_time(claims: Claims, pieces: ClaimedPieces, cause: IdleCause) -> str:
 
 def most_in(claims: Claims, chosen: Callable[[Frames], bool]) -> str:
     """Return the line with the most samples as the end of a title; empty without samples."""
-    activity = claims.trace.host_activity
-    lines = [] if activity is None else _lines(claims, activity, chosen)
+    lines = _lines(claims, chosen)
     return f", most in {lines[0][0]}" if lines else ""
 
 
 def top_line(claims: Claims, chosen: Callable[[Frames], bool]) -> Where | None:
     """Return the line with the most samples as a place; None without samples."""
-    activity = claims.trace.host_activity
-    lines = () if activity is None else host_lines(_of(activity, chosen))
+    lines = host_lines(_of(claims.trace.host_activity, chosen))
     if not lines or not lines[0].place or not lines[0].line:
         return None
     return Where(op=None, call=None, line=f"{lines[0].place} in {lines[0].function}")
@@ -111,9 +105,7 @@ def top_line(claims: Claims, chosen: Callable[[Frames], bool]) -> Where | None:
 def kinds_of_loading(claims: Claims) -> str:
     """Return how a DataLoader's time divides by kind of work, as a sentence; empty without samples."""
     activity = claims.trace.host_activity
-    stacks = [] if activity is None else main_stacks(activity)
-    if activity is None or not stacks:
-        return ""
+    stacks = main_stacks(activity)
     times: Counter[str] = Counter()
     for stack in stacks:
         frames = _frames(activity, stack)
@@ -128,8 +120,8 @@ def kinds_of_loading(claims: Claims) -> str:
 def fewer_threads(claims: Claims) -> str:
     """Return the advice to match torch's threads to the CPUs, as the first line; empty if they are no more."""
     activity = claims.trace.host_activity
-    cpus = None if activity is None else cpus_to_match(activity)
-    if activity is None or cpus is None:
+    cpus = cpus_to_match(activity)
+    if cpus is None:
         return ""
     threads = plural(activity.facts.torch_threads or 0, "thread")
     return f"Call torch.set_num_threads({cpus}): torch has {threads} for {plural(cpus, 'CPU')}.\n"
@@ -138,8 +130,6 @@ def fewer_threads(claims: Claims) -> str:
 def other_threads(claims: Claims) -> str:
     """Return the lines at which other threads run Python most, as a sentence; empty without samples."""
     activity = claims.trace.host_activity
-    if activity is None:
-        return ""
     of_thread: Counter[int] = Counter()
     for stack in activity.stacks:
         if stack.thread != activity.thread:
@@ -170,8 +160,9 @@ def _in_ranges(claims: Claims, pieces: ClaimedPieces) -> str:
     return f" By range{', per step' if claims.steps else ''}: {'; '.join(parts)}." if parts else ""
 
 
-def _lines(claims: Claims, activity: HostActivity, chosen: Callable[[Frames], bool]) -> list[tuple[str, float]]:
+def _lines(claims: Claims, chosen: Callable[[Frames], bool]) -> list[tuple[str, float]]:
     """Return the places of the lines with the most samples and their time in a step."""
+    activity = claims.trace.host_activity
     samples: Counter[str] = Counter()
     called: dict[str, str] = {}
     for line in host_lines(_of(activity, chosen)):

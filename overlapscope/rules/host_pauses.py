@@ -72,7 +72,7 @@ GIL_WAIT = Rule(
 def _files(claims: Claims) -> str:
     """Return the files with the most samples, as the end of a sentence."""
     activity = claims.trace.host_activity
-    if activity is None or not activity.files:
+    if not activity.files:
         return ""
     named = sorted(activity.files, key=lambda file: (-activity.files[file], file))
     return f", most on {listed((name(file) for file in named), 3)}"
@@ -104,7 +104,7 @@ FILE_IO = Rule(
 def _cpus(claims: Claims) -> str:
     """Return the CPUs and threads of the program, as the end of a sentence."""
     activity = claims.trace.host_activity
-    if activity is None or activity.facts.usable_cpus is None:
+    if activity.facts.usable_cpus is None:
         return ""
     threads = activity.facts.torch_threads
     beside = "" if threads is None else f", and torch uses {plural(threads, 'thread')}"
@@ -112,8 +112,7 @@ def _cpus(claims: Claims) -> str:
 
 
 def _draft_preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    activity = claims.trace.host_activity
-    others = activity is not None and beside_others(activity)
+    others = beside_others(claims.trace.host_activity)
     by = " Meanwhile, other processes ran more than the program's other threads did." if others else ""
     return Draft(
         afterword=host_time(claims, pieces, IdleCause.PREEMPTED),
@@ -136,10 +135,8 @@ PREEMPTED = Rule(
 
 def _quota(claims: Claims) -> str:
     """Return the quota, as the end of a sentence."""
-    activity = claims.trace.host_activity
-    if activity is None or activity.facts.quota_cpus is None:
-        return ""
-    return f", because it had used up its quota of {activity.facts.quota_cpus:g} CPUs"
+    quota = claims.trace.host_activity.facts.quota_cpus
+    return "" if quota is None else f", because it had used up its quota of {quota:g} CPUs"
 
 
 def _draft_cpu_throttled(claims: Claims, pieces: ClaimedPieces) -> Draft:

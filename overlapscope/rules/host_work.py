@@ -95,10 +95,9 @@ def _draft_data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 def _with_workers(claims: Claims) -> tuple[str, str]:
     """Return what shows that the loader has no workers, and the advice to use as many as keep up with the GPU."""
-    loads, activity = loading(claims.trace), claims.trace.host_activity
+    loads, cpus = loading(claims.trace), whole_cpus(claims.trace.host_activity)
     loaded_ns = int(covered(union(loads.start_ns, loads.end_ns), claims.windows.starts, claims.windows.ends).sum())
     busy_ns = claims.judged_ns - claims.buckets.idle_ns
-    cpus = None if activity is None else whole_cpus(activity)
     enough = max(1, -(-loaded_ns // max(1, busy_ns)))
     workers = f"DataLoader(num_workers={enough if cpus is None else min(enough, cpus)})"
     limit = ", or one for each CPU if there are fewer" if cpus is None and enough > 1 else ""

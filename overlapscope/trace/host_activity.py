@@ -86,13 +86,13 @@ class SystemFacts(Struct, frozen=True, kw_only=True):
 
 
 class HostActivity(Struct, frozen=True, kw_only=True):
-    """Activity of the host in some steps without the profiler."""
+    """Activity of the host in some steps without the profiler; without any by default."""
 
-    thread: int
+    thread: int = 0
     """Number of the thread that marks the steps (the main thread)."""
-    steps: int
+    steps: int = 0
     """Number of steps."""
-    span_ns: int
+    span_ns: int = 0
     """Length of these steps together by the host's clock."""
     interval_ns: int = 0
     """Time between two samples of stacks; 0 without samples."""
@@ -104,3 +104,7 @@ class HostActivity(Struct, frozen=True, kw_only=True):
     files: dict[str, int] = {}
     """Number of samples of `states.file_io` by file."""
     facts: SystemFacts = SystemFacts()
+
+    def __bool__(self) -> bool:
+        """Return whether any activity is known."""
+        return self.steps > 0

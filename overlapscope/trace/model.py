@@ -424,7 +424,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """Changes with which `overlapscope whatif` predicted the trace; None for a recording."""
     plain_steps: PlainSteps = field(default_factory=PlainSteps)
     """Step times without the profiler, as far as the recorder measured them."""
-    host_activity: HostActivity | None = None
+    host_activity: HostActivity = HostActivity()
     """Activity of the host in steps without the profiler, as far as the recorder sampled it."""
 
     recorder: str = "kineto"

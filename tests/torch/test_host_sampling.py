@@ -61,9 +61,7 @@ def train(step, most=100_000):
 """
 
 
-def sampled(
-    text: str, tmp_path: Path, *, environment: Mapping[str, str] | None = None
-) -> tuple[HostActivity | None, str]:
+def sampled(text: str, tmp_path: Path, *, environment: Mapping[str, str] | None = None) -> tuple[HostActivity, str]:
     """Return the activity in the trace of a program, and the messages of the program."""
     write(tmp_path / "train.py", HEAD + text)
     run = forked.run(["train.py"], tmp_path, environment=environment)
@@ -74,7 +72,7 @@ def sampled(
 def activity_of(text: str, tmp_path: Path, *, environment: Mapping[str, str] | None = None) -> HostActivity:
     for _ in range(ATTEMPTS):
         activity, messages = sampled(text, tmp_path, environment=environment)
-        if activity is not None:
+        if activity:
             return activity
     pytest.fail(messages)
 
@@ -116,7 +114,7 @@ class TestStacks:
         run = forked.run(command, tmp_path)
         assert run.returncode == 0, run.stderr
         activity = ov.load(tmp_path / "train.trace.json", cache=False).host_activity
-        assert activity is not None, run.stderr
+        assert activity, run.stderr
         outermost: Counter[tuple[str, str]] = Counter()
         for stack in activity.stacks:
             if stack.thread == activity.thread:
@@ -212,7 +210,7 @@ class TestHindrances:
     ) -> None:
         program = "train(lambda: (first(0.007), second(0.003)))"
         activity, messages = sampled(program, tmp_path, environment=without_py_spy)
-        assert activity is not None and activity.sampler == "sys._current_frames"
+        assert activity.sampler == "sys._current_frames"
         assert share(activity, "first") == pytest.approx(0.7, abs=0.3)
         assert activity.states.total > 0
         (line,) = [line for line in messages.splitlines() if "py-spy" in line]
@@ -221,21 +219,21 @@ class TestHindrances:
     def test_an_ordinary_user_is_sampled(self, tmp_path: Path) -> None:
         program = "without_rights(readable=True)\ntrain(lambda: (first(0.007), second(0.003)))"
         activity, messages = sampled(program, tmp_path)
-        assert activity is not None and activity.stacks and activity.sampler
+        assert activity.stacks and activity.sampler
         # Yama, or a container, may still forbid py-spy to read it.
         assert ("less exact" in messages) == (not activity.sampler.startswith("py-spy "))
 
     def test_a_program_that_may_not_be_read_is_sampled_inside_and_the_console_says_why(self, tmp_path: Path) -> None:
         program = "without_rights(readable=False)\ntrain(lambda: (first(0.007), second(0.003)))"
         activity, messages = sampled(program, tmp_path)
-        assert activity is not None and activity.sampler == "sys._current_frames"
+        assert activity.sampler == "sys._current_frames"
         assert activity.states.total == 0
         assert messages.count("py-spy may not read the program. In a container, the capability SYS_PTRACE") == 1
 
     @pytest.mark.parametrize("steps", [12, 20, 60])
     def test_a_program_that_ends_meanwhile_has_its_trace(self, steps: int, tmp_path: Path) -> None:
         activity, messages = sampled(f"train(lambda: first(0.01), most={steps})", tmp_path)
-        assert activity is None or activity.steps >= 2
+        assert not activity or activity.steps >= 2
         assert "less exact" not in messages and "Traceback" not in messages
         assert len(ov.load(tmp_path / "x.json", cache=False).plain_steps.after.host_ns) == 1
 
@@ -246,7 +244,7 @@ class TestHindrances:
         run = forked.run(["train.py"], tmp_path)
         assert run.returncode == 0, run.stderr
         activity = ov.load(tmp_path / "x.json", cache=False).host_activity
-        assert activity is None or functions(activity)["second"] <= activity.span_ns / activity.interval_ns / 5
+        assert not activity or functions(activity)["second"] <= activity.span_ns / activity.interval_ns / 5
 
     @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.execv('/bin/true', ['true'])"])
     def test_nothing_is_left_running_after_a_program_that_dies_meanwhile(self, end: str, tmp_path: Path) -> None:
@@ -275,7 +273,7 @@ def test_no_program_is_sampled_without_timed_steps(tmp_path: Path) -> None:
     write(tmp_path / "train.py", with_none + "train(lambda: time.sleep(0.01), most=300)")
     run = forked.run(["train.py"], tmp_path)
     assert run.returncode == 0, run.stderr
-    assert ov.load(tmp_path / "x.json", cache=False).host_activity is None
+    assert not ov.load(tmp_path / "x.json", cache=False).host_activity
 
 
 def test_a_process_that_samples_ends_with_its_socket(tmp_path: Path) -> None:

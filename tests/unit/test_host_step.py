@@ -88,7 +88,7 @@ def host_traces(draw: st.DrawFn) -> Trace:
     timed = TimedSteps(tuple(length * US for length in draw(st.lists(st.integers(1, 300), max_size=9))), ())
     groups = sorted(draw(st.sets(st.integers(1, 900), max_size=4)))
     clocked = ClockedSteps(tuple((n, n * length * US) for length in groups for n in (draw(st.integers(1, 30)),)))
-    activity = draw(st.none() | activities())
+    activity = draw(st.just(HostActivity()) | activities())
     trace = make_trace(cpu_ops=[*ops, Host("aten::mm", 0, US)], annotations=annotations)
     return replace(trace, plain_steps=PlainSteps(after=timed, clocked=clocked), host_activity=activity)
 
@@ -198,7 +198,7 @@ def test_ranks_have_the_same_step_as_a_report_on_one_rank(trace: Trace) -> None:
         assert (reduced.step_ns, reduced.judged.buckets) == (use.per_step.span_ns, use.per_step.buckets)
 
 
-def with_long_steps(activity: HostActivity | None) -> Trace:
+def with_long_steps(activity: HostActivity) -> Trace:
     """Return a recording of three steps of 10 ms, of a program in which every tenth step takes 310 ms."""
     marks = [Host(f"ProfilerStep#{n}", 10 * n * MS, 10 * (n + 1) * MS) for n in range(3)]
     ops = [Host("aten::mm", 10 * n * MS, (10 * n + 8) * MS) for n in range(3)]
@@ -208,7 +208,7 @@ def with_long_steps(activity: HostActivity | None) -> Trace:
 
 
 def test_time_in_long_steps_that_are_not_recorded_is_unknown() -> None:
-    section = section_of(with_long_steps(None))
+    section = section_of(with_long_steps(HostActivity()))
     assert section.host_parts == {"ops": 8 * MS, "python": 2 * MS, "unrecorded": 30 * MS}
     verdict = judge(section)
     assert verdict.level == "unknown" and "Record more steps" in verdict.remedy

@@ -36,7 +36,7 @@ def _activity(*counts: tuple[int, int], sampler: str = "py-spy 0.4.3") -> HostAc
     )
 
 
-def _sections(path: Path, activity: HostActivity | None) -> list[DeviceReport]:
+def _sections(path: Path, activity: HostActivity) -> list[DeviceReport]:
     analysis = analyze_trace(replace(trace_of(path), host_activity=activity))
     return list(Page(build([analysis], replayed=False), sampled=sampled_hosts([analysis])).sections())
 
@@ -103,7 +103,7 @@ def test_samples_by_a_thread_of_the_program_say_what_they_favor() -> None:
 
 
 def test_nothing_is_shown_without_samples_and_only_once_for_a_process_with_several_devices() -> None:
-    (section,) = _sections(GPU, None)
+    (section,) = _sections(GPU, HostActivity())
     assert list(host_blocks(section)) == []
     (section,) = _sections(GPU, _activity())
     assert list(host_blocks(section)) == []

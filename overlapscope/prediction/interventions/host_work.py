@@ -49,9 +49,9 @@ NO_GC = Intervention(
 def _faster_loader(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
     changed, calls, spared = without_time_in(graph, notes)
-    activity, least = graph.trace.host_activity, graph
+    least = graph
     if spared and notes.named(lambda name: ALONE in name).all():
-        cpus = None if activity is None else whole_cpus(activity)
+        cpus = whole_cpus(graph.trace.host_activity)
         if request.stance == Stance.WORST:
             least = without_time_in(graph, _beside_the_steps(notes, 1)).graph
         elif request.stance == Stance.EXPECTED and cpus is not None:
@@ -129,7 +129,7 @@ def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
         part = part_of_steps(graph, request, spread, share)
         return part * work if amount.anywhere else _longest_first(graph, request, work, part)
     work, activity = _shown(graph, cause), graph.trace.host_activity
-    if cause != IdleCause.PYTHON or activity is None or not main_stacks(activity) or request.stance == Stance.BEST:
+    if cause != IdleCause.PYTHON or not main_stacks(activity) or request.stance == Stance.BEST:
         return work
     # Python of the model's own layers stays.
     return _longest_first(graph, request, work, part_of_steps(graph, request, work, most_python(activity)))

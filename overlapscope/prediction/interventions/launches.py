@@ -354,8 +354,8 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
     have slowed the optimizer more than the rest of the step.
     """
     activity = graph.trace.host_activity
-    stacks = () if activity is None else main_stacks(activity)
-    if activity is None or not stacks:
+    stacks = main_stacks(activity)
+    if not stacks:
         return 1.0
     updates = [_is_update([activity.frames[number] for number in stack.frames]) for stack in stacks]
     samples = sum(stack.samples for stack in stacks)
