@@ -182,13 +182,13 @@ def _ops(section: DeviceReport) -> str:
     return recorder_by_id(section.trace.environment.recorder).host_ops
 
 
-def host_sentence(section: DeviceReport, use: HostUse) -> str:
+def host_sentence(section: DeviceReport) -> str:
     """Return the parts of a step in a sentence, the longest first, without those that would show as less than 0.1%.
 
     Example: `A step takes 12.3 ms: 55.0% in ops, 40.0% loading data and 5.0% elsewhere, such as in Python.`
     """
     parts = section.host_parts
-    what = "A step takes" if use.by_steps else "The recording, in which no step is marked, takes"
+    what = "A step takes" if section.steps else "The recording, in which no step is marked, takes"
     shares = shares_of(parts, section.span_ns)
     longest = sorted((name for name, share in shares.items() if share != "< 0.1"), key=lambda name: -parts[name])
     words = [f"{shares[name]}% {host_words(section, name)}" for name in longest]
@@ -298,7 +298,7 @@ def host_parts(section: DeviceReport) -> Table:
         return Table("Host", ())
     thread = next((_thread_words(thread) for thread in use.threads if thread.steps), "")
     on = f", on {thread}" if thread else ""
-    title, whole = (f"Where a step goes{on}", "step") if use.by_steps else (f"Where the time goes{on}", "all")
+    title, whole = (f"Where a step goes{on}", "step") if section.steps else (f"Where the time goes{on}", "all")
     shares = shares_of(parts, section.span_ns)
     lines = [
         (host_words(section, name), unit.number(ns), shares[name])
@@ -313,7 +313,7 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     if use is None:
         return []
     unit, whole_ns, count = section.unit, section.span_ns, use.per_step.steps
-    a_step = "a step" if use.by_steps else "all"
+    a_step = "a step" if section.steps else "all"
 
     def brief(table: Table) -> Table:
         hidden = len(table.rows[most:]) if most is not None else 0

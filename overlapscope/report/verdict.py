@@ -404,7 +404,7 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     return Verdict(
         "recorded" if recorded else level,
         section.title,
-        host_view.host_sentence(section, use),
+        host_view.host_sentence(section),
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
         plain=plain_sentence(section),
         doubt=reasons.strip(),
