@@ -309,12 +309,6 @@ def host_times(trace: Trace, device: int, starts: I64, ends: I64) -> tuple[HostT
     )
 
 
-def python_in(trace: Trace, starts: I64, ends: I64) -> I64 | None:
-    """Return the Python of the launching thread in each interval of host time, in ns; None if it is unknown."""
-    parts = _parts(trace)
-    return None if parts is None else ends - starts - covered(join(*parts.values()), starts, ends)
-
-
 @kept()
 def _parts(trace: Trace) -> dict[str, Intervals] | None:
     """Return when the launching thread did each thing that is not Python; None if that is unknown."""
