@@ -25,7 +25,6 @@ _OF_REPOSITORY: Final = re.compile(
 )
 """Variables that name a repository. Hooks have them, and they would lead git from the worktree to the user's tree."""
 _FOUND = re.compile(r"^# (?:possible )?first bad commit: \[([0-9a-f]+)\]", re.MULTILINE)
-_ONLY_SKIPPED: Final = "# only skipped commits left to test"
 _MOST_LINES: Final = 20
 _FIELDS: Final = "%H%x00%an%x00%as%x00%s"
 
