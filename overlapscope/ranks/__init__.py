@@ -1,8 +1,8 @@
 """Ranks of a job: each reduced where its file is, then joined into one report.
 
-- Reading: `files` finds the traces, and `engine` reduces them, on `clusters` of processes. `reduced` has the data of a
-  rank that is kept, with its judged steps, its kernels of communication and their `messages`; `on_host` makes it
-  without a GPU, from `host_collectives`.
+- Reading: `files` finds the traces, and `engine` reduces them, in `processes` of this machine or on `clusters`.
+  `reduced` has the data of a rank that is kept, with its judged steps, its kernels of communication and their
+  `messages`; `on_host` makes it without a GPU, from `host_collectives`.
 - Comparing: `collectives` matches kernels of different ranks, `clocks` estimates offsets from their ends, and `waits`
   measures who waited for whom, in steps that all ranks have. `pairs` does that for sends and receives. `comparison`
   calls these in order.
