@@ -9,36 +9,20 @@ nanoseconds, and every percentage is a ratio of the sums.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from operator import attrgetter
 from typing import Final
 
-import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import (
-    FIGURES,
-    HostTime,
-    Period,
-    PerStep,
-    PhaseFigures,
-    ServedSteps,
-    TimeFigures,
-    by_cause,
-)
+from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
+from overlapscope.analysis.figures import FIGURES, Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, by_subject
-from overlapscope.base.intervals import I64
+from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
-from overlapscope.catalog.measures import BY_CAUSE, MEASURED, PARTS, of_group
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
-_other_lengths: Final = attrgetter(*(f"{group}.{field}" for group, field in MEASURED.values()))
-_SUBJECT_AND_CAUSE: Final = [name.split(":") for name in PARTS[1:]]
-COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *MEASURED))}
-"""Column of each length in `lengths_of`."""
 WARM_UP_FACTOR = 1.5
 _FEWEST_BESIDE_WARM_UP = 3
 
@@ -128,103 +112,24 @@ def judged_ranges(device: Device) -> tuple[Period, ...]:
     return tuple(filter(is_judged, device.ranges))
 
 
-# -- Means of periods -------------------------------------------------------------------------------
+# -- The average step -------------------------------------------------------------------------------
 
 
-def lengths_of(periods: Sequence[Period]) -> I64:
-    """Return all lengths of each period, in nanoseconds, of shape (periods, `COLUMN`)."""
-    return np.array([_lengths(period) for period in periods], np.int64).reshape(len(periods), len(COLUMN))
-
-
-def _lengths(period: Period) -> list[int]:
-    every: Mapping[str, Mapping[str, int]] = by_subject(period)  # type: ignore[assignment]
-    of_causes = [every[subject].get(cause, 0) for subject, cause in _SUBJECT_AND_CAUSE]
-    return [period.buckets.compute_ns, *of_causes, *_other_lengths(period)]
-
-
-def means(table: I64) -> dict[str, int]:
-    """Return the mean of each column of `lengths_of` in whole nanoseconds, rounded so that sums stay exact.
-
-    The parts of the span add up to its mean. Time exposed in one direction, in the other and in both at once adds up
-    to the exposed copy.
-    """
-    totals, count = table.sum(axis=0).tolist(), len(table)
-    exact = dict(zip(COLUMN, totals, strict=True))
-    rounded, running, distributed = {}, 0, 0
-    for name, total in exact.items():
-        if name in MEASURED:
-            rounded[name] = rounded_mean(total, count)
-            continue
-        # Rounding the running sum instead of each part keeps the total exact.
-        running += total
-        rounded[name] = rounded_mean(running, count) - distributed
-        distributed += rounded[name]
-    exposed, exposed_total = (sum(each[name] for name in BY_CAUSE["exposed_copy"]) for each in (rounded, exact))
-    rounded["copy"] = exposed + rounded_mean(exact["copy"] - exposed_total, count)
-    only_h2d = min(exposed, rounded_mean(exposed_total - exact["exposed_d2h"], count))
-    in_one = min(exposed, rounded_mean(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
-    rounded["exposed_h2d"] = only_h2d + exposed - in_one
-    rounded["exposed_d2h"] = exposed - only_h2d
-    return rounded
-
-
-def rounded_mean(total: int, count: int) -> int:
-    """Return the mean, rounded to the nearest whole number."""
-    return (2 * total + count) // (2 * count)
-
-
-def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
-    """Return the average of the judged steps, given by number; None if there are none."""
+def average(steps: Facts, judged: Sequence[int], names: Sequence[str]) -> PerStep | None:
+    """Return the average of the judged steps, given by number; None if there are none. `names` has those of all."""
     if not judged:
         return None
-    periods = [steps[number] for number in judged]
-    table = lengths_of(periods)
-    ns = means(table)
-    sums = _with_totals(dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True)))
-    figures = figures_of(_with_totals(ns))
-    # A ratio of means would be rounded twice.
-    shares = {measure.id: measure.of(sums) for measure in of_group("overlap") if measure.unit == "pct"}
+    chosen = select(steps, list(judged))
+    ns = means(chosen)
     return PerStep(
-        steps=len(periods),
+        steps=len(judged),
         first=judged[0],
-        span_ns=sum(ns[name] for name in PARTS),
-        buckets=figures["buckets"],
-        engines=figures["engines"],
-        overlap=replace(figures["overlap"], **shares),
+        span_ns=ns["span"],
+        **figures_of(ns, shares_of=sums(chosen)),
         **by_cause(ns),
-        host=_mean_host([step.host for step in periods]),
-        phase=phase_in(periods[0].name) or UNSET,
+        host=host_time(ns),
+        phase=phase_in(names[judged[0]]) or UNSET,
     )
-
-
-def lengths_by_name(period: Period) -> dict[str, int]:
-    """Return all lengths of a period by name, those of its buckets and of its span included."""
-    buckets = {measure.name: getattr(period.buckets, measure.id) for measure in of_group("buckets")}
-    return {**dict(zip(COLUMN, _lengths(period), strict=True)), **buckets, "span": period.span_ns}
-
-
-def _with_totals(ns: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths in a row of `lengths_of` with those of the buckets that it has by cause."""
-    return {**ns, **{name: sum(ns[part] for part in parts) for name, parts in BY_CAUSE.items()}}
-
-
-def _mean_host(times: Sequence[HostTime | None]) -> HostTime | None:
-    """Return the mean of the host times, rounded so that sums stay exact; None if any is unknown."""
-    known = [time for time in times if time is not None]
-    if len(known) < len(times):
-        return None
-    running, given, rounded = 0, 0, dict[str, int]()
-    for name in HostTime.__struct_fields__:
-        if name == "gc_known":
-            continue
-        total = sum(getattr(time, name) for time in known)
-        if name == "launches":
-            rounded[name] = rounded_mean(total, len(known))
-            continue
-        running += total
-        rounded[name] = rounded_mean(running, len(known)) - given
-        given += rounded[name]
-    return HostTime(**rounded, gc_known=all(time.gc_known for time in known))
 
 
 # -- The device in the frame ------------------------------------------------------------------------
@@ -367,7 +272,7 @@ def _mean(each: Sequence[int], rows: Sequence[int]) -> int:
 _NS: Final = 10**9
 
 
-def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | None:
+def describe_served(facts: Facts, steps: Sequence[Period], window: Period) -> ServedSteps | None:
     """Return the figures of each phase; None for steps that no server marked. `window` has the figures of all time."""
     batches = {number: batch for number, step in enumerate(steps) if (batch := batch_in(step.name)) is not None}
     if not batches:
@@ -375,7 +280,7 @@ def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | No
     whole = [number for number, step in enumerate(steps) if not step.partial]
     judged = judged_by_phase(whole, [step.name for step in steps])
     phases = [
-        _phase(phase, steps, batches, judged.get(phase, ()))
+        _phase(phase, facts, steps, batches, judged.get(phase, ()))
         for phase in dict.fromkeys(batch.phase for batch in batches.values())
     ]
     every = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
@@ -388,7 +293,9 @@ def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | No
     )
 
 
-def _phase(phase: Phase, steps: Sequence[Period], batches: dict[int, StepBatch], judged: Sequence[int]) -> PhaseFigures:
+def _phase(
+    phase: Phase, facts: Facts, steps: Sequence[Period], batches: dict[int, StepBatch], judged: Sequence[int]
+) -> PhaseFigures:
     requests = [batches[number].requests for number in judged]
     known = [count for count in requests if count is not None]
     stated = bool(known) and len(known) == len(requests)
@@ -400,7 +307,7 @@ def _phase(phase: Phase, steps: Sequence[Period], batches: dict[int, StepBatch],
         tokens_per_s=_rate(
             (batches[number].tokens for number in judged), sum(steps[number].span_ns for number in judged)
         ),
-        per_step=average(steps, judged),
+        per_step=average(facts, judged, [step.name for step in steps]),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
@@ -23,7 +22,7 @@ from overlapscope.base.intervals import (
     union,
 )
 from overlapscope.base.kept import kept
-from overlapscope.catalog.measures import LONGEST, OWN_LENGTHS
+from overlapscope.catalog.measures import OWN_LENGTHS
 from overlapscope.trace.lost import lead_in_end
 from overlapscope.trace.model import I8, GpuOps, Kind, Trace
 
@@ -165,6 +164,7 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
     unions |= {"any": ran.any, "window": window}
     of = {name: covered(a, starts, ends) for name, a in unions.items()}
     ns |= {
+        "span": ends - starts,
         "h2d_d2h": ns["h2d"] + ns["d2h"] - ns["copy"],
         "ideal": np.maximum.reduce([ns["sm"], ns["h2d"], ns["d2h"]]),
         "exposed_comm": ns["sm"] - ns["compute"],
@@ -176,12 +176,6 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
         "idle": of["window"] - of["any"],
     }
     return ns | {name: length(ran, starts, ends) for name, length in OWN_LENGTHS.items()}
-
-
-def together(ns: Mapping[str, I64]) -> dict[str, int]:
-    """Return the lengths in several windows together, from those in each of them."""
-    joined = {name: int(each.max(initial=0) if name in LONGEST else each.sum()) for name, each in ns.items()}
-    return joined | {"ideal": max(joined["sm"], joined["h2d"], joined["d2h"])}
 
 
 def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:

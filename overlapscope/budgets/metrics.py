@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from overlapscope.analysis.average import lengths_by_name
+from overlapscope.analysis.facts import facts_of
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import size
@@ -39,7 +39,7 @@ class Sample(Struct, frozen=True, dict=True):
     @cached_property
     def ns(self) -> Mapping[str, int]:
         """Lengths of the figures by name, in nanoseconds."""
-        return lengths_by_name(self.figures)
+        return {name: int(column[0]) for name, column in facts_of((self.figures,)).items()}
 
 
 Reading = Callable[[Sample, Direction | None], float]

@@ -8,8 +8,9 @@ Plugins add their own (`plugin.Plugin.measures`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Final, Literal, Protocol
+from functools import cache, reduce
+from operator import add, sub
+from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -63,15 +64,20 @@ class Sets(Protocol):
 _MISSING: Final = tuple(f"idle:{cause}" for cause in sorted(WORK_UNKNOWN))
 
 
+Length = TypeVar("Length", int, I64)
+"""A length, or a column of a table with one."""
+
+
 class Amount(msgspec.Struct, frozen=True):
     """Some lengths minus others, by name (`analysis.timeline.lengths`)."""
 
     added: tuple[str, ...]
     taken: tuple[str, ...] = ()
 
-    def of(self, ns: Mapping[str, int]) -> int:
-        """Return the amount in a window, from its lengths."""
-        return sum(ns[name] for name in self.added) - sum(ns[name] for name in self.taken)
+    def of(self, ns: Mapping[str, Length]) -> Length:
+        """Return the amount in a window, or in each row of a table, from its lengths."""
+        first, *others = (ns[name] for name in self.added)
+        return reduce(sub, (ns[name] for name in self.taken), reduce(add, others, first))
 
     def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the lengths, where buckets and the span are divided by cause."""

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import average
-from overlapscope.analysis.figures import Period, Window
+from overlapscope.analysis.facts import with_unknown_causes
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.measured import Buckets, Overlap, figures_of
+from overlapscope.analysis.measured import Buckets, Overlap
 from overlapscope.analysis.timeline import Ran, build, lengths, when_ran
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
@@ -24,7 +24,6 @@ from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
-from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause, OtherCause
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
@@ -331,29 +330,13 @@ def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFi
         real_ns: Real length of such a step (`base.Base.real_ns`).
     """
     count = len(steps.lengths_ns)
-    ns = {name: values.tolist() for name, values in lengths(ran, steps.start_ns[:count], steps.end_ns[:count]).items()}
-    periods = [_period({name: values[number] for name, values in ns.items()}) for number in range(count)]
-    step = average(periods, range(count))
+    facts = with_unknown_causes(lengths(ran, steps.start_ns[:count], steps.end_ns[:count]))
+    step = average(facts, range(count), [""] * count)
     assert step is not None
     # The step exceeds its own window while a copy engine works for it.
     beyond = step_ns - step.span_ns
     buckets = msgspec.structs.replace(step.buckets, exposed_copy_ns=step.buckets.exposed_copy_ns + beyond)
     return ReplayFigures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), step.overlap)
-
-
-def _period(ns: dict[str, int]) -> Period:
-    """Return the figures of a step without causes."""
-    return Period(
-        name="",
-        window=Window(start_ns=0, end_ns=0),
-        span_ns=0,
-        **figures_of(ns),
-        exposed_copy_by_cause={CopyCause.UNKNOWN: ns["exposed_copy"]},
-        exposed_comm_by_cause={CommCause.UNKNOWN: ns["exposed_comm"]},
-        exposed_other_by_cause={OtherCause.UNKNOWN: ns["exposed_other"]},
-        idle_by_cause={IdleCause.UNKNOWN: ns["idle"]},
-        partial=False,
-    )
 
 
 K = TypeVar("K", bound=Hashable)

@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.blockers import cut_up, running_in
 from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.facts import periods_of, select, together
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.pieces import first_part
-from overlapscope.analysis.timeline import lengths, together
+from overlapscope.analysis.timeline import lengths
 from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import rows_by
@@ -82,11 +83,14 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     window = together(lengths(timeline, np.array([begin]), np.array([end])))
     # No GPU idled, so there are no causes.
     no_causes = {key: dict[str, int]() for key in ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")}
-    periods = timeline.periods()
+    facts = timeline.facts()
+    periods = periods_of(facts, timeline.names, timeline.starts, timeline.ends, np.zeros(len(timeline.names), np.bool_))
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])
     figures = step_figures([replace(period, **no_causes) for period in periods], judged)
-    average_step = average([periods[number] for number in judged], range(len(judged)))
+    average_step = average(
+        select(facts, list(judged)), range(len(judged)), [timeline.names[number] for number in judged]
+    )
     average_step = None if average_step is None else replace(average_step, **no_causes)
     comm = _comm(trace, collectives)
     messages, exposed = messages_on_host(trace, comm, collectives), subtract(timeline.comm, timeline.compute)

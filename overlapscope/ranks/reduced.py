@@ -15,9 +15,10 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.average import comparable, in_frame, judged_steps, rounded_mean
+from overlapscope.analysis.average import comparable, in_frame, judged_steps
 from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.facts import rounded_mean
 from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.measured import Buckets, Engines, Overlap
 from overlapscope.analysis.messages import message_bytes, reaches_all
