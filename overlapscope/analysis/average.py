@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Final
 
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
-from overlapscope.analysis.figures import FIGURES, Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause
+from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, by_cause, figures_in
 from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
@@ -143,7 +143,7 @@ def in_frame(device: Device) -> Device:
     average_step, rows = device.per_step, judged_steps(device)
     if average_step is None:
         return after_lead_in(device)
-    framed = _with_figures(device, average_step)
+    framed = replace(device, **asdict(figures_in(average_step)))
     if not rows:
         # Large reports are kept without the figures of each step.
         return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
@@ -159,7 +159,7 @@ def after_lead_in(device: Device) -> Device:
     if device.judged is None:
         return device
     return _with_lists(
-        _with_figures(device, device.judged),
+        replace(device, **asdict(figures_in(device.judged))),
         (
             _copies(
                 group,
@@ -188,10 +188,6 @@ def after_lead_in(device: Device) -> Device:
             if case.cause not in (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
         ),
     )
-
-
-def _with_figures(device: Device, figures: TimeFigures) -> Device:
-    return replace(device, **{name: getattr(figures, name) for name in FIGURES})
 
 
 def _with_lists(

@@ -15,7 +15,7 @@ from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.facts import Facts, period, periods_of, select, together
-from overlapscope.analysis.figures import FIGURES, Period
+from overlapscope.analysis.figures import Period, figures_in
 from overlapscope.analysis.graphs import graph_use
 from overlapscope.analysis.groups import (
     comm_evidence,
@@ -68,6 +68,8 @@ class DeviceAnalysis(Causes, frozen=True, kw_only=True):
     result: Device
     windows: Intervals
     """Windows of the result: the whole window, or the occurrences of one step or range."""
+    facts: Facts
+    """Figures of `Device.steps`."""
 
 
 def analyze_device(
@@ -96,8 +98,8 @@ def analyze_device(
             windows = union(periods.start_ns[named], periods.end_ns[named])
     if not len(windows.starts):
         return None
-    result = _figures(trace, causes, windows, narrowed=step is not None or range is not None, settled=settled)
-    return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
+    result, facts = _figures(trace, causes, windows, narrowed=step is not None or range is not None, settled=settled)
+    return DeviceAnalysis(result=result, windows=windows, facts=facts, **asdict(causes))
 
 
 def describe(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking, *, settled: bool) -> DeviceAnalysis:
@@ -199,8 +201,12 @@ def _cut_off(trace: Trace, periods: Periods) -> Bool:
     return cut_off
 
 
-def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool, settled: bool) -> Device:
-    """Return the figures of a device inside the windows; `narrowed` if these are some steps or ranges only.
+def _figures(
+    trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool, settled: bool
+) -> tuple[Device, Facts]:
+    """Return the figures of a device inside the windows, and those of its steps as columns.
+
+    `narrowed` is whether the windows are some steps or ranges only.
 
     Kernels, stalls and most evidence are left to `describe`.
     """
@@ -219,7 +225,7 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
     whole, spans_ns = np.flatnonzero(~steps.partial).tolist(), (steps.end_ns - steps.start_ns).tolist()
     names = [step.name for step in each_step]
     judged_numbers = comparable(whole, names, spans_ns, settled=settled)
-    return Device(
+    result = Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
         lead_in_ns=0 if narrowed else lead_in,
@@ -238,8 +244,9 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         ranges=_each(in_ranges, trace, ranges),
         kernels=(),
         served=(None if narrowed else describe_served(in_steps, each_step, figures)) or UNSET,
-        **{name: getattr(figures, name) for name in FIGURES},
+        **asdict(figures_in(figures)),
     )
+    return result, in_steps
 
 
 def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence[Period]) -> Outside:

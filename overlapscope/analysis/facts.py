@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from overlapscope.analysis.figures import HostTime, Period, Window, by_cause
+from overlapscope.analysis.figures import HostTime, Period, TimeFigures, Window, by_cause
 from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.results import by_subject
 from overlapscope.base.intervals import I64, Bool
@@ -39,19 +39,17 @@ _read_host: Final = attrgetter(*_HOST.values())
 # -- From and to the structures of JSON --------------------------------------------------------------
 
 
-def facts_of(periods: Sequence[Period]) -> Facts:
-    """Return the figures of periods as read from a report."""
+def facts_of(parts: Sequence[TimeFigures]) -> Facts:
+    """Return the figures of parts of a report."""
     names = (*_FIELDS, *PARTS[1:], *_HOST)
-    return dict(
-        zip(names, np.array([_row(period) for period in periods], np.int64).reshape(-1, len(names)).T, strict=True)
-    )
+    return dict(zip(names, np.array([_row(part) for part in parts], np.int64).reshape(-1, len(names)).T, strict=True))
 
 
-def _row(period: Period) -> list[int]:
-    every: Mapping[str, Mapping[str, int]] = by_subject(period)  # type: ignore[assignment]
+def _row(part: TimeFigures) -> list[int]:
+    every: Mapping[str, Mapping[str, int]] = by_subject(part)  # type: ignore[assignment]
     of_causes = [every[subject].get(cause, 0) for subject, cause in _SUBJECT_AND_CAUSE]
-    host = [UNKNOWN] * len(_HOST) if period.host is None else _read_host(period.host)
-    return [*_read_fields(period), *of_causes, *host]
+    host: HostTime | None = getattr(part, "host", None)
+    return [*_read_fields(part), *of_causes, *([UNKNOWN] * len(_HOST) if host is None else _read_host(host))]
 
 
 def periods_of(facts: Facts, names: Iterable[str], starts: I64, ends: I64, partial: Bool) -> tuple[Period, ...]:

@@ -126,8 +126,11 @@ def by_cause(ns: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-FIGURES: Final = TimeFigures.__struct_fields__
-"""Fields that a device, a period and an average step have in common."""
+def figures_in(part: TimeFigures) -> TimeFigures:
+    """Return the figures that a device, a period and an average step have in common."""
+    return TimeFigures(**{name: getattr(part, name) for name in TimeFigures.__struct_fields__})
+
+
 COPIES_MATTER_FROM = 0.01
 """Minimum share of the span for copies to matter. If they take less, their hidden share says nothing about a program.
 """

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.facts import Facts, facts_of, means
-from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
+from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period, TimeFigures
 from overlapscope.analysis.results import Device
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.measures import BY_CAUSE, MEASURES, Amount, Measure, of_group
@@ -52,7 +52,9 @@ _FIGURES: Final[Sequence[_Figure]] = (
 )
 
 
-def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, copies_stay: bool = True) -> Figures:
+def compare(
+    before: Sequence[TimeFigures], after: Sequence[TimeFigures], pair: Pair, *, copies_stay: bool = True
+) -> Figures:
     """Return all figures of two sides, and whether each has changed.
 
     Args:
