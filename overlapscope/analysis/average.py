@@ -11,13 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
-from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, by_cause, figures_in
+from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause, figures_in
 from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
@@ -143,61 +143,71 @@ def in_frame(device: Device) -> Device:
     average_step, rows = device.per_step, judged_steps(device)
     if average_step is None:
         return after_lead_in(device)
-    framed = replace(device, **asdict(figures_in(average_step)))
     if not rows:
         # Large reports are kept without the figures of each step.
-        return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
-    copies = [_copies_in_steps(group, rows) for group in device.copies if group.by_step.time_ns]
-    stalls = [_stall(stall, rows) for stall in device.host_stalls if stall.by_step.host_wait_ns]
-    kernels = [_kernels_in_steps(group, rows) for group in device.kernels if group.by_step.count]
-    cases = [_case(case, rows) for case in device.evidence if case.by_step.time_ns]
-    return _with_lists(framed, copies, stalls, kernels, cases)
+        return _with(device, average_step, (), (), (), ())
+    return _with(
+        device,
+        average_step,
+        [_in_steps(group, rows) for group in device.copies],
+        [_in_steps(stall, rows) for stall in device.host_stalls],
+        [_in_steps(group, rows) for group in device.kernels],
+        [_in_steps(case, rows) for case in device.evidence],
+    )
+
+
+_SUMMED: Final = ("count", "bytes", "duration_ns")
+"""Figures of a group whose sum over the judged steps is stated instead of their mean."""
+G = TypeVar("G", CopyGroup, HostStall, KernelGroup, Evidence)
+
+
+def _in_steps(group: G, rows: Sequence[int]) -> G:
+    totals = {name: sum(each[row] for row in rows) for name, each in asdict(group.by_step).items()}
+    return _with_figures(
+        group, {name: ns if name in _SUMMED else rounded_mean(ns, len(rows)) for name, ns in totals.items()}
+    )
 
 
 def after_lead_in(device: Device) -> Device:
     """Return the device with the figures and lists of the time after the lead-in; unchanged if nothing is left."""
     if device.judged is None:
         return device
-    return _with_lists(
-        replace(device, **asdict(figures_in(device.judged))),
-        (
-            _copies(
-                group,
-                group.judged_count,
-                group.judged_bytes,
-                group.judged_duration_ns,
-                group.judged_time_ns,
-                group.judged_exposed_ns,
-            )
-            for group in device.copies
-        ),
-        # No call is blamed for idle time in the lead-in.
-        (replace(stall, count=stall.judged_count, host_wait_ns=stall.judged_wait_ns) for stall in device.host_stalls),
-        (
-            replace(
-                group,
-                count=group.judged_count,
-                time_ns=group.judged_time_ns,
-                exposed_ns=group.judged_exposed_ns,
-            )
-            for group in device.kernels
-        ),
-        (
-            case
-            for case in device.evidence
-            if case.cause not in (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
-        ),
+    # No call is blamed for idle time in the lead-in.
+    stalls = [replace(each, count=each.judged_count, host_wait_ns=each.judged_wait_ns) for each in device.host_stalls]
+    leads_in = (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
+    return _with(
+        device,
+        device.judged,
+        map(_judged, device.copies),
+        stalls,
+        map(_judged, device.kernels),
+        (case for case in device.evidence if case.cause not in leads_in),
     )
 
 
-def _with_lists(
+def _judged(group: G) -> G:
+    judged = {name: value for name, value in asdict(group).items() if name.startswith("judged_")}
+    return _with_figures(group, {name.removeprefix("judged_"): value for name, value in judged.items()})
+
+
+def _with_figures(group: G, figures: dict[str, Any]) -> G:
+    """Return the group with other figures. Those of copies without a known size have none."""
+    if isinstance(group, CopyGroup):
+        moved, took_ns = figures["bytes"], figures.pop("duration_ns")
+        sized = group.bytes is not None
+        figures |= {"bytes": moved if sized else None, "gb_per_s": moved / took_ns if sized and took_ns else None}
+    return replace(group, **figures)
+
+
+def _with(
     device: Device,
+    figures: TimeFigures,
     copies: Iterable[CopyGroup],
     stalls: Iterable[HostStall],
     kernels: Iterable[KernelGroup],
     cases: Iterable[Evidence],
 ) -> Device:
-    """Return the device with these lists, without empty groups, the longest and the costliest first."""
+    """Return the device with other figures and lists, without empty groups, the longest and the costliest first."""
     return replace(
         device,
         copies=tuple(sorted((group for group in copies if group.count or group.time_ns), key=_longest)),
@@ -209,58 +219,12 @@ def _with_lists(
         ),
         kernels=tuple(sorted((group for group in kernels if group.count), key=_longest)),
         evidence=tuple(sorted((case for case in cases if case.time_ns), key=_longest)),
+        **asdict(figures_in(figures)),
     )
 
 
 def _longest(group: CopyGroup | KernelGroup | Evidence) -> int:
     return -group.time_ns
-
-
-def _copies(group: CopyGroup, count: int, moved: int, took_ns: int, time_ns: int, exposed_ns: int) -> CopyGroup:
-    """Return the figures of some of a group's copies."""
-    return replace(
-        group,
-        count=count,
-        bytes=moved if group.bytes is not None else None,
-        time_ns=time_ns,
-        exposed_ns=exposed_ns,
-        gb_per_s=moved / took_ns if group.bytes is not None and took_ns else None,
-    )
-
-
-def _copies_in_steps(group: CopyGroup, rows: Sequence[int]) -> CopyGroup:
-    each = group.by_step
-    count, moved, took_ns = (_total(column, rows) for column in (each.count, each.bytes, each.duration_ns))
-    return _copies(group, count, moved, took_ns, _mean(each.time_ns, rows), _mean(each.exposed_ns, rows))
-
-
-def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
-    each = stall.by_step
-    return replace(
-        stall,
-        count=_total(each.count, rows),
-        host_wait_ns=_mean(each.host_wait_ns, rows),
-        idle_caused_ns=_mean(each.idle_caused_ns, rows),
-    )
-
-
-def _kernels_in_steps(group: KernelGroup, rows: Sequence[int]) -> KernelGroup:
-    each = group.by_step
-    time_ns, exposed_ns = _mean(each.time_ns, rows), _mean(each.exposed_ns, rows)
-    return replace(group, count=_total(each.count, rows), time_ns=time_ns, exposed_ns=exposed_ns)
-
-
-def _case(case: Evidence, rows: Sequence[int]) -> Evidence:
-    each = case.by_step
-    return replace(case, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
-
-
-def _total(each: Sequence[int], rows: Sequence[int]) -> int:
-    return sum(each[row] for row in rows)
-
-
-def _mean(each: Sequence[int], rows: Sequence[int]) -> int:
-    return rounded_mean(_total(each, rows), len(rows))
 
 
 # -- Steps of an inference server by phase -----------------------------------------------------------
