@@ -15,7 +15,6 @@ import numpy as np
 
 from overlapscope.analysis.figures import HostTime, Period, TimeFigures, Window, by_cause
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.results import by_subject
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.catalog.measures import BY_CAUSE, LONGEST, MEASURED, PARTS, of_group
 
@@ -31,7 +30,6 @@ _FIELDS: Final = {
     **{measure.name: f"buckets.{measure.id}" for measure in of_group("buckets")},
     **{name: f"{group}.{id}" for name, (group, id) in MEASURED.items()},
 }
-_SUBJECT_AND_CAUSE: Final = [name.split(":") for name in PARTS[1:]]
 _read_fields: Final = attrgetter(*_FIELDS.values())
 _read_host: Final = attrgetter(*_HOST.values())
 
@@ -46,10 +44,12 @@ def facts_of(parts: Sequence[TimeFigures]) -> Facts:
 
 
 def _row(part: TimeFigures) -> list[int]:
-    every: Mapping[str, Mapping[str, int]] = by_subject(part)  # type: ignore[assignment]
-    of_causes = [every[subject].get(cause, 0) for subject, cause in _SUBJECT_AND_CAUSE]
+    row: list[int] = [*_read_fields(part)]
+    for bucket, parts in BY_CAUSE.items():
+        times: Mapping[str, int] = getattr(part, f"{bucket}_by_cause")
+        row += [times.get(name.partition(":")[2], 0) for name in parts]
     host: HostTime | None = getattr(part, "host", None)
-    return [*_read_fields(part), *of_causes, *([UNKNOWN] * len(_HOST) if host is None else _read_host(host))]
+    return row + ([UNKNOWN] * len(_HOST) if host is None else [*_read_host(host)])
 
 
 def periods_of(facts: Facts, names: Iterable[str], starts: I64, ends: I64, partial: Bool) -> tuple[Period, ...]:

@@ -335,7 +335,6 @@ def _parts(trace: Trace) -> dict[str, Intervals] | None:
     return parts
 
 
-@kept()
 def _launches(trace: Trace, device: int) -> I64:
     """Return the starts of the calls that launch ops on a device, ascending."""
     launch = trace.gpu_ops.launch[(trace.gpu_ops.device == device) & (trace.gpu_ops.launch >= 0)]

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import average
 from overlapscope.analysis.facts import with_unknown_causes
+from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.measured import Buckets, Overlap
+from overlapscope.analysis.measured import Buckets
 from overlapscope.analysis.timeline import Ran, build, lengths, when_ran
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
@@ -173,7 +174,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
     return Prediction(result, base.trace, expected, tuple(choices))
 
 
-def _figures_before(base: Base) -> ReplayFigures:
+def _figures_before(base: Base) -> TimeFigures:
     """Return the figures to compare predictions with: of the recording, or of the plain program."""
     if base.plain is None or base.replayed is None:
         step_ns = base.recorded.mean_ns
@@ -182,7 +183,7 @@ def _figures_before(base: Base) -> ReplayFigures:
     return _figures(ran, base.steps, base.steps.mean_ns, base.step_ns)
 
 
-def _figures_of(base: Base, outcome: Outcome) -> ReplayFigures:
+def _figures_of(base: Base, outcome: Outcome) -> TimeFigures:
     ran = _ran(outcome.graph, outcome.replayed, base.device)
     return _figures(ran, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
 
@@ -312,15 +313,7 @@ def _copy_constant(hardware: Hardware, kind: Kind, size: int) -> Constant:
     )
 
 
-class ReplayFigures(msgspec.Struct, frozen=True):
-    """Figures of an average step of a timeline."""
-
-    buckets: Buckets
-    """Buckets of the step; they add up to it."""
-    overlap: Overlap
-
-
-def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFigures:
+def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> TimeFigures:
     """Return the figures of a device's average step.
 
     Args:
@@ -336,7 +329,8 @@ def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFi
     # The step exceeds its own window while a copy engine works for it.
     beyond = step_ns - step.span_ns
     buckets = msgspec.structs.replace(step.buckets, exposed_copy_ns=step.buckets.exposed_copy_ns + beyond)
-    return ReplayFigures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), step.overlap)
+    buckets = Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns))
+    return msgspec.structs.replace(step, buckets=buckets)
 
 
 K = TypeVar("K", bound=Hashable)
@@ -362,7 +356,7 @@ def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
     return result
 
 
-def _compared_buckets(before: ReplayFigures, after: Sequence[ReplayFigures]) -> dict[str, Figure]:
+def _compared_buckets(before: TimeFigures, after: Sequence[TimeFigures]) -> dict[str, Figure]:
     """Return each bucket, measured and predicted; `after` is by stance."""
     compared = {}
     for name in Buckets.__struct_fields__:
@@ -372,7 +366,7 @@ def _compared_buckets(before: ReplayFigures, after: Sequence[ReplayFigures]) -> 
     return compared
 
 
-def _compared_percentage(name: str, before: ReplayFigures, after: Sequence[ReplayFigures]) -> Percentage:
+def _compared_percentage(name: str, before: TimeFigures, after: Sequence[TimeFigures]) -> Percentage:
     """Return a percentage of the overlap, measured and predicted."""
     values = [getattr(analysis.overlap, name) for analysis in after]
     numbers = [value for value in values if value is not None]
