@@ -18,7 +18,7 @@ from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import FEWEST, lengths_of, measured
 from overlapscope.analysis.results import HostUse, OpTime, Plain, PlainStep, ThreadUse, host_parts
-from overlapscope.analysis.timeline import Ran, lengths
+from overlapscope.analysis.timeline import lengths
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
@@ -28,6 +28,7 @@ from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
 from overlapscope.trace.op_names import is_collective_range, starts_collective
+from overlapscope.trace.ran import Ran
 from overlapscope.trace.servers import front_end
 
 # -- The step without the profiler -------------------------------------------------------------------

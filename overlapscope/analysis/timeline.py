@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from overlapscope.analysis.results import StreamUse
@@ -14,7 +13,6 @@ from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import (
     I64,
     Intervals,
-    complement,
     covered,
     join,
     subtract,
@@ -24,52 +22,8 @@ from overlapscope.base.intervals import (
 from overlapscope.base.kept import kept
 from overlapscope.catalog.measures import OWN_LENGTHS
 from overlapscope.trace.lost import lead_in_end
-from overlapscope.trace.model import I8, GpuOps, Kind, Trace
-
-
-class Ran(Struct, frozen=True, eq=False, dict=True):
-    """Times in which each kind of a device's ops ran.
-
-    Sets that combine several kinds are made on first use.
-    """
-
-    compute: Intervals
-    comm: Intervals
-    h2d: Intervals
-    d2h: Intervals
-    p2p: Intervals
-    """Times in which peer copies ran, which are part of `other`."""
-    other: Intervals
-    """Times in which memory work of the device ran: peer copies, copies within the device, memsets."""
-    start_ns: int
-    """Start of the window, which is the start of the first op."""
-    end_ns: int
-    """End of the window, which is the end of the last op."""
-
-    @cached_property
-    def copy(self) -> Intervals:
-        """Times in which copies ran, in either direction."""
-        return join(self.h2d, self.d2h)
-
-    @cached_property
-    def sm(self) -> Intervals:
-        """Times in which kernels ran, those of communication included."""
-        return join(self.compute, self.comm)
-
-    @cached_property
-    def busy(self) -> Intervals:
-        """Times in which kernels or copies between host and device ran."""
-        return join(self.sm, self.copy)
-
-    @cached_property
-    def any(self) -> Intervals:
-        """Times in which anything ran."""
-        return join(self.busy, self.other)
-
-    @cached_property
-    def idle(self) -> Intervals:
-        """Times in the window in which nothing ran."""
-        return complement(self.any, self.start_ns, self.end_ns)
+from overlapscope.trace.model import GpuOps, Kind, Trace
+from overlapscope.trace.ran import Ran, when_ran
 
 
 class Timeline(Ran, frozen=True, dict=True):
@@ -129,14 +83,6 @@ def build(trace: Trace, device: int) -> Timeline:
         lead_in_end_ns=lead_in_end(ops, trace.runtime_calls, ran.start_ns),
         main_stream=_main_stream(ops),
     )
-
-
-def when_ran(kind: I8, start_ns: I64, end_ns: I64) -> Ran:
-    """Return the times in which the ops of each `Kind` ran. Ops may be in any order; there must be at least one."""
-    rows = {each: np.flatnonzero(kind == each) for each in Kind}
-    rows[Kind.OTHER] = np.concatenate([rows[Kind.OTHER], rows[Kind.P2P]])
-    sets = {each.name.lower(): union(start_ns[of_kind], end_ns[of_kind]) for each, of_kind in rows.items()}
-    return Ran(**sets, start_ns=int(start_ns.min()), end_ns=int(end_ns.max()))
 
 
 def _main_stream(ops: GpuOps) -> int:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from operator import add, sub
-from typing import Final, Literal, Protocol, TypeVar, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import msgspec
 
-from overlapscope.base.intervals import I64, Intervals
+from overlapscope.base.intervals import I64
 from overlapscope.base.registry import load
 from overlapscope.base.words import size
 from overlapscope.catalog.buckets import BUCKETS
@@ -30,6 +30,7 @@ from overlapscope.catalog.causes import (
 from overlapscope.errors import UsageError
 from overlapscope.plugin import plugins
 from overlapscope.trace.lost import CAUSES, ENGINES, FIGURES, FINDINGS, HOST, Part
+from overlapscope.trace.ran import Ran
 
 Group = Literal["buckets", "engines", "overlap"]
 """Object of the JSON report that has the measure."""
@@ -55,25 +56,6 @@ PARTS: Final = ("compute", *(part for parts in BY_CAUSE.values() for part in par
 """Lengths that add up to the span: the buckets, all but the first divided by cause."""
 
 _DIVIDED: Final = {**BY_CAUSE, "span": PARTS}
-
-
-class Sets(Protocol):
-    """Times in which each kind of a device's ops ran, or nothing did (`analysis.timeline.Ran`)."""
-
-    @property
-    def compute(self) -> Intervals: ...
-    @property
-    def comm(self) -> Intervals: ...
-    @property
-    def h2d(self) -> Intervals: ...
-    @property
-    def d2h(self) -> Intervals: ...
-    @property
-    def p2p(self) -> Intervals: ...
-    @property
-    def other(self) -> Intervals: ...
-    @property
-    def idle(self) -> Intervals: ...
 
 
 _MISSING: Final = tuple(f"idle:{cause}" for cause in sorted(WORK_UNKNOWN))
@@ -129,7 +111,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """The time or number, or the dividend of a percentage or rate."""
     whole: Amount | None = None
     """Divisor of a percentage or rate; None for others."""
-    length: Callable[[Sets, I64, I64], I64] | None = None
+    length: Callable[[Ran, I64, I64], I64] | None = None
     """Function that measures the length of the measure's name in each window, from their starts and ends; None for
     lengths that `analysis.timeline` measures."""
     joined: Literal["sum", "max"] = "sum"

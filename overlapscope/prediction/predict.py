@@ -18,7 +18,7 @@ from overlapscope.analysis.facts import with_unknown_causes
 from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.measured import Buckets
-from overlapscope.analysis.timeline import Ran, build, lengths, when_ran
+from overlapscope.analysis.timeline import build, lengths
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
@@ -56,6 +56,7 @@ from overlapscope.prediction.result import (
 )
 from overlapscope.prediction.steps import StepTimes, least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace
+from overlapscope.trace.ran import Ran, when_ran
 
 VALUE_BYTES = 1024
 """Maximum size of a download that counts as a value or two."""
