@@ -62,7 +62,7 @@ _MISSING: Final = tuple(f"idle:{cause}" for cause in sorted(WORK_UNKNOWN))
 
 
 Length = TypeVar("Length", int, I64)
-"""A length, or a column of a table with one."""
+"""A length, or a column of lengths."""
 
 
 class Amount(msgspec.Struct, frozen=True):
