@@ -22,7 +22,7 @@ Facts = Mapping[str, I64]
 UNKNOWN: Final[int] = np.iinfo(np.int64).min
 """Value of the host's columns in a row without them."""
 
-_HOST: Final = {field.removesuffix("_ns"): field for field in HostTime.__struct_fields__}
+_HOST: Final = {f"host:{field.removesuffix('_ns')}": field for field in HostTime.__struct_fields__}
 _HOST_PARTS: Final = tuple(name for name, field in _HOST.items() if field.endswith("_ns"))
 """Columns that add up to the step on the host."""
 _FIELDS: Final = {
@@ -77,11 +77,10 @@ def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: b
 
 def host_time(ns: Mapping[str, int]) -> HostTime | None:
     """Return the host's part of some lengths; None if it is unknown."""
-    if ns.get("launches", UNKNOWN) == UNKNOWN:
+    if ns.get("host:launches", UNKNOWN) == UNKNOWN:
         return None
-    return HostTime(
-        **{field: ns[name] for name, field in _HOST.items() if name != "gc_known"}, gc_known=bool(ns["gc_known"])
-    )
+    times = {field: ns[name] for name, field in _HOST.items() if field != "gc_known"}
+    return HostTime(**times, gc_known=bool(ns["host:gc_known"]))
 
 
 # -- Sums and means ----------------------------------------------------------------------------------
@@ -127,9 +126,10 @@ def means(facts: Facts) -> dict[str, int]:
     in_one = min(exposed, rounded_mean(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
     ns["exposed_h2d"] = only_h2d + exposed - in_one
     ns["exposed_d2h"] = exposed - only_h2d
-    if "launches" in exact:
-        ns |= _parts(exact, _HOST_PARTS, count) | {"launches": rounded_mean(exact["launches"], count)}
-        ns["gc_known"] = exact["gc_known"] // count
+    if "host:launches" in exact:
+        ns |= _parts(exact, _HOST_PARTS, count)
+        ns["host:launches"] = rounded_mean(exact["host:launches"], count)
+        ns["host:gc_known"] = exact["host:gc_known"] // count
     return ns
 
 

@@ -200,7 +200,9 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
         left = np.full(len(steps), amount.share * whole_ns)
         if amount.anywhere:
             waited = _by_step(shown, steps, amount.taken_from)
-            whole = sum((times[cause.replace("-", "_")] for cause in WORK if times), np.zeros(len(steps), np.int64))
+            whole = sum(
+                (times[f"host:{cause.replace('-', '_')}"] for cause in WORK if times), np.zeros(len(steps), np.int64)
+            )
             # A host that runs ahead may mark more work than fits into the step on the device.
             whole = np.minimum(whole, steps.end_ns - steps.start_ns)
             left *= np.clip(waited / np.maximum(np.maximum(whole, waited), 1), 0, 1)

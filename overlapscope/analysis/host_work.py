@@ -302,10 +302,10 @@ def host_times(trace: Trace, device: int, starts: I64, ends: I64) -> Mapping[str
     launches, noted = _launches(trace, device), bool(len(_noted_pauses(trace)) or trace.host_activity)
     lengths = {name: covered(of, starts, ends) for name, of in parts.items()}
     return {
-        **lengths,
-        "python": ends - starts - sum(lengths.values(), np.zeros(len(starts), np.int64)),
-        "launches": np.searchsorted(launches, ends) - np.searchsorted(launches, starts),
-        "gc_known": np.full(len(starts), int(noted)),
+        **{f"host:{name}": ns for name, ns in lengths.items()},
+        "host:python": ends - starts - sum(lengths.values(), np.zeros(len(starts), np.int64)),
+        "host:launches": np.searchsorted(launches, ends) - np.searchsorted(launches, starts),
+        "host:gc_known": np.full(len(starts), int(noted)),
     }
 
 

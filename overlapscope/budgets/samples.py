@@ -87,7 +87,7 @@ class Measurements(Protocol):
         """Return the values of a metric; with `cause`, the part due to that cause of a metric in `CAUSES_OF`."""
 
 
-_MOVED: Final = ("h2d_bytes", "h2d_moving", "d2h_bytes", "d2h_moving")
+_MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
 """Bytes of the copies in each direction whose size is known, and the sum of their durations."""
 
 
@@ -144,7 +144,7 @@ def _samples(
     facts, nothing = facts_of(periods), np.zeros(len(periods), np.int64)
     facts = {
         **facts,
-        "marked_gc_pause": np.where(facts["gc_known"] == 1, facts["gc_pause"], UNKNOWN),
+        "host:marked_gc_pause": np.where(facts["host:gc_known"] == 1, facts["host:gc_pause"], UNKNOWN),
         **dict.fromkeys(_MOVED, nothing),
         **moved,
     }
@@ -159,7 +159,7 @@ def _moved(
     for group in device.copies:
         if group.direction in DIRECTIONS and says_bandwidth(group):
             for what, amounts in zip(("bytes", "moving"), moved_by(group), strict=True):
-                moved[f"{group.direction}_{what}"] += np.array(amounts, np.int64)
+                moved[f"{group.direction}:{what}"] += np.array(amounts, np.int64)
     return moved
 
 
@@ -256,7 +256,7 @@ def lacking(metric: Measure, direction: Direction | None, samples: Samples, valu
     if values.numbers:
         return None
     if metric.needs == "host":
-        gc = metric.metric == "gc_ms_per_step" and (samples.facts["launches"] != UNKNOWN).any()
+        gc = metric.metric == "gc_ms_per_step" and (samples.facts["host:launches"] != UNKNOWN).any()
         return (
             "the recorder did not mark runs of Python's garbage collector"
             if gc

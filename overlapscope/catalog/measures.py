@@ -86,7 +86,7 @@ class Amount(msgspec.Struct, frozen=True):
             return self
         one, other = {"copy": direction, "exposed_copy": f"exposed_{direction}"}, "d2h" if direction == "h2d" else "h2d"
         both = (tuple(one.get(name, name) for name in names) for names in (self.added, self.taken))
-        return Amount(*(tuple(name for name in names if not name.startswith(f"{other}_")) for names in both))
+        return Amount(*(tuple(name for name in names if not name.startswith(f"{other}:")) for names in both))
 
 
 def _divided(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -440,8 +440,8 @@ _OWN: Final = (
         label="copy bandwidth",
         meaning="bytes of the copies divided by the sum of their durations, without streams whose copies have "
         f"less than {size(TINY_BYTES)} on average: those copies only show latency",
-        part=Amount(("h2d_bytes", "d2h_bytes")),
-        whole=Amount(("h2d_moving", "d2h_moving")),
+        part=Amount(("h2d:bytes", "d2h:bytes")),
+        whole=Amount(("h2d:moving", "d2h:moving")),
         more_is_better=True,
         metric="copy_bandwidth",
         blames=("copies",),
@@ -452,7 +452,7 @@ _OWN: Final = (
         id="python_ns",
         label="Python",
         meaning="time of a step in which the launching thread was in Python, between ops and runtime calls",
-        part=Amount(("python",)),
+        part=Amount(("host:python",)),
         metric="python_ms_per_step",
         needs="host",
         by_range=False,
@@ -462,7 +462,7 @@ _OWN: Final = (
         id="launches",
         label="launches",
         meaning="number of calls in a step that launch kernels, copies or graphs on the device",
-        part=Amount(("launches",)),
+        part=Amount(("host:launches",)),
         metric="launches_per_step",
         needs="host",
         by_range=False,
@@ -473,7 +473,7 @@ _OWN: Final = (
         label="garbage collector",
         meaning="time of a step in which Python's garbage collector held the launching thread; known if the recorder "
         "marked it",
-        part=Amount(("marked_gc_pause",)),
+        part=Amount(("host:marked_gc_pause",)),
         metric="gc_ms_per_step",
         needs="host",
         by_range=False,
