@@ -21,7 +21,7 @@ from msgspec import Struct
 from benchmarks.data_files import csv_text
 from benchmarks.noise import WORDS, By, table, wrapped
 from benchmarks.noise_measured import KINDS, PROGRAMS, RepeatedRecording, clean, read, unpack
-from overlapscope.budgets.metrics import METRICS
+from overlapscope.catalog.measures import METRICS
 from overlapscope.compare.noise import CONFIDENCE, F64
 from overlapscope.plugins.history.course import DEFAULT
 from overlapscope.plugins.history.entry import HistoryFigure, figures
@@ -80,7 +80,7 @@ def alarms(program: str, recordings: Iterable[RepeatedRecording]) -> Alarms:
         order = random.permutation(len(mine))
         for metric in metrics:
             series = [group(number, of(mine[place])[metric]) for number, place in enumerate(order)]
-            better = METRICS[metric].more_is_better
+            better = bool(METRICS[metric].more_is_better)
             changes += bool(levels(series, more_is_better=better).changes)
             last += newest(series, more_is_better=better, of=len(DEFAULT)).status != "same"
     return Alarms(program, len(mine), len(metrics), ALARM_ORDERS, changes, last)
@@ -132,7 +132,7 @@ def _changes(
         else group(number, of(mine[row])[metric], *((more, floor) if number > place else ()))
         for number, row in enumerate(order)
     ]
-    return levels(series, more_is_better=METRICS[metric].more_is_better).changes
+    return levels(series, more_is_better=bool(METRICS[metric].more_is_better)).changes
 
 
 # -- simulated noise ----------------------------------------------------------------------------------

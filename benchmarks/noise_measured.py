@@ -26,10 +26,10 @@ from overlapscope.budgets import baseline
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.budgets.config import from_mapping
-from overlapscope.budgets.metrics import METRICS, Direction
 from overlapscope.budgets.samples import Spent, noise_floor, of_steps, series, spent
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.catalog.measures import METRICS, Direction
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, FigureChange
 from overlapscope.compare.noise import Pair, PairRow, PairSide, side
@@ -113,9 +113,8 @@ class RepeatedRecording(msgspec.Struct, frozen=True, dict=True):
     @property
     def host_ms(self) -> float:
         """Median idle time of the GPU in a step while the host works by itself."""
-        samples = of_steps(self.device)
-        idle = [sample.figures.idle_by_cause for sample in samples]
-        return statistics.median(sum(each.get(cause, 0) for cause in ("python", "cpu-ops")) for each in idle) / 1e6
+        facts = of_steps(self.device).facts
+        return float(np.median(facts["idle:python"] + facts["idle:cpu-ops"])) / 1e6
 
 
 def unpack(folder: Path) -> None:

@@ -88,7 +88,7 @@ _STUB_END: Final = """class Measured(TypedDict):
 
 STRUCTURES: Mapping[Group, type[Any]]
 
-def figures_of(ns: Mapping[str, int]) -> Measured: ...
+def figures_of(ns: Mapping[str, int], *, shares_of: Mapping[str, int] | None = None) -> Measured: ...
 """
 
 

@@ -15,12 +15,11 @@ from overlapscope import catalog
 from overlapscope.base.registry import load
 from overlapscope.base.texts import read_texts
 from overlapscope.base.words import capital, did_you_mean, listed
-from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject
 from overlapscope.catalog.checks import TrustCheck, trust_checks
-from overlapscope.catalog.measures import MEASURES, Measure
+from overlapscope.catalog.measures import MEASURES, METRICS, Measure
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
 from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
@@ -241,7 +240,7 @@ def _counts(cause: Cause, subject: Subject) -> str:
 
 def _blaming(subject: str) -> list[str]:
     """Return the metrics that blame this kind of time."""
-    return [metric.id for metric in METRICS.values() if subject in metric.blames]
+    return [metric.metric for metric in METRICS.values() if subject in metric.blames]
 
 
 def _bucket(bucket: Bucket) -> GlossaryEntry:
@@ -259,19 +258,19 @@ def _bucket(bucket: Bucket) -> GlossaryEntry:
     )
 
 
-def _metric(metric: Metric) -> GlossaryEntry:
+def _metric(metric: Measure) -> GlossaryEntry:
     causes = [cause for subject in CAUSES if subject in metric.blames for cause in CAUSES[subject]]
     return GlossaryEntry(
-        metric.id,
+        metric.metric,
         "metric of check",
         f"{capital(metric.meaning)}.",
         (
-            Text(_direction(metric.unit, metric.more_is_better)),
+            Text(_direction(metric.unit, bool(metric.more_is_better))),
             *titled("What it needs", rests(metric.rests_on)),
             *titled(
                 "Related",
                 f"Explained by the causes {listed(dict.fromkeys(causes))}." if causes else "",
-                f"`overlapscope check --explain {metric.id}` shows how a value is computed.",
+                f"`overlapscope check --explain {metric.metric}` shows how a value is computed.",
             ),
         ),
     )

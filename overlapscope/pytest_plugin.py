@@ -115,8 +115,8 @@ def overlap(
 
 def _metric(argument: str, limit: str | float) -> str:
     """Return the metric that a keyword limits. Raises ConfigError with the keyword."""
-    from overlapscope.budgets.metrics import METRICS
     from overlapscope.budgets.quantity import is_share, parse
+    from overlapscope.catalog.measures import METRICS
 
     metric, share = _METRICS[argument]
     chosen = share if share is not None and is_share(limit) else metric

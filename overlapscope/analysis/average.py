@@ -9,36 +9,20 @@ nanoseconds, and every percentage is a ratio of the sums.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from operator import attrgetter
-from typing import Final
+from typing import Any, Final, TypeVar
 
-import numpy as np
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from overlapscope.analysis.figures import (
-    FIGURES,
-    HostTime,
-    Period,
-    PerStep,
-    PhaseFigures,
-    ServedSteps,
-    TimeFigures,
-    by_cause,
-)
+from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
+from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause, figures_in
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, by_subject
-from overlapscope.base.intervals import I64
+from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
-from overlapscope.catalog.measures import BY_CAUSE, MEASURED, PARTS, of_group
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
-_other_lengths: Final = attrgetter(*(f"{group}.{field}" for group, field in MEASURED.values()))
-_SUBJECT_AND_CAUSE: Final = [name.split(":") for name in PARTS[1:]]
-COLUMN: Final = {name: number for number, name in enumerate((*PARTS, *MEASURED))}
-"""Column of each length in `lengths_of`."""
 WARM_UP_FACTOR = 1.5
 _FEWEST_BESIDE_WARM_UP = 3
 
@@ -128,103 +112,24 @@ def judged_ranges(device: Device) -> tuple[Period, ...]:
     return tuple(filter(is_judged, device.ranges))
 
 
-# -- Means of periods -------------------------------------------------------------------------------
+# -- The average step -------------------------------------------------------------------------------
 
 
-def lengths_of(periods: Sequence[Period]) -> I64:
-    """Return all lengths of each period, in nanoseconds, of shape (periods, `COLUMN`)."""
-    return np.array([_lengths(period) for period in periods], np.int64).reshape(len(periods), len(COLUMN))
-
-
-def _lengths(period: Period) -> list[int]:
-    every: Mapping[str, Mapping[str, int]] = by_subject(period)  # type: ignore[assignment]
-    of_causes = [every[subject].get(cause, 0) for subject, cause in _SUBJECT_AND_CAUSE]
-    return [period.buckets.compute_ns, *of_causes, *_other_lengths(period)]
-
-
-def means(table: I64) -> dict[str, int]:
-    """Return the mean of each column of `lengths_of` in whole nanoseconds, rounded so that sums stay exact.
-
-    The parts of the span add up to its mean. Time exposed in one direction, in the other and in both at once adds up
-    to the exposed copy.
-    """
-    totals, count = table.sum(axis=0).tolist(), len(table)
-    exact = dict(zip(COLUMN, totals, strict=True))
-    rounded, running, distributed = {}, 0, 0
-    for name, total in exact.items():
-        if name in MEASURED:
-            rounded[name] = rounded_mean(total, count)
-            continue
-        # Rounding the running sum instead of each part keeps the total exact.
-        running += total
-        rounded[name] = rounded_mean(running, count) - distributed
-        distributed += rounded[name]
-    exposed, exposed_total = (sum(each[name] for name in BY_CAUSE["exposed_copy"]) for each in (rounded, exact))
-    rounded["copy"] = exposed + rounded_mean(exact["copy"] - exposed_total, count)
-    only_h2d = min(exposed, rounded_mean(exposed_total - exact["exposed_d2h"], count))
-    in_one = min(exposed, rounded_mean(2 * exposed_total - exact["exposed_d2h"] - exact["exposed_h2d"], count))
-    rounded["exposed_h2d"] = only_h2d + exposed - in_one
-    rounded["exposed_d2h"] = exposed - only_h2d
-    return rounded
-
-
-def rounded_mean(total: int, count: int) -> int:
-    """Return the mean, rounded to the nearest whole number."""
-    return (2 * total + count) // (2 * count)
-
-
-def average(steps: Sequence[Period], judged: Sequence[int]) -> PerStep | None:
-    """Return the average of the judged steps, given by number; None if there are none."""
+def average(steps: Facts, judged: Sequence[int], names: Sequence[str]) -> PerStep | None:
+    """Return the average of the judged steps, given by number; None if there are none. `names` has those of all."""
     if not judged:
         return None
-    periods = [steps[number] for number in judged]
-    table = lengths_of(periods)
-    ns = means(table)
-    sums = _with_totals(dict(zip(COLUMN, table.sum(axis=0).tolist(), strict=True)))
-    figures = figures_of(_with_totals(ns))
-    # A ratio of means would be rounded twice.
-    shares = {measure.id: measure.of(sums) for measure in of_group("overlap") if measure.unit == "pct"}
+    chosen = select(steps, list(judged))
+    ns = means(chosen)
     return PerStep(
-        steps=len(periods),
+        steps=len(judged),
         first=judged[0],
-        span_ns=sum(ns[name] for name in PARTS),
-        buckets=figures["buckets"],
-        engines=figures["engines"],
-        overlap=replace(figures["overlap"], **shares),
+        span_ns=ns["span"],
+        **figures_of(ns, shares_of=sums(chosen)),
         **by_cause(ns),
-        host=_mean_host([step.host for step in periods]),
-        phase=phase_in(periods[0].name) or UNSET,
+        host=host_time(ns),
+        phase=phase_in(names[judged[0]]) or UNSET,
     )
-
-
-def lengths_by_name(period: Period) -> dict[str, int]:
-    """Return all lengths of a period by name, those of its buckets and of its span included."""
-    buckets = {measure.name: getattr(period.buckets, measure.id) for measure in of_group("buckets")}
-    return {**dict(zip(COLUMN, _lengths(period), strict=True)), **buckets, "span": period.span_ns}
-
-
-def _with_totals(ns: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths in a row of `lengths_of` with those of the buckets that it has by cause."""
-    return {**ns, **{name: sum(ns[part] for part in parts) for name, parts in BY_CAUSE.items()}}
-
-
-def _mean_host(times: Sequence[HostTime | None]) -> HostTime | None:
-    """Return the mean of the host times, rounded so that sums stay exact; None if any is unknown."""
-    known = [time for time in times if time is not None]
-    if len(known) < len(times):
-        return None
-    running, given, rounded = 0, 0, dict[str, int]()
-    for name in HostTime.__struct_fields__:
-        if name == "gc_known":
-            continue
-        total = sum(getattr(time, name) for time in known)
-        if name == "launches":
-            rounded[name] = rounded_mean(total, len(known))
-            continue
-        running += total
-        rounded[name] = rounded_mean(running, len(known)) - given
-        given += rounded[name]
-    return HostTime(**rounded, gc_known=all(time.gc_known for time in known))
 
 
 # -- The device in the frame ------------------------------------------------------------------------
@@ -238,65 +143,71 @@ def in_frame(device: Device) -> Device:
     average_step, rows = device.per_step, judged_steps(device)
     if average_step is None:
         return after_lead_in(device)
-    framed = _with_figures(device, average_step)
     if not rows:
         # Large reports are kept without the figures of each step.
-        return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
-    copies = [_copies_in_steps(group, rows) for group in device.copies if group.by_step.time_ns]
-    stalls = [_stall(stall, rows) for stall in device.host_stalls if stall.by_step.host_wait_ns]
-    kernels = [_kernels_in_steps(group, rows) for group in device.kernels if group.by_step.count]
-    cases = [_case(case, rows) for case in device.evidence if case.by_step.time_ns]
-    return _with_lists(framed, copies, stalls, kernels, cases)
+        return _with(device, average_step, (), (), (), ())
+    return _with(
+        device,
+        average_step,
+        [_in_steps(group, rows) for group in device.copies],
+        [_in_steps(stall, rows) for stall in device.host_stalls],
+        [_in_steps(group, rows) for group in device.kernels],
+        [_in_steps(case, rows) for case in device.evidence],
+    )
+
+
+_SUMMED: Final = ("count", "bytes", "duration_ns")
+"""Figures of a group whose sum over the judged steps is stated instead of their mean."""
+G = TypeVar("G", CopyGroup, HostStall, KernelGroup, Evidence)
+
+
+def _in_steps(group: G, rows: Sequence[int]) -> G:
+    totals = {name: sum(each[row] for row in rows) for name, each in asdict(group.by_step).items()}
+    return _with_figures(
+        group, {name: ns if name in _SUMMED else rounded_mean(ns, len(rows)) for name, ns in totals.items()}
+    )
 
 
 def after_lead_in(device: Device) -> Device:
     """Return the device with the figures and lists of the time after the lead-in; unchanged if nothing is left."""
     if device.judged is None:
         return device
-    return _with_lists(
-        _with_figures(device, device.judged),
-        (
-            _copies(
-                group,
-                group.judged_count,
-                group.judged_bytes,
-                group.judged_duration_ns,
-                group.judged_time_ns,
-                group.judged_exposed_ns,
-            )
-            for group in device.copies
-        ),
-        # No call is blamed for idle time in the lead-in.
-        (replace(stall, count=stall.judged_count, host_wait_ns=stall.judged_wait_ns) for stall in device.host_stalls),
-        (
-            replace(
-                group,
-                count=group.judged_count,
-                time_ns=group.judged_time_ns,
-                exposed_ns=group.judged_exposed_ns,
-            )
-            for group in device.kernels
-        ),
-        (
-            case
-            for case in device.evidence
-            if case.cause not in (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
-        ),
+    # No call is blamed for idle time in the lead-in.
+    stalls = [replace(each, count=each.judged_count, host_wait_ns=each.judged_wait_ns) for each in device.host_stalls]
+    leads_in = (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
+    return _with(
+        device,
+        device.judged,
+        map(_judged, device.copies),
+        stalls,
+        map(_judged, device.kernels),
+        (case for case in device.evidence if case.cause not in leads_in),
     )
 
 
-def _with_figures(device: Device, figures: TimeFigures) -> Device:
-    return replace(device, **{name: getattr(figures, name) for name in FIGURES})
+def _judged(group: G) -> G:
+    judged = {name: value for name, value in asdict(group).items() if name.startswith("judged_")}
+    return _with_figures(group, {name.removeprefix("judged_"): value for name, value in judged.items()})
 
 
-def _with_lists(
+def _with_figures(group: G, figures: dict[str, Any]) -> G:
+    """Return the group with other figures. Those of copies without a known size have none."""
+    if isinstance(group, CopyGroup):
+        moved, took_ns = figures["bytes"], figures.pop("duration_ns")
+        sized = group.bytes is not None
+        figures |= {"bytes": moved if sized else None, "gb_per_s": moved / took_ns if sized and took_ns else None}
+    return replace(group, **figures)
+
+
+def _with(
     device: Device,
+    figures: TimeFigures,
     copies: Iterable[CopyGroup],
     stalls: Iterable[HostStall],
     kernels: Iterable[KernelGroup],
     cases: Iterable[Evidence],
 ) -> Device:
-    """Return the device with these lists, without empty groups, the longest and the costliest first."""
+    """Return the device with other figures and lists, without empty groups, the longest and the costliest first."""
     return replace(
         device,
         copies=tuple(sorted((group for group in copies if group.count or group.time_ns), key=_longest)),
@@ -308,6 +219,7 @@ def _with_lists(
         ),
         kernels=tuple(sorted((group for group in kernels if group.count), key=_longest)),
         evidence=tuple(sorted((case for case in cases if case.time_ns), key=_longest)),
+        **asdict(figures_in(figures)),
     )
 
 
@@ -315,59 +227,12 @@ def _longest(group: CopyGroup | KernelGroup | Evidence) -> int:
     return -group.time_ns
 
 
-def _copies(group: CopyGroup, count: int, moved: int, took_ns: int, time_ns: int, exposed_ns: int) -> CopyGroup:
-    """Return the figures of some of a group's copies."""
-    return replace(
-        group,
-        count=count,
-        bytes=moved if group.bytes is not None else None,
-        time_ns=time_ns,
-        exposed_ns=exposed_ns,
-        gb_per_s=moved / took_ns if group.bytes is not None and took_ns else None,
-    )
-
-
-def _copies_in_steps(group: CopyGroup, rows: Sequence[int]) -> CopyGroup:
-    each = group.by_step
-    count, moved, took_ns = (_total(column, rows) for column in (each.count, each.bytes, each.duration_ns))
-    return _copies(group, count, moved, took_ns, _mean(each.time_ns, rows), _mean(each.exposed_ns, rows))
-
-
-def _stall(stall: HostStall, rows: Sequence[int]) -> HostStall:
-    each = stall.by_step
-    return replace(
-        stall,
-        count=_total(each.count, rows),
-        host_wait_ns=_mean(each.host_wait_ns, rows),
-        idle_caused_ns=_mean(each.idle_caused_ns, rows),
-    )
-
-
-def _kernels_in_steps(group: KernelGroup, rows: Sequence[int]) -> KernelGroup:
-    each = group.by_step
-    time_ns, exposed_ns = _mean(each.time_ns, rows), _mean(each.exposed_ns, rows)
-    return replace(group, count=_total(each.count, rows), time_ns=time_ns, exposed_ns=exposed_ns)
-
-
-def _case(case: Evidence, rows: Sequence[int]) -> Evidence:
-    each = case.by_step
-    return replace(case, count=_total(each.count, rows), time_ns=_mean(each.time_ns, rows))
-
-
-def _total(each: Sequence[int], rows: Sequence[int]) -> int:
-    return sum(each[row] for row in rows)
-
-
-def _mean(each: Sequence[int], rows: Sequence[int]) -> int:
-    return rounded_mean(_total(each, rows), len(rows))
-
-
 # -- Steps of an inference server by phase -----------------------------------------------------------
 
 _NS: Final = 10**9
 
 
-def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | None:
+def describe_served(facts: Facts, steps: Sequence[Period], window: Period) -> ServedSteps | None:
     """Return the figures of each phase; None for steps that no server marked. `window` has the figures of all time."""
     batches = {number: batch for number, step in enumerate(steps) if (batch := batch_in(step.name)) is not None}
     if not batches:
@@ -375,7 +240,7 @@ def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | No
     whole = [number for number, step in enumerate(steps) if not step.partial]
     judged = judged_by_phase(whole, [step.name for step in steps])
     phases = [
-        _phase(phase, steps, batches, judged.get(phase, ()))
+        _phase(phase, facts, steps, batches, judged.get(phase, ()))
         for phase in dict.fromkeys(batch.phase for batch in batches.values())
     ]
     every = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
@@ -388,7 +253,9 @@ def describe_served(steps: Sequence[Period], window: Period) -> ServedSteps | No
     )
 
 
-def _phase(phase: Phase, steps: Sequence[Period], batches: dict[int, StepBatch], judged: Sequence[int]) -> PhaseFigures:
+def _phase(
+    phase: Phase, facts: Facts, steps: Sequence[Period], batches: dict[int, StepBatch], judged: Sequence[int]
+) -> PhaseFigures:
     requests = [batches[number].requests for number in judged]
     known = [count for count in requests if count is not None]
     stated = bool(known) and len(known) == len(requests)
@@ -400,7 +267,7 @@ def _phase(phase: Phase, steps: Sequence[Period], batches: dict[int, StepBatch],
         tokens_per_s=_rate(
             (batches[number].tokens for number in judged), sum(steps[number].span_ns for number in judged)
         ),
-        per_step=average(steps, judged),
+        per_step=average(facts, judged, [step.name for step in steps]),
     )
 
 

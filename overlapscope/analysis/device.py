@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +14,8 @@ from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
-from overlapscope.analysis.figures import FIGURES, Period, Window, by_cause
+from overlapscope.analysis.facts import Facts, period, periods_of, select, together
+from overlapscope.analysis.figures import Period, figures_in
 from overlapscope.analysis.graphs import graph_use
 from overlapscope.analysis.groups import (
     comm_evidence,
@@ -29,16 +30,15 @@ from overlapscope.analysis.holds import Edges, find_edges
 from overlapscope.analysis.host import Blocking
 from overlapscope.analysis.host_sampled import with_sampled
 from overlapscope.analysis.host_work import host_times
-from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
 from overlapscope.analysis.pieces import CommOps, ExposedComm, ExposedCopies, ExposedOther, IdleTime
 from overlapscope.analysis.plain_step import step_interval
 from overlapscope.analysis.results import Device, Outside, StepRange
-from overlapscope.analysis.timeline import Timeline, build, lengths, stream_use, together
+from overlapscope.analysis.timeline import Timeline, build, lengths, stream_use
 from overlapscope.base.grouping import distinct
-from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, total, union
+from overlapscope.base.intervals import Bool, Intervals, clip, covered, union
 from overlapscope.catalog.causes import (
     COMM_RANK,
     COPY_RANK,
@@ -68,6 +68,8 @@ class DeviceAnalysis(Causes, frozen=True, kw_only=True):
     result: Device
     windows: Intervals
     """Windows of the result: the whole window, or the occurrences of one step or range."""
+    facts: Facts
+    """Figures of `Device.steps`."""
 
 
 def analyze_device(
@@ -96,8 +98,8 @@ def analyze_device(
             windows = union(periods.start_ns[named], periods.end_ns[named])
     if not len(windows.starts):
         return None
-    result = _figures(trace, causes, windows, narrowed=step is not None or range is not None, settled=settled)
-    return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
+    result, facts = _figures(trace, causes, windows, narrowed=step is not None or range is not None, settled=settled)
+    return DeviceAnalysis(result=result, windows=windows, facts=facts, **asdict(causes))
 
 
 def describe(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking, *, settled: bool) -> DeviceAnalysis:
@@ -199,8 +201,12 @@ def _cut_off(trace: Trace, periods: Periods) -> Bool:
     return cut_off
 
 
-def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool, settled: bool) -> Device:
-    """Return the figures of a device inside the windows; `narrowed` if these are some steps or ranges only.
+def _figures(
+    trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool, settled: bool
+) -> tuple[Device, Facts]:
+    """Return the figures of a device inside the windows, and those of its steps as columns.
+
+    `narrowed` is whether the windows are some steps or ranges only.
 
     Kernels, stalls and most evidence are left to `describe`.
     """
@@ -214,18 +220,19 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
     figures = _together(in_whole, windows)
     host_before_ns, host_after_ns = (0, 0) if narrowed else _host_outside(trace)
     notes = trace.annotations
-    hosts = host_times(trace, timeline.device, notes.start_ns[steps.row], notes.end_ns[steps.row])
-    each_step = tuple(replace(step, host=host) for step, host in zip(_each(in_steps, trace, steps), hosts, strict=True))
+    in_steps = {**in_steps, **host_times(trace, timeline.device, notes.start_ns[steps.row], notes.end_ns[steps.row])}
+    each_step = _each(in_steps, trace, steps)
     whole, spans_ns = np.flatnonzero(~steps.partial).tolist(), (steps.end_ns - steps.start_ns).tolist()
-    judged_numbers = comparable(whole, [step.name for step in each_step], spans_ns, settled=settled)
-    return Device(
+    names = [step.name for step in each_step]
+    judged_numbers = comparable(whole, names, spans_ns, settled=settled)
+    result = Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
         lead_in_ns=0 if narrowed else lead_in,
         window=figures.window,
         main_stream=timeline.main_stream,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
-        per_step=None if narrowed else average(each_step, judged_numbers),
+        per_step=None if narrowed else average(in_steps, judged_numbers, names),
         outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
         host_before_ns=host_before_ns,
         host_after_ns=host_after_ns,
@@ -236,9 +243,10 @@ def _figures(trace: Trace, causes: Causes, windows: Intervals, *, narrowed: bool
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
         kernels=(),
-        served=(None if narrowed else describe_served(each_step, figures)) or UNSET,
-        **{name: getattr(figures, name) for name in FIGURES},
+        served=(None if narrowed else describe_served(in_steps, each_step, figures)) or UNSET,
+        **asdict(figures_in(figures)),
     )
+    return result, in_steps
 
 
 def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence[Period]) -> Outside:
@@ -270,14 +278,10 @@ def _host_outside(trace: Trace) -> tuple[int, int]:
     return begin - first, last - end
 
 
-_Lengths = dict[str, I64]
-"""Length of each set of `timeline.lengths` and of each cause (`idle:host-sync`), in each of some windows."""
-
-
-def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
-    """Return the lengths in several lists of windows, all measured at once."""
+def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[Facts]:
+    """Return the figures in several lists of windows, all measured at once."""
     starts, ends = (np.concatenate(side) for side in zip(*windows, strict=True))
-    ns = lengths(causes.timeline, starts, ends)
+    facts = lengths(causes.timeline, starts, ends)
     for subject, pieces, ranks in (
         ("exposed-copy", causes.exposed, COPY_RANK),
         ("exposed-comm", causes.exposed_comm, COMM_RANK),
@@ -285,37 +289,17 @@ def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
         ("idle", causes.idle, IDLE_RANK),
     ):
         for cause, rank in ranks.items():
-            ns[f"{subject}:{cause}"] = covered(pieces.of_cause(rank), starts, ends)
+            facts[f"{subject}:{cause}"] = covered(pieces.of_cause(rank), starts, ends)
     bounds = np.cumsum([0, *(len(begin) for begin, _ in windows)]).tolist()
-    return [{name: each[low:high] for name, each in ns.items()} for low, high in pairwise(bounds)]
+    return [select(facts, slice(low, high)) for low, high in pairwise(bounds)]
 
 
-def _together(ns: _Lengths, windows: Intervals) -> Period:
+def _together(facts: Facts, windows: Intervals) -> Period:
     """Return the figures of all windows together."""
-    return replace(period("", int(windows.starts[0]), int(windows.ends[-1]), together(ns)), span_ns=total(windows))
+    return period("", int(windows.starts[0]), int(windows.ends[-1]), together(facts))
 
 
-def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
+def _each(facts: Facts, trace: Trace, periods: Periods) -> tuple[Period, ...]:
     """Return the figures of each window."""
     names = [trace.annotations.name(row) for row in periods.row.tolist()]
-    return each_period(names, periods.start_ns, periods.end_ns, ns, periods.partial)
-
-
-def each_period(names: Sequence[str], starts: I64, ends: I64, ns: _Lengths, partial: Bool) -> tuple[Period, ...]:
-    """Return the figures of each window: see `period`."""
-    windows = zip(names, starts.tolist(), ends.tolist(), strict=True)
-    each = zip(*(values.tolist() for values in ns.values()), strict=True)
-    return tuple(
-        period(*window, dict(zip(ns, values, strict=True)), partial=cut_off)
-        for window, values, cut_off in zip(windows, each, partial.tolist(), strict=True)
-    )
-
-
-def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: bool = False) -> Period:
-    """Return the figures of a window.
-
-    `ns` has the length of each set of `timeline.lengths` and of each cause (`exposed-copy:pageable-memory`,
-    `idle:host-sync`) inside it.
-    """
-    window = Window(start_ns=start, end_ns=end)
-    return Period(name=name, window=window, span_ns=end - start, partial=partial, **figures_of(ns), **by_cause(ns))
+    return periods_of(facts, names, periods.start_ns, periods.end_ns, periods.partial)

@@ -5,14 +5,13 @@ All times are integer nanoseconds. A percentage of nothing is None, never 0 or 1
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from overlapscope.analysis.measured import Buckets, Engines, Overlap
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES, Subject
-from overlapscope.catalog.measures import MEASURES, Measure
+from overlapscope.catalog.measures import BY_CAUSE, MEASURES, Measure
 from overlapscope.trace.servers import Phase
 
 
@@ -110,24 +109,18 @@ class ServedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Their tokens of requests that decode."""
 
 
-_CAUSES: Final[Mapping[Subject, Sequence[str]]] = {
-    "exposed-copy": COPY_CAUSES,
-    "exposed-comm": COMM_CAUSES,
-    "exposed-other": OTHER_CAUSES,
-    "idle": IDLE_CAUSES,
-}
-
-
 def by_cause(ns: Mapping[str, int]) -> dict[str, Any]:
     """Return the fields of a period that divide time by cause, from the time of each cause (`idle:host-sync`)."""
     return {
-        f"{subject.replace('-', '_')}_by_cause": {str(cause): ns[f"{subject}:{cause}"] for cause in causes}
-        for subject, causes in _CAUSES.items()
+        f"{bucket}_by_cause": {part.partition(":")[2]: ns[part] for part in parts} for bucket, parts in BY_CAUSE.items()
     }
 
 
-FIGURES: Final = TimeFigures.__struct_fields__
-"""Fields that a device, a period and an average step have in common."""
+def figures_in(part: TimeFigures) -> TimeFigures:
+    """Return the figures that a device, a period and an average step have in common."""
+    return TimeFigures(**{name: getattr(part, name) for name in TimeFigures.__struct_fields__})
+
+
 COPIES_MATTER_FROM = 0.01
 """Minimum share of the span for copies to matter. If they take less, their hidden share says nothing about a program.
 """

@@ -46,11 +46,10 @@ from overlapscope.catalog.causes import (
     STALL_CAUSES,
     Subject,
 )
+from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 from overlapscope.trace.op_names import looks_like_communication, short_kernel
 
-TINY_BYTES = 64 << 10
-"""Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""
 LARGE_BYTES = 1 << 20
 """Minimum size at which latency is negligible and bandwidths can be compared."""
 

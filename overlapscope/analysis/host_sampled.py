@@ -193,11 +193,6 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
         return idle
     notes, windows = trace.annotations, Intervals(steps.start_ns, steps.end_ns)
     times = host_times(trace, device, notes.start_ns[steps.row], notes.end_ns[steps.row])
-    worked = {
-        IdleCause.PYTHON: [0 if time is None else time.python_ns for time in times],
-        IdleCause.CPU_OPS: [0 if time is None else time.cpu_ops_ns for time in times],
-        IdleCause.DISPATCH: [0 if time is None else time.dispatch_ns for time in times],
-    }
     row, start, end = cut(idle.start_ns, idle.end_ns, _with_rest(idle, windows))
     pieces = replace(idle.take(row), start_ns=start, end_ns=end, host_ns=idle.host_ns[row] + start - idle.start_ns[row])
     shown = pieces
@@ -205,7 +200,9 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
         left = np.full(len(steps), amount.share * whole_ns)
         if amount.anywhere:
             waited = _by_step(shown, steps, amount.taken_from)
-            whole = np.sum([worked[cause] for cause in WORK], axis=0)
+            whole = sum(
+                (times[f"host:{cause.replace('-', '_')}"] for cause in WORK if times), np.zeros(len(steps), np.int64)
+            )
             # A host that runs ahead may mark more work than fits into the step on the device.
             whole = np.minimum(whole, steps.end_ns - steps.start_ns)
             left *= np.clip(waited / np.maximum(np.maximum(whole, waited), 1), 0, 1)

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
-from overlapscope.analysis.device import each_period
-from overlapscope.analysis.figures import Period
+from overlapscope.analysis.facts import Facts, periods_of
 from overlapscope.analysis.host import loading, rows_by_thread
 from overlapscope.analysis.host_lines import phase_samples
 from overlapscope.analysis.host_sampled import WORK, amounts
@@ -19,7 +18,7 @@ from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import FEWEST, lengths_of, measured
 from overlapscope.analysis.results import HostUse, OpTime, Plain, PlainStep, ThreadUse, host_parts
-from overlapscope.analysis.timeline import Ran, lengths
+from overlapscope.analysis.timeline import lengths
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
@@ -29,6 +28,7 @@ from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
 from overlapscope.trace.op_names import is_collective_range, starts_collective
+from overlapscope.trace.ran import Ran
 from overlapscope.trace.servers import front_end
 
 # -- The step without the profiler -------------------------------------------------------------------
@@ -148,14 +148,13 @@ class HostTimeline(Ran, frozen=True, dict=True):
     loads: HostEvents
     """The DataLoader's next on that thread."""
 
-    def periods(self) -> tuple[Period, ...]:
+    def facts(self) -> Facts:
         """Return the figures of each step."""
         ns = dict.fromkeys(PARTS, np.zeros_like(self.starts)) | lengths(self, self.starts, self.ends)
         waited = union(self.loads.start_ns, self.loads.end_ns)
         loading_ns = covered(subtract(waited, self.comm), self.starts, self.ends)
         ns[f"exposed-comm:{CommCause.UNKNOWN}"] = ns["exposed_comm"]
-        ns |= {f"idle:{IdleCause.DATA_LOADING}": loading_ns, f"idle:{IdleCause.PYTHON}": ns["idle"] - loading_ns}
-        return each_period(self.names or ("window",), self.starts, self.ends, ns, np.zeros(len(self.starts), np.bool_))
+        return ns | {f"idle:{IdleCause.DATA_LOADING}": loading_ns, f"idle:{IdleCause.PYTHON}": ns["idle"] - loading_ns}
 
 
 @kept()
@@ -206,14 +205,14 @@ def describe_host(trace: Trace) -> HostUse | None:
     timeline = host_timeline(trace)
     if timeline is None:
         return None
-    steps = timeline.periods()
-    judged = [*without_warm_up(range(len(steps)), [step.span_ns for step in steps])]
-    per_step = average(steps, judged)
+    facts, names = timeline.facts(), timeline.names or ("window",)
+    judged = [*without_warm_up(range(len(names)), facts["span"].tolist())]
+    per_step = average(facts, judged, names)
     assert per_step is not None
     windows = union(timeline.starts[judged], timeline.ends[judged])
     use = HostUse(
         by_steps=bool(timeline.names),
-        steps=steps,
+        steps=periods_of(facts, names, timeline.starts, timeline.ends, np.zeros(len(names), np.bool_)),
         per_step=per_step,
         loader=_loader(timeline.loads),
         ops=_by_name(timeline.ops, intersect(timeline.compute, windows)),

@@ -8,11 +8,12 @@ in it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.calls import launching
-from overlapscope.analysis.figures import HostTime
 from overlapscope.analysis.host import find_blocking, inside_with, loading, on_thread, rows_by_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
 from overlapscope.base.columns import mask_of
@@ -290,23 +291,22 @@ def launching_thread(trace: Trace) -> int | None:
 # -- Host time of steps ------------------------------------------------------------------------------
 
 
-def host_times(trace: Trace, device: int, starts: I64, ends: I64) -> tuple[HostTime | None, ...]:
-    """Return the parts of each interval of host time, and the launches for a device that begin in it.
+def host_times(trace: Trace, device: int, starts: I64, ends: I64) -> Mapping[str, I64]:
+    """Return the parts of each interval of host time, and the launches for a device that begin in it, by name.
 
-    They are None if no thread launches, or the launching thread's ops were not recorded.
+    The result is empty if no thread launches, or the launching thread's ops were not recorded.
     """
     parts = _parts(trace)
     if parts is None:
-        return (None,) * len(starts)
+        return {}
     launches, noted = _launches(trace, device), bool(len(_noted_pauses(trace)) or trace.host_activity)
-    counts = np.searchsorted(launches, ends) - np.searchsorted(launches, starts)
     lengths = {name: covered(of, starts, ends) for name, of in parts.items()}
-    rest = ends - starts - sum(lengths.values(), np.zeros(len(starts), np.int64))
-    columns = {**{name: ns.tolist() for name, ns in lengths.items()}, "python_ns": rest.tolist()}
-    return tuple(
-        HostTime(launches=count, gc_known=noted, **dict(zip(columns, each, strict=True)))
-        for count, *each in zip(counts.tolist(), *columns.values(), strict=True)
-    )
+    return {
+        **{f"host:{name}": ns for name, ns in lengths.items()},
+        "host:python": ends - starts - sum(lengths.values(), np.zeros(len(starts), np.int64)),
+        "host:launches": np.searchsorted(launches, ends) - np.searchsorted(launches, starts),
+        "host:gc_known": np.full(len(starts), int(noted)),
+    }
 
 
 @kept()
@@ -323,19 +323,18 @@ def _parts(trace: Trace) -> dict[str, Intervals] | None:
     work = work_of(trace, thread, companion)
     parts, taken = dict[str, Intervals](), list[Intervals]()
     for name, when in (
-        ("profiler_ns", inside_with(trace, thread, companion, trace.overheads)),
-        ("gc_pause_ns", work.pause),
-        ("waiting_ns", inside_with(trace, thread, companion, calls.take(blocking.row))),
-        ("loading_ns", inside_with(trace, thread, companion, loading(trace))),
-        ("cpu_ops_ns", work.cpu_ops),
-        ("dispatch_ns", work.dispatch),
+        ("profiler", inside_with(trace, thread, companion, trace.overheads)),
+        ("gc_pause", work.pause),
+        ("waiting", inside_with(trace, thread, companion, calls.take(blocking.row))),
+        ("loading", inside_with(trace, thread, companion, loading(trace))),
+        ("cpu_ops", work.cpu_ops),
+        ("dispatch", work.dispatch),
     ):
         parts[name] = subtract(when, join(*taken)) if taken else when
         taken.append(when)
     return parts
 
 
-@kept()
 def _launches(trace: Trace, device: int) -> I64:
     """Return the starts of the calls that launch ops on a device, ascending."""
     launch = trace.gpu_ops.launch[(trace.gpu_ops.device == device) & (trace.gpu_ops.launch >= 0)]

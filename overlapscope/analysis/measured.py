@@ -42,9 +42,13 @@ STRUCTURES: Final[Mapping[Group, Any]] = {"buckets": Buckets, "engines": Engines
 """Structures by object of the report."""
 
 
-def figures_of(ns: Mapping[str, int]) -> dict[str, Any]:
-    """Return the fields `buckets`, `engines` and `overlap` of a window, or of several, from its lengths by name."""
+def figures_of(ns: Mapping[str, int], *, shares_of: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Return the fields `buckets`, `engines` and `overlap` of a window, or of several, from its lengths by name.
+
+    Percentages are of other lengths if these are rounded.
+    """
+    of = {"ns": ns, "pct": ns if shares_of is None else shares_of}
     return {
-        group: structure(**{measure.id: measure.of(ns) for measure in of_group(group)})
+        group: structure(**{measure.id: measure.of(of[measure.unit]) for measure in of_group(group)})
         for group, structure in STRUCTURES.items()
     }

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.average import rounded_mean
+from overlapscope.analysis.facts import rounded_mean
 from overlapscope.analysis.figures import PerStep, TimeFigures
 from overlapscope.analysis.results import Beside, NetOverlap, SlowedKernel, Unjudged
 from overlapscope.analysis.timeline import Timeline

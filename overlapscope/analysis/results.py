@@ -16,7 +16,7 @@ from overlapscope.analysis.figures import Period, PerStep, ServedSteps, TimeFigu
 from overlapscope.analysis.measured import Buckets
 from overlapscope.base.words import between, duration, plural
 from overlapscope.catalog.buckets import bucket_of
-from overlapscope.catalog.causes import WORK_UNKNOWN, Subject
+from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
 from overlapscope.trace.lost import Part, in_order
 from overlapscope.trace.model import OwnPeriod, TraceOrigin
 
@@ -506,14 +506,9 @@ class Device(TimeFigures, frozen=True, kw_only=True):
     recording's."""
 
 
-def by_subject(figures: TimeFigures) -> dict[Subject, dict[str, int]]:
-    """Return the causes of each kind of time that has causes."""
-    return {
-        "exposed-copy": figures.exposed_copy_by_cause,
-        "exposed-comm": figures.exposed_comm_by_cause,
-        "exposed-other": figures.exposed_other_by_cause,
-        "idle": figures.idle_by_cause,
-    }
+def by_subject(figures: TimeFigures | Plain) -> dict[Subject, dict[str, int]]:
+    """Return the causes of each kind of time that has causes; of a plain step, nothing is known of memory work."""
+    return {subject: getattr(figures, f"{subject.replace('-', '_')}_by_cause", {}) for subject in CAUSES}
 
 
 def missing_by_cause(figures: TimeFigures) -> dict[str, int]:

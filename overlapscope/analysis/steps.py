@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.figures import FIGURES, Period
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device, HostUse, host_parts
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Bool
@@ -24,11 +24,6 @@ LEAST_SHARE = 0.05
 
 _SCALE = 1.4826
 """Factor that turns the median absolute deviation of a normal distribution into its standard deviation."""
-
-
-def whole(device: Device) -> Period:
-    """Return the figures of the whole window in the form of a step's."""
-    return Period(name="", partial=False, **{name: getattr(device, name) for name in ("window", *FIGURES)})
 
 
 def median_step(periods: Sequence[Period]) -> Period | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from overlapscope.analysis.results import StreamUse
@@ -15,7 +13,6 @@ from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import (
     I64,
     Intervals,
-    complement,
     covered,
     join,
     subtract,
@@ -23,54 +20,10 @@ from overlapscope.base.intervals import (
     union,
 )
 from overlapscope.base.kept import kept
-from overlapscope.catalog.measures import LONGEST, OWN_LENGTHS
+from overlapscope.catalog.measures import OWN_LENGTHS
 from overlapscope.trace.lost import lead_in_end
-from overlapscope.trace.model import I8, GpuOps, Kind, Trace
-
-
-class Ran(Struct, frozen=True, eq=False, dict=True):
-    """Times in which each kind of a device's ops ran.
-
-    Sets that combine several kinds are made on first use.
-    """
-
-    compute: Intervals
-    comm: Intervals
-    h2d: Intervals
-    d2h: Intervals
-    p2p: Intervals
-    """Times in which peer copies ran, which are part of `other`."""
-    other: Intervals
-    """Times in which memory work of the device ran: peer copies, copies within the device, memsets."""
-    start_ns: int
-    """Start of the window, which is the start of the first op."""
-    end_ns: int
-    """End of the window, which is the end of the last op."""
-
-    @cached_property
-    def copy(self) -> Intervals:
-        """Times in which copies ran, in either direction."""
-        return join(self.h2d, self.d2h)
-
-    @cached_property
-    def sm(self) -> Intervals:
-        """Times in which kernels ran, those of communication included."""
-        return join(self.compute, self.comm)
-
-    @cached_property
-    def busy(self) -> Intervals:
-        """Times in which kernels or copies between host and device ran."""
-        return join(self.sm, self.copy)
-
-    @cached_property
-    def any(self) -> Intervals:
-        """Times in which anything ran."""
-        return join(self.busy, self.other)
-
-    @cached_property
-    def idle(self) -> Intervals:
-        """Times in the window in which nothing ran."""
-        return complement(self.any, self.start_ns, self.end_ns)
+from overlapscope.trace.model import GpuOps, Kind, Trace
+from overlapscope.trace.ran import Ran, when_ran
 
 
 class Timeline(Ran, frozen=True, dict=True):
@@ -132,14 +85,6 @@ def build(trace: Trace, device: int) -> Timeline:
     )
 
 
-def when_ran(kind: I8, start_ns: I64, end_ns: I64) -> Ran:
-    """Return the times in which the ops of each `Kind` ran. Ops may be in any order; there must be at least one."""
-    rows = {each: np.flatnonzero(kind == each) for each in Kind}
-    rows[Kind.OTHER] = np.concatenate([rows[Kind.OTHER], rows[Kind.P2P]])
-    sets = {each.name.lower(): union(start_ns[of_kind], end_ns[of_kind]) for each, of_kind in rows.items()}
-    return Ran(**sets, start_ns=int(start_ns.min()), end_ns=int(end_ns.max()))
-
-
 def _main_stream(ops: GpuOps) -> int:
     """Return the stream with the most compute, or the busiest if nothing computes; among equals, the lower id."""
     compute = ops.kind == Kind.COMPUTE
@@ -165,6 +110,7 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
     unions |= {"any": ran.any, "window": window}
     of = {name: covered(a, starts, ends) for name, a in unions.items()}
     ns |= {
+        "span": ends - starts,
         "h2d_d2h": ns["h2d"] + ns["d2h"] - ns["copy"],
         "ideal": np.maximum.reduce([ns["sm"], ns["h2d"], ns["d2h"]]),
         "exposed_comm": ns["sm"] - ns["compute"],
@@ -176,12 +122,6 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
         "idle": of["window"] - of["any"],
     }
     return ns | {name: length(ran, starts, ends) for name, length in OWN_LENGTHS.items()}
-
-
-def together(ns: Mapping[str, I64]) -> dict[str, int]:
-    """Return the lengths in several windows together, from those in each of them."""
-    joined = {name: int(each.max(initial=0) if name in LONGEST else each.sum()) for name, each in ns.items()}
-    return joined | {"ideal": max(joined["sm"], joined["h2d"], joined["d2h"])}
 
 
 def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:

@@ -20,9 +20,9 @@ from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
-from overlapscope.budgets.metrics import CAUSES_OF, DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Measurements, Series, series, step_sample
+from overlapscope.budgets.samples import Measurements, Samples, Series, of_range, series, steps_of
+from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS, Direction, Measure
 from overlapscope.compare.doubts import fingerprint
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -119,8 +119,8 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
             first = kept[0] if kept else 0
             kept = tuple(number for number, step in enumerate(timed.steps or ()) if step >= first)
 
-        def read(metric: Metric, direction: Direction | None, cause: str | None = None) -> Series:
-            line = lines.get((metric.id, direction, cause))
+        def read(metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
+            line = lines.get((metric.metric, direction, cause))
             # A series without anything to measure is not in the file. Its times are zero.
             nothing = 0.0 if metric.unit == "ns" else None
             wholes = (line and line.wholes) or (1.0,) * len(spans)
@@ -175,9 +175,8 @@ def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
                 which = "without a rank" if kept.rank is None else f"of rank {kept.rank}"
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
             devices.append(kept)
-            samples = [step_sample(device, number) for number in whole]
             judged = [number - kept.first for number in judged_steps(device)]
-            lines += _series(kept, STEPS, samples, None, judged)
+            lines += _series(kept, STEPS, steps_of(device, whole), None, judged)
             by_name: dict[str, list[Period]] = {}
             for period in device.ranges:
                 if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
@@ -188,7 +187,7 @@ def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
                     for period in periods
                 ]
                 after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
-                lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun, after)
+                lines += _series(kept, name, of_range(name, periods), begun, after)
     program = program_of(report.traces)
     return Baseline(
         environment=fingerprint(report),
@@ -222,7 +221,7 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
 
 
 def _series(
-    of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None, judged: list[int]
+    of: BaselineDevice, scope: str, samples: Samples, begun: list[int] | None, judged: list[int]
 ) -> Iterator[BaselineSeries]:
     """Yield the series of every metric and cause that has values to keep. `judged` has the numbers of judged ones."""
     for metric, direction, cause in _KEPT:
@@ -231,11 +230,11 @@ def _series(
         wholes = tuple(map(whole, measured.wholes))
         numbers, typical = [value for value in values if value is not None], measured.take(judged).known()
         # Times that are all zero need no line, unlike percentages.
-        if (any(numbers) if metric.unit == "ns" else numbers) or metric.id == "step_time":
+        if (any(numbers) if metric.unit == "ns" else numbers) or metric.metric == "step_time":
             yield BaselineSeries(
                 rank=of.rank,
                 device=of.device,
-                metric=metric.id,
+                metric=metric.metric,
                 direction=direction,
                 cause=cause,
                 scope=scope,
@@ -246,7 +245,7 @@ def _series(
             )
 
 
-_KEPT: Final[tuple[tuple[Metric, Direction | None, str | None], ...]] = (
+_KEPT: Final[tuple[tuple[Measure, Direction | None, str | None], ...]] = (
     *((metric, None, None) for metric in METRICS.values() if not metric.of_host),
     *((metric, direction, None) for metric in METRICS.values() if metric.needs == "copies" for direction in DIRECTIONS),
     *((METRICS[metric], None, cause) for metric, causes in CAUSES_OF.items() for cause in causes),

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from overlapscope.base import config_file
 from overlapscope.base.config_file import PROJECT
 from overlapscope.base.words import clean, did_you_mean
-from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact, is_share, parse
 from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Ranks, Scope, Settings
 from overlapscope.budgets.verdicts import Level, Unit
+from overlapscope.catalog.measures import METRICS, Direction, Measure
 from overlapscope.errors import ConfigError
 from overlapscope.reading.patterns import NamePatterns, patterns_in
 from overlapscope.trace.servers import Phase
@@ -223,7 +223,7 @@ def expression(text: str) -> Budget:
     return _budget(content, metric, {}, location)
 
 
-def _limit_key(operator: str, change: str | None, metric: Metric, location: ConfigLocation) -> str:
+def _limit_key(operator: str, change: str | None, metric: Measure, location: ConfigLocation) -> str:
     """Return the key that an operator stands for, after `increase`, `decrease` or neither."""
     if operator not in ("<=", ">="):
         raise location.error(f"{operator!r} is not supported; write <= or >=, which include the limit")
@@ -273,18 +273,18 @@ def _budget_tables(
             yield metric, _value(content, _BUDGET_TABLE, at), at
 
 
-def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, Any], at: ConfigLocation) -> Budget:
+def _budget(content: Mapping[str, Any], metric: Measure, defaults: Mapping[str, Any], at: ConfigLocation) -> Budget:
     table = read_table(content, _BUDGET, at)
     fields = {**defaults, **_some(table, (*_DEFAULTS, "name", "scope", "phase", "level")), **_limits(table, metric, at)}
-    budget = Budget(metric=metric.id, origin=str(at), **fields, **_patterns(table))
+    budget = Budget(metric=metric.metric, origin=str(at), **fields, **_patterns(table))
     if budget.direction is not None and metric.needs != "copies":
-        raise at.at("direction").error(f"{metric.id} is not only about copies")
+        raise at.at("direction").error(f"{metric.metric} is not only about copies")
     if not budget.limits:
         raise at.error(f"has no limit; add min, max, {_relative_key(metric)}")
     if "noise_floor" in table and not budget.relative:
         raise at.at("noise_floor").error(f"needs a budget that compares with a baseline, with {_relative_key(metric)}")
     if budget.range is not None and not metric.by_range:
-        raise at.at("range").error(f"{metric.id} is known only for steps and for the window")
+        raise at.at("range").error(f"{metric.metric} is known only for steps and for the window")
     if budget.scope == "window" and budget.relative:
         raise at.at("scope").error("the window is measured only once, but judging a change needs many steps; use steps")
     if budget.scope == "window" and (budget.range, budget.step) != (None, None):
@@ -294,7 +294,7 @@ def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, A
     return budget
 
 
-def _limits(table: Mapping[str, Any], metric: Metric, at: ConfigLocation) -> dict[str, float]:
+def _limits(table: Mapping[str, Any], metric: Measure, at: ConfigLocation) -> dict[str, float]:
     """Return the limits and the noise floor of a budget."""
     fields = {}
     for name in LIMITS:
@@ -310,7 +310,7 @@ def _limits(table: Mapping[str, Any], metric: Metric, at: ConfigLocation) -> dic
     return fields
 
 
-def _limit(key: str, quantity: str | float, metric: Metric, at: ConfigLocation) -> float:
+def _limit(key: str, quantity: str | float, metric: Measure, at: ConfigLocation) -> float:
     change = key.startswith("max_")
     if change and key != _relative_key(metric):
         raise at.error(f"{_better(metric)}; write {_relative_key(metric)}")
@@ -328,16 +328,16 @@ def _parsed(quantity: str | float, unit: Unit, at: ConfigLocation) -> float:
         raise at.error(str(error)) from None
 
 
-def _relative_key(metric: Metric) -> str:
+def _relative_key(metric: Measure) -> str:
     return f"max_{_loss(metric)}"
 
 
-def _loss(metric: Metric) -> str:
+def _loss(metric: Measure) -> str:
     return "decrease" if metric.more_is_better else "increase"
 
 
-def _better(metric: Metric) -> str:
-    return f"for {metric.id}, {'more' if metric.more_is_better else 'less'} is better"
+def _better(metric: Measure) -> str:
+    return f"for {metric.metric}, {'more' if metric.more_is_better else 'less'} is better"
 
 
 def _exemption(content: Mapping[str, Any], at: ConfigLocation) -> Exemption:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from statistics import fmean, median
 
 import numpy as np
@@ -11,13 +10,13 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import plural
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
-from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts, reasons_of
-from overlapscope.budgets.samples import Measurements, Series, Spent, lacking, noise_floor, series, spent
+from overlapscope.budgets.samples import Measurements, Series, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason, Level
+from overlapscope.catalog.measures import METRICS
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
 from overlapscope.report.model import Report
 
@@ -44,11 +43,6 @@ def judge(place: JudgedPlace, baseline: Baseline | None, *, only: bool) -> Rulin
     else:
         ruling = _unknown(place, lack) if lack else _absolute(place, values)
     return replace(ruling, samples=len(values.numbers))
-
-
-def _spent_now(place: JudgedPlace) -> Spent:
-    """Return the mean times of a place's samples, which must not be empty."""
-    return spent(partial(series, place.samples), place.budget.direction)
 
 
 def _against_limit(budget: Budget, value: float, bound: float, *, failed: bool) -> str:
@@ -111,13 +105,13 @@ def _against_baseline(
         before = before.take([number for number, name in enumerate(before.names) if step_fits(name, budget.step)])
     if lack is not None:
         return replace(_unknown(place, lack), nothing=not any(before.numbers))
-    before, now = before.known(), values.known()
+    whole, before, now = fmean(values.wholes), before.known(), values.known()
     for owner, side in (("", now), ("the baseline has ", before)):
         if len(side.numbers) < FEWEST:
             count = plural(len(side.numbers), sample)
             return _unknown(place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
     steps = _measured_before(place, device, baseline, STEPS)
-    ruling = _relative(place, now, before, _noise_floor(place, measured, steps, budget.combine(before)))
+    ruling = _relative(place, now, before, _noise_floor(place, measured, steps, whole, budget.combine(before)))
     return replace(ruling, measured=measured)
 
 
@@ -176,13 +170,16 @@ def _change(value: float, base: float) -> str:
     return f"{percentage}{'more' if value > base else 'less'}"
 
 
-def _noise_floor(place: JudgedPlace, before: Measurements, steps: Measurements | None, base: float) -> float:
+def _noise_floor(
+    place: JudgedPlace, before: Measurements, steps: Measurements | None, whole: float, base: float
+) -> float:
     """Return the minimum change that counts, in the metric's unit.
 
     Args:
         place: The place to judge.
         before: The baseline's samples.
         steps: The baseline's steps, even if ranges are judged.
+        whole: The mean divisor of a percentage.
         base: The baseline's value.
     """
     budget, metric = place.budget, place.budget.what
@@ -191,10 +188,7 @@ def _noise_floor(place: JudgedPlace, before: Measurements, steps: Measurements |
     if budget.noise_floor_pct is not None:
         spans = steps(METRICS["step_time"], None).numbers if steps is not None else ()
         return budget.noise_floor_pct / 100 * (median(spans) if spans else 0.0)
-    whole = 0.0
-    if metric.unit == "pct" and metric.whole is not None:
-        whole = fmean(metric.whole(sample, budget.direction) for sample in place.samples)
-    return noise_floor(metric, spent(before, budget.direction), _spent_now(place), whole, base)
+    return noise_floor(metric, spent(before, budget.direction), place.spent, whole, base)
 
 
 def _drawn(budget: Budget, values: Series) -> F64:
@@ -244,7 +238,7 @@ def _reasons(report: Report, ruling: Ruling) -> tuple[FailureReason, ...]:
     if ruling.status not in ("fail", "accepted") or place is None or place.device is None:
         return ()
     before = None if ruling.measured is None else spent(ruling.measured, place.budget.direction)
-    return reasons_of(report, place, _spent_now(place), before)
+    return reasons_of(report, place, place.spent, before)
 
 
 def _excess(ruling: Ruling, budget: Budget) -> float:

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import PurePath
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -15,11 +17,23 @@ from msgspec.structs import replace
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean
 from overlapscope.budgets.gate import doubt
-from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric, Sample
-from overlapscope.budgets.samples import Series, lacking, of_ranges, of_steps, of_window, series
+from overlapscope.budgets.samples import (
+    NO_SAMPLES,
+    Samples,
+    Series,
+    Spent,
+    lacking,
+    noise_floor,
+    of_ranges,
+    of_steps,
+    of_window,
+    series,
+    spent,
+)
 from overlapscope.budgets.samples import of_host as host_steps
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import Subject
+from overlapscope.catalog.measures import CAUSES_OF, METRICS, Measure
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import CAUSES
 
@@ -36,16 +50,21 @@ class JudgedPlace(Struct, frozen=True, eq=False):
     subject: Subject
     trace: TraceResult | None = None
     device: Device | None = None
-    samples: tuple[Sample, ...] = ()
+    samples: Samples = NO_SAMPLES
     missing: str | None = None
     """Reason why nothing can be judged here."""
+
+    @property
+    def spent(self) -> Spent:
+        """Mean times of the samples."""
+        return spent(partial(series, self.samples), self.budget.direction)
 
 
 class JudgedFigure(NamedTuple):
     """A metric at a device, or its part by a cause."""
 
     place: JudgedPlace
-    metric: Metric
+    metric: Measure
     values: Series
     cause: str | None = None
 
@@ -53,6 +72,15 @@ class JudgedFigure(NamedTuple):
     def value(self) -> float:
         """Value as a budget judges it."""
         return self.place.budget.combine(self.values.known())
+
+    @property
+    def noise_floor(self) -> float:
+        """Change that `check` would consider noise between two recordings like this one."""
+        now = self.place.spent
+        if self.cause is not None:
+            now = {name: ns for name, ns in now.items() if ":" not in name}
+            now |= {f"{self.metric.blames[0]}:{self.cause}": self.value}
+        return noise_floor(self.metric, now, now, fmean(self.values.wholes), self.value)
 
 
 def figures(report: Report) -> Iterator[JudgedFigure]:
@@ -64,17 +92,17 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
     """
     report = of_program(report)
     for metric in METRICS.values():
-        for place in find_places(report, Budget(metric=metric.id), {}):
+        for place in find_places(report, Budget(metric=metric.metric), {}):
             if place.device is not None and not place.device.steps and metric.unit != "ns":
                 rank, device = place.subject.rank, place.device
-                places = find_places(report, Budget(metric=metric.id, scope="window"), {})
+                places = find_places(report, Budget(metric=metric.metric, scope="window"), {})
                 place = next(each for each in places if each.device is device and each.subject.rank == rank)
             values = series(place.samples, metric, None)
             if place.missing is not None or lacking(metric, None, place.samples, values):
                 continue
             yield JudgedFigure(place, metric, values)
             if place.trace is not None and not doubt(place.trace, CAUSES):
-                for cause in CAUSES_OF.get(metric.id, ()):
+                for cause in CAUSES_OF.get(metric.metric, ()):
                     yield JudgedFigure(place, metric, series(place.samples, metric, None, cause), cause)
 
 
@@ -157,17 +185,17 @@ def _ranges(place: JudgedPlace, pattern: str, device: Device) -> Iterator[Judged
     matching = [subject for subject in ranged if place.budget.matches(subject)]
     judged = of_ranges(device, skip=place.budget.skip_steps)
     for subject in matching:
-        samples = judged.get(subject.scope, ())
+        samples = judged.get(subject.scope, NO_SAMPLES)
         missing = None if samples else "it does not occur after the skipped steps"
         yield replace(place, subject=subject, samples=samples, missing=missing)
     if not matching:
         yield replace(place, missing=f"there is no whole range {clean(pattern, 80)}")
 
 
-def _steps(place: JudgedPlace, samples: Sequence[Sample], *, marked: bool) -> JudgedPlace:
+def _steps(place: JudgedPlace, samples: Samples, *, marked: bool) -> JudgedPlace:
     """Return a place with its steps that match the budget's pattern. `marked`: whether the recording has steps."""
     pattern, phase = place.budget.step, place.budget.phase
-    kept = tuple(sample for sample in samples if pattern is None or step_fits(sample.name, pattern))
+    kept = samples.take([row for row, name in enumerate(samples.names) if pattern is None or step_fits(name, pattern)])
     if kept:
         return replace(place, subject=replace(place.subject, step=pattern), samples=kept)
     missing = "no step is left after the skipped ones" if marked else NO_STEPS

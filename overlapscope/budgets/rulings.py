@@ -17,15 +17,14 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.gate import doubt
-from overlapscope.budgets.metrics import DIRECTIONS
 from overlapscope.budgets.places import JudgedPlace, place_words, subjects
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Measurements, Spent
+from overlapscope.budgets.samples import Measurements, Spent, caused
 from overlapscope.budgets.settings import Exemption, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, FailureReason, Level, Status, Subject
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.catalog.causes import Subject as CauseSubject
-from overlapscope.catalog.measures import Blame
+from overlapscope.catalog.measures import DIRECTIONS, Blame
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -47,9 +46,7 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     # Findings are of the phase that takes most time.
     of_phase = place.budget.phase is None or (average is not None and average.phase == place.budget.phase)
     findings = tuple(finding for finding in report.findings if of_phase and (finding.source, finding.device) == at)
-    judged, steps = {id(sample.figures) for sample in place.samples}, None
-    if place.budget.sample == "step":
-        steps = tuple(number for number, step in enumerate(place.device.steps) if id(step) in judged)
+    steps = place.samples.rows if place.budget.sample == "step" else None
     device = after_lead_in(place.device) if steps is None else place.device
     finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, now, before)
     reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
@@ -101,7 +98,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
             case "copies":
                 yield from self._copies()
             case "kernels" if self.before is not None:
-                title, grown_ns = self._took("compute", round(self.now.compute), self.before.compute)
+                title, grown_ns = self._took("compute", round(self.now["compute"]), self.before["compute"])
                 detail = "`overlapscope diff` of two traces names the kernels."
                 yield FailureReason(title=title, detail=detail, time_ns=grown_ns)
             case "kernels":
@@ -120,8 +117,8 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
 
     def _causes(self, blame: CauseSubject) -> Iterator[FailureReason]:
         metric = self.place.budget.what
-        now = self.now.by_cause(blame, metric)
-        past = None if self.before is None else self.before.by_cause(blame, metric)
+        now = caused(self.now, blame, metric)
+        past = None if self.before is None else caused(self.before, blame, metric)
         for cause, mean_ns in now.items():
             each_ns = round(mean_ns)
             if each_ns:

@@ -5,32 +5,44 @@ A `Series` has the values of a metric in them; `Spent` has mean times, for reaso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
-from operator import attrgetter, mul
+from operator import mul
 from statistics import fmean
 from typing import Final, Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps, without_warm_up
+from overlapscope.analysis.facts import UNKNOWN, Facts, facts_of, select
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse
+from overlapscope.base.intervals import I64
 from overlapscope.base.words import percent
-from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Moved, Sample, copy_ns
-from overlapscope.catalog.causes import (
-    COMM_CAUSES,
-    COPY_CAUSES,
-    IDLE_CAUSES,
-    STALL_CAUSES,
-    IdleCause,
-    Subject,
-)
-from overlapscope.catalog.measures import Blame
+from overlapscope.catalog.causes import STALL_CAUSES, IdleCause, Subject
+from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, MEASURES, METRICS, Amount, Blame, Direction, Measure
 from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 from overlapscope.trace.servers import Phase
+
+
+class Samples(Struct, frozen=True, eq=False):
+    """Steps, occurrences of a range, or the window, with a row of facts each."""
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    """Numbers in `Device.steps`, or among the occurrences."""
+    facts: Facts
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, kept: Sequence[int]) -> Samples:
+        """Return some samples, by number."""
+        names, rows = tuple(self.names[number] for number in kept), tuple(self.rows[number] for number in kept)
+        return Samples(names, rows, select(self.facts, list(kept)))
 
 
 class Series(Struct, frozen=True):
@@ -71,117 +83,90 @@ class Series(Struct, frozen=True):
 class Measurements(Protocol):
     """Measurements at one place, from a recording or a baseline."""
 
-    def __call__(self, metric: Metric, direction: Direction | None, cause: str | None = None, /) -> Series:
+    def __call__(self, metric: Measure, direction: Direction | None, cause: str | None = None, /) -> Series:
         """Return the values of a metric; with `cause`, the part due to that cause of a metric in `CAUSES_OF`."""
 
 
-_BY_CAUSE: Final[Mapping[str, Callable[[Period], Mapping[str, int]]]] = {
-    "exposed_copy_time": attrgetter("exposed_copy_by_cause"),
-    "exposed_comm_time": attrgetter("exposed_comm_by_cause"),
-    "idle_time": attrgetter("idle_by_cause"),
-}
+_MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
+"""Bytes of the copies in each direction whose size is known, and the sum of their durations."""
 
 
-def series(samples: Sequence[Sample], metric: Metric, direction: Direction | None, cause: str | None = None) -> Series:
+def series(samples: Samples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
     """Return the values of a metric in a recording: see `Measurements`."""
-    if cause is None:
-        values = tuple(metric.read(sample, direction) for sample in samples)
+    amount = metric.part.narrowed(direction) if cause is None else Amount((f"{metric.blames[0]}:{cause}",))
+    parts: list[int] = amount.of(samples.facts).tolist()
+    if metric.whole is None:
+        wholes = [1] * len(parts)
+        values = tuple(None if part == UNKNOWN else float(part) for part in parts)
     else:
-        values = tuple(float(_BY_CAUSE[metric.id](sample.figures).get(cause, 0)) for sample in samples)
-    of = metric.whole if cause is None else None
-    return Series(
-        tuple(sample.name for sample in samples),
-        values,
-        tuple(sample.figures.span_ns for sample in samples),
-        tuple(1.0 if of is None else float(of(sample, direction)) for sample in samples),
-    )
+        wholes = metric.whole.narrowed(direction).of(samples.facts).tolist()
+        values = tuple(map(metric.ratio, parts, wholes))
+    return Series(samples.names, values, tuple(samples.facts["span"].tolist()), tuple(map(float, wholes)))
 
 
-def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> tuple[Sample, ...]:
+def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> Samples:
     """Return the steps to judge: whole ones after the warm-up, of the phase that takes most time or of another."""
-    return tuple(step_sample(device, number) for number in judged_steps(device, skip=skip, phase=phase))
+    return steps_of(device, judged_steps(device, skip=skip, phase=phase))
 
 
-def step_sample(device: Device, number: int) -> Sample:
-    """Return one of `Device.steps` as a sample."""
-    moved = _moved(device, lambda group: (group.by_step.bytes[number], group.by_step.duration_ns[number]))
-    return Sample(device.steps[number].name, device.steps[number], moved)
+def steps_of(device: Device, numbers: Sequence[int]) -> Samples:
+    """Return some of `Device.steps` as samples."""
+    moved = _moved(device, lambda group: (group.by_step.bytes, group.by_step.duration_ns), len(device.steps))
+    return _samples([device.steps[number] for number in numbers], numbers, select(moved, list(numbers)))
 
 
-def of_ranges(device: Device, *, skip: int = 0) -> dict[str, tuple[Sample, ...]]:
+def of_ranges(device: Device, *, skip: int = 0) -> dict[str, Samples]:
     """Return the occurrences of each range, by its name."""
-    return {
-        name: tuple(Sample(f"{name} ({number})", period, {}) for number, period in enumerate(periods, 1))
-        for name, periods in occurrences(device, skip=skip).items()
-    }
+    return {name: of_range(name, periods) for name, periods in occurrences(device, skip=skip).items()}
 
 
-def of_window(device: Device) -> tuple[Sample, ...]:
+def of_range(name: str, periods: Sequence[Period]) -> Samples:
+    """Return occurrences of a range. The analysis doesn't count copies by range, so their bandwidth is unknown."""
+    return _samples(periods, range(len(periods)), {}, [f"{name} ({number})" for number in range(1, len(periods) + 1)])
+
+
+def of_window(device: Device) -> Samples:
     """Return the window after the lead-in; nothing if all of it is lead-in."""
-    if device.judged is None:
-        return ()
-    moved = _moved(device, lambda group: (group.judged_bytes, group.judged_duration_ns))
-    return (Sample("window", device.judged, moved),)
+    moved = _moved(device, lambda group: ((group.judged_bytes,), (group.judged_duration_ns,)), 1)
+    return NO_SAMPLES if device.judged is None else _samples([device.judged], (0,), moved, ["window"])
 
 
-def _moved(device: Device, moved_by: Callable[[CopyGroup], tuple[float, float]]) -> dict[Direction, Moved]:
-    """Return the copies in each direction. `moved_by` returns bytes and nanoseconds of a group of copies."""
-    moved = {}
-    for direction in DIRECTIONS:
-        groups = [group for group in device.copies if group.direction == direction and says_bandwidth(group)]
-        amounts = [moved_by(group) for group in groups]
-        moved[direction] = Moved(sum(size for size, _ in amounts), sum(duration for _, duration in amounts))
-    return moved
-
-
-def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
+def of_host(host: HostUse, *, skip: int = 0) -> Samples:
     """Return the steps to judge of a program without GPU activity."""
     steps = host.steps if host.by_steps else ()
     judged = without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps])
-    return tuple(Sample(steps[number].name, steps[number], {}) for number in judged)
+    return _samples([steps[number] for number in judged], judged, {})
 
 
-class Spent(Struct, frozen=True):
-    """Mean times of some samples, in nanoseconds."""
+def _samples(
+    periods: Sequence[Period], rows: Sequence[int], moved: Facts, names: Iterable[str] | None = None
+) -> Samples:
+    facts, nothing = facts_of(periods), np.zeros(len(periods), np.int64)
+    facts = {
+        **facts,
+        "host:marked_gc_pause": np.where(facts["host:gc_known"] == 1, facts["host:gc_pause"], UNKNOWN),
+        **dict.fromkeys(_MOVED, nothing),
+        **moved,
+    }
+    return Samples(tuple(names or (period.name for period in periods)), tuple(rows), facts)
 
-    span: float
-    exposed_copy: Mapping[str, float]
-    """Exposed copy time by cause."""
-    exposed_comm: Mapping[str, float]
-    """Exposed communication by cause."""
-    idle: Mapping[str, float]
-    compute: float
-    copy: float
 
-    def by_cause(self, blame: Blame | Subject, metric: Metric) -> Mapping[str, float]:
-        """Return the times by cause that a metric includes, of exposed copies, exposed communication or idle time."""
-        if blame == "exposed-copy":
-            return self.exposed_copy
-        if blame == "exposed-comm":
-            return self.exposed_comm
-        if blame != "idle":
-            return {}
-        only = STALL_CAUSES if metric.id == "host_stall_time" else self.idle
-        return {cause: ns for cause, ns in self.idle.items() if cause in only}
+def _moved(
+    device: Device, moved_by: Callable[[CopyGroup], tuple[Sequence[int], Sequence[int]]], count: int
+) -> dict[str, I64]:
+    """Return bytes and durations of the copies in each direction. `moved_by` returns those of a group of copies."""
+    moved = {name: np.zeros(count, np.int64) for name in _MOVED}
+    for group in device.copies:
+        if group.direction in DIRECTIONS and says_bandwidth(group):
+            for what, amounts in zip(("bytes", "moving"), moved_by(group), strict=True):
+                moved[f"{group.direction}:{what}"] += np.array(amounts, np.int64)
+    return moved
 
-    def noisy(self, metric: Metric) -> tuple[float, float, float]:
-        """Return how much of a metric's time depends on the link, on the host's other work, and on loading data.
 
-        Communication depends on the link, whatever its cause: the host's time may vary by far more.
-        """
-        link = host = loading = 0.0
-        for blame in metric.blames:
-            by_cause = self.by_cause(blame, metric)
-            if blame == "exposed-comm":
-                link += sum(by_cause.values())
-                continue
-            host += sum(ns for cause, ns in by_cause.items() if cause in HOST_CAUSES - {IdleCause.DATA_LOADING})
-            loading += by_cause.get(IdleCause.DATA_LOADING, 0.0)
-            if blame == "exposed-copy":
-                link += sum(ns for cause, ns in by_cause.items() if cause not in HOST_CAUSES)
-            elif blame == "copies":
-                link += self.copy
-        return link, host, loading
+NO_SAMPLES: Final = of_range("", ())
+
+Spent = Mapping[str, float]
+"""Mean times of some samples in nanoseconds: `span`, `compute`, `copy`, and that of each cause, `idle:host-sync`."""
 
 
 def spent(measured: Measurements, direction: Direction | None) -> Spent:
@@ -191,17 +176,48 @@ def spent(measured: Measurements, direction: Direction | None) -> Spent:
         numbers = measured(METRICS[metric], direction, cause).numbers
         return fmean(numbers) if numbers else 0.0
 
-    return Spent(
-        span=mean("step_time"),
-        exposed_copy={str(cause): mean("exposed_copy_time", None, cause) for cause in COPY_CAUSES},
-        exposed_comm={str(cause): mean("exposed_comm_time", None, cause) for cause in COMM_CAUSES},
-        idle={str(cause): mean("idle_time", None, cause) for cause in IDLE_CAUSES},
-        compute=mean("compute_time"),
-        copy=mean("copy_time", direction),
-    )
+    return {
+        "span": mean("step_time"),
+        "compute": mean("compute_time"),
+        "copy": mean("copy_time", direction),
+        **{
+            f"{METRICS[metric].blames[0]}:{cause}": mean(metric, None, cause)
+            for metric, causes in CAUSES_OF.items()
+            for cause in causes
+        },
+    }
 
 
-def noise_floor(metric: Metric, before: Spent, after: Spent, whole: float, base: float) -> float:
+def caused(times: Spent, blame: Blame | Subject, metric: Measure) -> Mapping[str, float]:
+    """Return the times by cause that a metric includes, of exposed copies, exposed communication or idle time."""
+    named = [(name.partition(":"), ns) for name, ns in times.items()]
+    of_cause = {cause: ns for (subject, _, cause), ns in named if cause and subject == blame}
+    if blame == "idle" and metric.metric == "host_stall_time":
+        return {cause: ns for cause, ns in of_cause.items() if cause in STALL_CAUSES}
+    return of_cause
+
+
+def noisy(times: Spent, metric: Measure) -> tuple[float, float, float]:
+    """Return how much of a metric's time depends on the link, on the host's other work, and on loading data.
+
+    Communication depends on the link, whatever its cause: the host's time may vary by far more.
+    """
+    link = host = loading = 0.0
+    for blame in metric.blames:
+        by_cause = caused(times, blame, metric)
+        if blame == "exposed-comm":
+            link += sum(by_cause.values())
+            continue
+        host += sum(ns for cause, ns in by_cause.items() if cause in HOST_CAUSES - {IdleCause.DATA_LOADING})
+        loading += by_cause.get(IdleCause.DATA_LOADING, 0.0)
+        if blame == "exposed-copy":
+            link += sum(ns for cause, ns in by_cause.items() if cause not in HOST_CAUSES)
+        elif blame == "copies":
+            link += times["copy"]
+    return link, host, loading
+
+
+def noise_floor(metric: Measure, before: Spent, after: Spent, whole: float, base: float) -> float:
     """Return the minimum change of a metric that is more than noise, in its unit.
 
     Times that depend on the link and the host may vary by a share of the smaller side's time.
@@ -215,49 +231,39 @@ def noise_floor(metric: Metric, before: Spent, after: Spent, whole: float, base:
     """
     if metric.unit == "gb_per_s":
         return LINK_SHARE * base
-    spans = before.span, after.span
+    spans = before["span"], after["span"]
     if metric.needs == "host":
         return 0.0 if metric.unit == "launches" else floor_ns(spans, host_ns=base)
-    link, host, loading = map(min, before.noisy(metric), after.noisy(metric))
+    link, host, loading = map(min, noisy(before, metric), noisy(after, metric))
     minimum_ns = floor_ns(spans, link_ns=link, host_ns=host, loading_ns=loading)
     if metric.unit == "ns":
         return minimum_ns
     return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS
 
 
-def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:
+def lacking(metric: Measure, direction: Direction | None, samples: Samples, values: Series) -> str | None:
     """Return what the samples lack for a metric to be computed; None if they lack nothing."""
-    if metric.needs == "copies" and not any(copy_ns(sample, direction) for sample in samples):
-        way = f"{direction} " if direction else ""
+    copies, way = MEASURES["copy_ns"].part.narrowed(direction).of(samples.facts), f"{direction} " if direction else ""
+    if metric.needs == "copies" and not copies.any():
         return f"there are no {way}copies between host and device"
-    if values.numbers and (problem := _too_little_copied(metric, direction, samples)):
-        return problem
-    if metric.needs == "comm" and not any(sample.figures.engines.comm_ns for sample in samples):
+    if values.numbers and metric.unit == "pct" and "exposed-copy" in metric.blames:
+        copied, span = int(copies.sum()), int(samples.facts["span"].sum())
+        if copied < COPIES_MATTER_FROM * span:
+            took = percent(100 * copied / span)
+            return f"{way}copies take {took} of the time, too little for a meaningful percentage"
+    if metric.needs == "comm" and not samples.facts["comm"].any():
         return "there is no communication"
     if values.numbers:
         return None
     if metric.needs == "host":
-        gc = metric.id == "gc_ms_per_step" and any(sample.figures.host is not None for sample in samples)
+        gc = metric.metric == "gc_ms_per_step" and (samples.facts["host:launches"] != UNKNOWN).any()
         return (
             "the recorder did not mark runs of Python's garbage collector"
             if gc
             else "the ops of the launching thread were not recorded, or there are no steps"
         )
-    if metric.id == "efficiency_pct":
+    if metric.metric == "efficiency_pct":
         return "only one engine worked, so there was nothing to overlap"
-    if metric.id == "copy_bandwidth":
+    if metric.metric == "copy_bandwidth":
         return "no copy states its size, or the copies are so small that they only show latency"
     return "there is nothing to measure"
-
-
-def _too_little_copied(metric: Metric, direction: Direction | None, samples: Sequence[Sample]) -> str | None:
-    """Return the reason why a percentage of copies means nothing: they take almost no time."""
-    if metric.unit != "pct" or "exposed-copy" not in metric.blames:
-        return None
-    copies = sum(copy_ns(sample, direction) for sample in samples)
-    span = sum(sample.figures.span_ns for sample in samples)
-    if copies >= COPIES_MATTER_FROM * span:
-        return None
-    way = f"{direction} " if direction else ""
-    took = percent(100 * copies / span)
-    return f"{way}copies take {took} of the time, too little for a meaningful percentage"

@@ -14,10 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.marks import step_number
-from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
+from overlapscope.catalog.measures import METRICS, Direction, Measure
 from overlapscope.reading.patterns import NamePatterns
 from overlapscope.rules import RULES
 from overlapscope.trace.servers import Phase
@@ -106,7 +106,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
     """Place in a file or on the command line where the user wrote the budget."""
 
     @property
-    def what(self) -> Metric:
+    def what(self) -> Measure:
         """The metric itself."""
         return METRICS[self.metric]
 

@@ -8,23 +8,40 @@ Plugins add their own (`plugin.Plugin.measures`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Final, Literal, Protocol
+from functools import cache, reduce
+from operator import add, sub
+from typing import Final, Literal, TypeVar, get_args
 
 import msgspec
 
-from overlapscope.base.intervals import I64, Intervals
+from overlapscope.base.intervals import I64
 from overlapscope.base.registry import load
+from overlapscope.base.words import size
 from overlapscope.catalog.buckets import BUCKETS
-from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES, STALL_CAUSES, WORK_UNKNOWN
+from overlapscope.catalog.causes import (
+    COMM_CAUSES,
+    COPY_CAUSES,
+    IDLE_CAUSES,
+    OTHER_CAUSES,
+    STALL_CAUSES,
+    WORK_UNKNOWN,
+    IdleCause,
+)
 from overlapscope.errors import UsageError
 from overlapscope.plugin import plugins
-from overlapscope.trace.lost import CAUSES, ENGINES, FIGURES, Part
+from overlapscope.trace.lost import CAUSES, ENGINES, FIGURES, FINDINGS, HOST, Part
+from overlapscope.trace.ran import Ran
 
 Group = Literal["buckets", "engines", "overlap"]
 """Object of the JSON report that has the measure."""
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
 """Kind of time that explains why a measure is worse than it may be."""
+
+Direction = Literal["h2d", "d2h"]
+DIRECTIONS: Final[tuple[Direction, ...]] = ("h2d", "d2h")
+Unit = Literal["ns", "pct", "gb_per_s", "launches"]
+TINY_BYTES: Final = 64 << 10
+"""Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""
 
 # -- Lengths ----------------------------------------------------------------------------------------
 
@@ -41,26 +58,11 @@ PARTS: Final = ("compute", *(part for parts in BY_CAUSE.values() for part in par
 _DIVIDED: Final = {**BY_CAUSE, "span": PARTS}
 
 
-class Sets(Protocol):
-    """Times in which each kind of a device's ops ran, or nothing did (`analysis.timeline.Ran`)."""
-
-    @property
-    def compute(self) -> Intervals: ...
-    @property
-    def comm(self) -> Intervals: ...
-    @property
-    def h2d(self) -> Intervals: ...
-    @property
-    def d2h(self) -> Intervals: ...
-    @property
-    def p2p(self) -> Intervals: ...
-    @property
-    def other(self) -> Intervals: ...
-    @property
-    def idle(self) -> Intervals: ...
-
-
 _MISSING: Final = tuple(f"idle:{cause}" for cause in sorted(WORK_UNKNOWN))
+
+
+Length = TypeVar("Length", int, I64)
+"""A length, or a column of lengths."""
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -69,18 +71,22 @@ class Amount(msgspec.Struct, frozen=True):
     added: tuple[str, ...]
     taken: tuple[str, ...] = ()
 
-    def of(self, ns: Mapping[str, int]) -> int:
-        """Return the amount in a window, from its lengths."""
-        return sum(ns[name] for name in self.added) - sum(ns[name] for name in self.taken)
+    def of(self, ns: Mapping[str, Length]) -> Length:
+        """Return the amount in a window, or in each row of a table, from its lengths."""
+        first, *others = (ns[name] for name in self.added)
+        return reduce(sub, (ns[name] for name in self.taken), reduce(add, others, first))
 
     def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the lengths, where buckets and the span are divided by cause."""
         return _divided(self.added), _divided(self.taken)
 
-    def narrowed(self, direction: Literal["h2d", "d2h"]) -> Amount:
-        """Return the amount for copies in one direction."""
-        one = {"copy": direction, "exposed_copy": f"exposed_{direction}"}
-        return Amount(*(tuple(one.get(name, name) for name in names) for names in (self.added, self.taken)))
+    def narrowed(self, direction: Direction | None) -> Amount:
+        """Return the amount for copies in one direction; unchanged for copies in both."""
+        if direction is None:
+            return self
+        one, other = {"copy": direction, "exposed_copy": f"exposed_{direction}"}, "d2h" if direction == "h2d" else "h2d"
+        both = (tuple(one.get(name, name) for name in names) for names in (self.added, self.taken))
+        return Amount(*(tuple(name for name in names if not name.startswith(f"{other}:")) for names in both))
 
 
 def _divided(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,7 +100,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """A measure: its words, its computation, and what it says about a program."""
 
     id: str
-    """Name in JSON, which ends with the unit: `exposed_copy_ns`, `efficiency_pct`."""
+    """Name in JSON, which ends with the unit: `exposed_copy_ns`, `efficiency_pct`, `launches`."""
     groups: tuple[Group, ...] = ()
     """Empty for a measure that only `check` and the history have."""
     label: str
@@ -102,10 +108,10 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
     """Definition, without a capital letter and a full stop."""
     part: Amount
-    """The time, or the dividend of a percentage."""
+    """The time or number, or the dividend of a percentage or rate."""
     whole: Amount | None = None
-    """Divisor of a percentage; None for a time."""
-    length: Callable[[Sets, I64, I64], I64] | None = None
+    """Divisor of a percentage or rate; None for others."""
+    length: Callable[[Ran, I64, I64], I64] | None = None
     """Function that measures the length of the measure's name in each window, from their starts and ends; None for
     lengths that `analysis.timeline` measures."""
     joined: Literal["sum", "max"] = "sum"
@@ -120,15 +126,22 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     metric: str = ""
     """Id in `check`; empty if no budget limits it."""
     blames: tuple[Blame, ...] = ()
-    needs: Literal["copies", "comm", ""] = ""
+    needs: Literal["copies", "comm", "host", ""] = ""
     """Ops without which it means nothing. Measures that need copies can be narrowed to a direction."""
+    by_range: bool = True
+    """False if it is known only for steps and for the window."""
+    of_host: bool = False
+    """True if it exists only for the host's steps of programs without GPU activity.
+
+    Measures of GPU programs don't exist for them, so that a recording without GPU activity can't meet their budgets.
+    """
     rests_on: frozenset[Part] = ENGINES
     """Parts of the recording that it is computed from. If one of them may be incomplete, it is unknown."""
 
     @property
-    def unit(self) -> Literal["ns", "pct"]:
-        """Nanoseconds or percent."""
-        return "ns" if self.whole is None else "pct"
+    def unit(self) -> Unit:
+        """Nanoseconds, percent, 1e9 bytes per second, or a number of launches."""
+        return next(unit for unit in get_args(Unit) if self.id.endswith(unit))
 
     @property
     def name(self) -> str:
@@ -136,14 +149,13 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         return self.id.removesuffix(f"_{self.unit}")
 
     def of(self, ns: Mapping[str, int]) -> int | float | None:
-        """Return the measure of a window from its lengths; None for a percentage of nothing."""
+        """Return the measure of a window from its lengths; None for a share of nothing."""
         part = self.part.of(ns)
-        return part if self.whole is None else percentage(part, self.whole.of(ns))
+        return part if self.whole is None else self.ratio(part, self.whole.of(ns))
 
-
-def percentage(part: int, whole: int) -> float | None:
-    """Return 100 * part / whole, correctly rounded; None if the whole is 0."""
-    return 100 * part / whole if whole else None
+    def ratio(self, part: int, whole: int) -> float | None:
+        """Return a percentage or rate, correctly rounded; None for a share of nothing."""
+        return (100 * part if self.unit == "pct" else part) / whole if whole else None
 
 
 _SERIAL: Final = ("sm", "h2d", "d2h")
@@ -423,6 +435,72 @@ _OWN: Final = (
         part=Amount(("idle",)),
         more_is_better=False,
     ),
+    Measure(
+        id="copy_gb_per_s",
+        label="copy bandwidth",
+        meaning="bytes of the copies divided by the sum of their durations, without streams whose copies have "
+        f"less than {size(TINY_BYTES)} on average: those copies only show latency",
+        part=Amount(("h2d:bytes", "d2h:bytes")),
+        whole=Amount(("h2d:moving", "d2h:moving")),
+        more_is_better=True,
+        metric="copy_bandwidth",
+        blames=("copies",),
+        needs="copies",
+        by_range=False,
+    ),
+    Measure(
+        id="python_ns",
+        label="Python",
+        meaning="time of a step in which the launching thread was in Python, between ops and runtime calls",
+        part=Amount(("host:python",)),
+        metric="python_ms_per_step",
+        needs="host",
+        by_range=False,
+        rests_on=FINDINGS,
+    ),
+    Measure(
+        id="launches",
+        label="launches",
+        meaning="number of calls in a step that launch kernels, copies or graphs on the device",
+        part=Amount(("host:launches",)),
+        metric="launches_per_step",
+        needs="host",
+        by_range=False,
+        rests_on=FINDINGS,
+    ),
+    Measure(
+        id="marked_gc_pause_ns",
+        label="garbage collector",
+        meaning="time of a step in which Python's garbage collector held the launching thread; known if the recorder "
+        "marked it",
+        part=Amount(("host:marked_gc_pause",)),
+        metric="gc_ms_per_step",
+        needs="host",
+        by_range=False,
+        rests_on=FINDINGS,
+    ),
+    Measure(
+        id="host_step_ns",
+        label="step on the host",
+        meaning="step time on the host, from one step mark to the next, for a program that does not use a GPU",
+        part=Amount(("span",)),
+        metric="host_step_time",
+        by_range=False,
+        of_host=True,
+        rests_on=HOST,
+    ),
+    Measure(
+        id="host_loading_pct",
+        label="loading on the host",
+        meaning="time that the thread of the steps was inside the DataLoader's next, as a share of the step, for "
+        "a program that does not use a GPU",
+        part=Amount((f"idle:{IdleCause.DATA_LOADING}",)),
+        whole=Amount(("span",)),
+        metric="host_loading_pct",
+        by_range=False,
+        of_host=True,
+        rests_on=HOST,
+    ),
 )
 
 
@@ -442,6 +520,14 @@ def _all() -> Mapping[str, Measure]:
 
 MEASURES: Final = _all()
 """Measures by id."""
+METRICS: Final = {measure.metric: measure for measure in MEASURES.values() if measure.metric}
+"""Measures that `check` judges, by their ids there, in the order of the documentation."""
+CAUSES_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "exposed_copy_time": COPY_CAUSES,
+    "exposed_comm_time": COMM_CAUSES,
+    "idle_time": IDLE_CAUSES,
+}
+"""Causes that the time of a metric is divided by."""
 
 OWN_LENGTHS: Final = {measure.name: measure.length for measure in MEASURES.values() if measure.length is not None}
 """Functions that measure the lengths which the analysis itself doesn't."""

@@ -9,9 +9,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
-from overlapscope.analysis.figures import Period
+from overlapscope.analysis.figures import Period, TimeFigures
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.analysis.steps import whole
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.compute import compare_compute
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
@@ -164,8 +163,8 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
     )
 
 
-def _periods(device: Device, steps: Sequence[int]) -> list[Period]:
-    return [device.steps[number] for number in steps] or [whole(device)]
+def _periods(device: Device, steps: Sequence[int]) -> Sequence[TimeFigures]:
+    return [device.steps[number] for number in steps] or [device]
 
 
 def _rules_floor_ns(device: Device) -> int:

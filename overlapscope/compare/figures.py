@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import COLUMN, judged_steps, lengths_of, means
-from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
+from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.facts import Facts, facts_of, means
+from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period, TimeFigures
 from overlapscope.analysis.results import Device
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.measures import BY_CAUSE, MEASURES, Amount, Measure, of_group
 from overlapscope.compare.difference import FigureChange, Figures
-from overlapscope.compare.noise import F64, HOST_CAUSES, POINTS, Pair, PairRow, floor_ns
+from overlapscope.compare.noise import HOST_CAUSES, POINTS, Pair, PairRow, floor_ns
 
 _LOADING = f"idle:{IdleCause.DATA_LOADING}"
 _HOST = frozenset(f"{what}:{cause}" for what in ("exposed-copy", "exposed-comm", "idle") for cause in HOST_CAUSES) - {
@@ -26,6 +27,7 @@ _LINK = (
 ) - _HOST
 
 
+_Means = Mapping[str, int]
 _Figure = tuple[str, Measure]
 """Field of `Figures` that contains a figure, and the figure."""
 
@@ -50,7 +52,9 @@ _FIGURES: Final[Sequence[_Figure]] = (
 )
 
 
-def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, copies_stay: bool = True) -> Figures:
+def compare(
+    before: Sequence[TimeFigures], after: Sequence[TimeFigures], pair: Pair, *, copies_stay: bool = True
+) -> Figures:
     """Return all figures of two sides, and whether each has changed.
 
     Args:
@@ -60,9 +64,10 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
         copies_stay: Whether every period contains the same copies. Steps do. Which copies run during a range depends
             on the host, so their times are as noisy as the host's.
     """
-    sides = _Lengths(before), _Lengths(after)
+    sides = facts_of(before), facts_of(after)
+    mean = means(sides[0]), means(sides[1])
     by_host = _HOST if copies_stay else _HOST | _LINK
-    changes = pair.changes([_compared(figure, sides, pair.spans_ns, by_host) for _, figure in _FIGURES])
+    changes = pair.changes([_compared(figure, sides, mean, pair.spans_ns, by_host) for _, figure in _FIGURES])
     groups: dict[str, list[FigureChange]] = {}
     for (group, _), change in zip(_FIGURES, changes, strict=True):
         groups.setdefault(group, []).append(change)
@@ -72,17 +77,22 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
 
 
 def _compared(
-    figure: Measure, sides: tuple[_Lengths, _Lengths], spans_ns: tuple[float, float], by_host: frozenset[str]
+    figure: Measure,
+    sides: tuple[Facts, Facts],
+    mean: tuple[_Means, _Means],
+    spans_ns: tuple[float, float],
+    by_host: frozenset[str],
 ) -> PairRow:
     """Return a figure for every period of both sides. `by_host` are the lengths that depend on the host."""
     noisy, _ = (figure.part if figure.noise is None else Amount(figure.noise)).columns()
-    floor = _floor_ns(noisy, sides, spans_ns, by_host)
-    parts = [side.of(figure.part) for side in sides]
+    floor = _floor_ns(noisy, mean, spans_ns, by_host)
+    parts = [figure.part.of(side).astype(np.float64) for side in sides]
     if figure.whole is None:
-        points = (sides[0].mean_ns(figure.part), sides[1].mean_ns(figure.part))
+        points = figure.part.of(mean[0]), figure.part.of(mean[1])
         return PairRow(figure.label, "ns", parts[0], parts[1], floor, points)
     ratios = [
-        np.stack([100 * part, side.of(figure.whole)], axis=1) * (side.copies_matter() or not figure.of_copies)
+        np.stack([100 * part, figure.whole.of(side).astype(np.float64)], axis=1)
+        * (_copies_matter(side) or not figure.of_copies)
         for part, side in zip(parts, sides, strict=True)
     ]
     divisor = min(float(ratio[:, 1].mean()) for ratio in ratios)
@@ -92,39 +102,21 @@ def _compared(
 
 def _floor_ns(
     columns: Sequence[str],
-    sides: tuple[_Lengths, _Lengths],
+    mean: tuple[_Means, _Means],
     spans_ns: tuple[float, float],
     by_host: frozenset[str],
 ) -> float:
     """Return the noise of a sum of lengths, which depends on the side with the smaller sum."""
     link, host, loading = (
-        min(side.mean_ns(Amount(tuple(column for column in columns if column in some))) for side in sides)
+        min(sum(side[column] for column in columns if column in some) for side in mean)
         for some in (_LINK - by_host, by_host, {_LOADING})
     )
     return floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
 
 
-class _Lengths:
-    """Lengths in each period of a side."""
-
-    def __init__(self, periods: Sequence[Period]) -> None:
-        self._table = lengths_of(periods)
-        self._means = means(self._table)
-
-    def of(self, amount: Amount) -> F64:
-        """Return an amount in each period."""
-        added, taken = (self._table[:, [COLUMN[name] for name in names]].sum(axis=1) for names in amount.columns())
-        each: F64 = (added - taken).astype(np.float64)
-        return each
-
-    def copies_matter(self) -> bool:
-        """Return whether copies take enough time for percentages of them to be meaningful."""
-        return bool(self.of(Amount(("copy",))).sum() >= COPIES_MATTER_FROM * self.of(Amount(("span",))).sum())
-
-    def mean_ns(self, amount: Amount) -> int:
-        """Return the mean of an amount over the periods, in whole nanoseconds."""
-        added, taken = amount.columns()
-        return sum(self._means[name] for name in added) - sum(self._means[name] for name in taken)
+def _copies_matter(side: Facts) -> bool:
+    """Return whether copies take enough time for percentages of them to be meaningful."""
+    return bool(side["copy"].sum() >= COPIES_MATTER_FROM * side["span"].sum())
 
 
 def occurrences(device: Device, *, skip: int = 0) -> dict[str, tuple[Period, ...]]:

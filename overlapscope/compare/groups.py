@@ -8,8 +8,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import CopyDirection, Device
+from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.compare.difference import (
     CopyChange,
     FigureChange,

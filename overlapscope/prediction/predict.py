@@ -14,17 +14,17 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import average
-from overlapscope.analysis.figures import Period, Window
+from overlapscope.analysis.facts import with_unknown_causes
+from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.measured import Buckets, Overlap, figures_of
-from overlapscope.analysis.timeline import Ran, build, lengths, when_ran
+from overlapscope.analysis.measured import Buckets
+from overlapscope.analysis.timeline import build, lengths
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
-from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause, OtherCause
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
@@ -56,6 +56,7 @@ from overlapscope.prediction.result import (
 )
 from overlapscope.prediction.steps import StepTimes, least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace
+from overlapscope.trace.ran import Ran, when_ran
 
 VALUE_BYTES = 1024
 """Maximum size of a download that counts as a value or two."""
@@ -174,7 +175,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
     return Prediction(result, base.trace, expected, tuple(choices))
 
 
-def _figures_before(base: Base) -> ReplayFigures:
+def _figures_before(base: Base) -> TimeFigures:
     """Return the figures to compare predictions with: of the recording, or of the plain program."""
     if base.plain is None or base.replayed is None:
         step_ns = base.recorded.mean_ns
@@ -183,7 +184,7 @@ def _figures_before(base: Base) -> ReplayFigures:
     return _figures(ran, base.steps, base.steps.mean_ns, base.step_ns)
 
 
-def _figures_of(base: Base, outcome: Outcome) -> ReplayFigures:
+def _figures_of(base: Base, outcome: Outcome) -> TimeFigures:
     ran = _ran(outcome.graph, outcome.replayed, base.device)
     return _figures(ran, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
 
@@ -313,15 +314,7 @@ def _copy_constant(hardware: Hardware, kind: Kind, size: int) -> Constant:
     )
 
 
-class ReplayFigures(msgspec.Struct, frozen=True):
-    """Figures of an average step of a timeline."""
-
-    buckets: Buckets
-    """Buckets of the step; they add up to it."""
-    overlap: Overlap
-
-
-def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFigures:
+def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> TimeFigures:
     """Return the figures of a device's average step.
 
     Args:
@@ -331,29 +324,14 @@ def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFi
         real_ns: Real length of such a step (`base.Base.real_ns`).
     """
     count = len(steps.lengths_ns)
-    ns = {name: values.tolist() for name, values in lengths(ran, steps.start_ns[:count], steps.end_ns[:count]).items()}
-    periods = [_period({name: values[number] for name, values in ns.items()}) for number in range(count)]
-    step = average(periods, range(count))
+    facts = with_unknown_causes(lengths(ran, steps.start_ns[:count], steps.end_ns[:count]))
+    step = average(facts, range(count), [""] * count)
     assert step is not None
     # The step exceeds its own window while a copy engine works for it.
     beyond = step_ns - step.span_ns
     buckets = msgspec.structs.replace(step.buckets, exposed_copy_ns=step.buckets.exposed_copy_ns + beyond)
-    return ReplayFigures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), step.overlap)
-
-
-def _period(ns: dict[str, int]) -> Period:
-    """Return the figures of a step without causes."""
-    return Period(
-        name="",
-        window=Window(start_ns=0, end_ns=0),
-        span_ns=0,
-        **figures_of(ns),
-        exposed_copy_by_cause={CopyCause.UNKNOWN: ns["exposed_copy"]},
-        exposed_comm_by_cause={CommCause.UNKNOWN: ns["exposed_comm"]},
-        exposed_other_by_cause={OtherCause.UNKNOWN: ns["exposed_other"]},
-        idle_by_cause={IdleCause.UNKNOWN: ns["idle"]},
-        partial=False,
-    )
+    buckets = Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns))
+    return msgspec.structs.replace(step, buckets=buckets)
 
 
 K = TypeVar("K", bound=Hashable)
@@ -379,7 +357,7 @@ def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
     return result
 
 
-def _compared_buckets(before: ReplayFigures, after: Sequence[ReplayFigures]) -> dict[str, Figure]:
+def _compared_buckets(before: TimeFigures, after: Sequence[TimeFigures]) -> dict[str, Figure]:
     """Return each bucket, measured and predicted; `after` is by stance."""
     compared = {}
     for name in Buckets.__struct_fields__:
@@ -389,7 +367,7 @@ def _compared_buckets(before: ReplayFigures, after: Sequence[ReplayFigures]) -> 
     return compared
 
 
-def _compared_percentage(name: str, before: ReplayFigures, after: Sequence[ReplayFigures]) -> Percentage:
+def _compared_percentage(name: str, before: TimeFigures, after: Sequence[TimeFigures]) -> Percentage:
     """Return a percentage of the overlap, measured and predicted."""
     values = [getattr(analysis.overlap, name) for analysis in after]
     numbers = [value for value in values if value is not None]

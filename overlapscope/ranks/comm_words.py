@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import rounded_mean
+from overlapscope.analysis.facts import rounded_mean
 from overlapscope.base.words import (
     NOTHING,
     Unit,

@@ -174,7 +174,7 @@ def uncompared_causes(rank: ReducedRank) -> dict[str, int]:
     """Return the exposed communication by cause of a rank that was not compared with others."""
     times = {str(cause): 0 for cause in CommCause}
     times |= {str(cause): total(each) for cause, each in zip(COMM_CAUSES, rank.comm_causes, strict=False)}
-    times[CommCause.UNKNOWN] += rank.buckets.exposed_comm_ns - sum(times.values())
+    times[CommCause.UNKNOWN] += rank.window.buckets.exposed_comm_ns - sum(times.values())
     return times
 
 

@@ -21,17 +21,20 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.blockers import cut_up, running_in
 from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.facts import select, together
+from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.pieces import first_part
-from overlapscope.analysis.timeline import lengths, together
+from overlapscope.analysis.timeline import lengths
 from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.catalog.causes import COMM_RANK as RANK
+from overlapscope.catalog.measures import PARTS
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.host_collectives import HostCollectives, NotStarted, find_host_collectives
 from overlapscope.ranks.messages import CommKernels, step_numbers
@@ -79,14 +82,15 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     if timeline is None or not timeline.names or not len(timeline.collectives):
         return None
     collectives, begin, end = timeline.collectives, timeline.start_ns, timeline.end_ns
-    window = together(lengths(timeline, np.array([begin]), np.array([end])))
+    window = figures_of(together(lengths(timeline, np.array([begin]), np.array([end]))))
     # No GPU idled, so there are no causes.
     no_causes = {key: dict[str, int]() for key in ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")}
-    periods = timeline.periods()
+    names, facts = timeline.names, timeline.facts()
+    unexplained = {**facts, **dict.fromkeys(PARTS[1:], np.zeros_like(facts["span"]))}
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
-    judged = without_warm_up(range(len(periods)), [period.span_ns for period in periods])
-    figures = step_figures([replace(period, **no_causes) for period in periods], judged)
-    average_step = average([periods[number] for number in judged], range(len(judged)))
+    judged = without_warm_up(range(len(names)), facts["span"].tolist())
+    figures = step_figures(names, timeline.starts, unexplained, judged)
+    average_step = average(select(facts, list(judged)), range(len(judged)), [names[number] for number in judged])
     average_step = None if average_step is None else replace(average_step, **no_causes)
     comm = _comm(trace, collectives)
     messages, exposed = messages_on_host(trace, comm, collectives), subtract(timeline.comm, timeline.compute)
@@ -103,9 +107,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         end_ns=end,
         step_ns=average_step.span_ns if average_step is not None else None,
         judged_steps=figures.judged_windows(),
-        **figures_of(window),
-        exposed_copy_by_cause={},
-        idle_by_cause={},
+        window=TimeFigures(span_ns=end - begin, **window, **no_causes, exposed_other_by_cause={}),
         judged=average_step,
         steps=figures,
         findings=(),

@@ -7,19 +7,20 @@ can be measured once the clocks are known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.average import comparable, in_frame, judged_steps, rounded_mean
+from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.figures import Period, PerStep
-from overlapscope.analysis.measured import Buckets, Engines, Overlap
+from overlapscope.analysis.facts import Facts, rounded_mean
+from overlapscope.analysis.figures import PerStep, TimeFigures, figures_in
 from overlapscope.analysis.messages import message_bytes, reaches_all
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
@@ -30,7 +31,9 @@ from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
 from overlapscope.base.marks import step_number
 from overlapscope.base.median import median_ns
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
+from overlapscope.catalog.measures import of_group
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.messages import (
     NO_MESSAGES,
@@ -76,6 +79,19 @@ FINDINGS = 5
 """Maximum number of findings kept."""
 
 
+SPENT: Final[Mapping[tuple[Literal["bucket", "exposed-copy", "idle"], str], str]] = {
+    **{("bucket", bucket_of(measure.id).json_name): measure.name for measure in of_group("buckets")},
+    **{("exposed-copy", str(cause)): f"exposed-copy:{cause}" for cause in COPY_CAUSES},
+    **{("idle", str(cause)): f"idle:{cause}" for cause in IDLE_CAUSES},
+}
+"""Column of facts of each time that ranks are compared by: the buckets first, which add up to the step."""
+
+
+def spent_ns(facts: Facts) -> I64:
+    """Return times of shape (rows, `SPENT`)."""
+    return np.stack([facts[column] for column in SPENT.values()], axis=1)
+
+
 class StepFigures(Struct, frozen=True, eq=False):
     """Steps of one device by start."""
 
@@ -85,12 +101,8 @@ class StepFigures(Struct, frozen=True, eq=False):
     start_ns: I64
     """Start by the trace's own clock."""
     span_ns: I64
-    buckets_ns: I64
-    """Time in each bucket, of shape (steps, 5), in the order of `Buckets`."""
-    copy_causes_ns: I64
-    """Exposed copy time by cause, of shape (steps, causes), in the order of `COPY_CAUSES`."""
-    idle_causes_ns: I64
-    """Idle time by cause, of shape (steps, causes), in the order of `IDLE_CAUSES`."""
+    spent_ns: I64
+    """Times of shape (steps, `SPENT`)."""
 
     def judged_names(self) -> list[str]:
         """Return the names of the judged steps."""
@@ -161,11 +173,8 @@ class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
 
     device_name: str | None
     trust: Trust
-    buckets: Buckets
-    engines: Engines
-    overlap: Overlap
-    exposed_copy_by_cause: dict[str, int]
-    idle_by_cause: dict[str, int]
+    window: TimeFigures
+    """Figures of the whole window."""
     judged: PerStep | None
     """As `RankRow.judged`."""
     steps: StepFigures
@@ -273,13 +282,14 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         **asdict(replace(compared, comm=comm, messages=messages)),
         device_name=result.name,
         trust=analysis.result.trust,
-        buckets=result.buckets,
-        engines=result.engines,
-        overlap=result.overlap,
-        exposed_copy_by_cause=result.exposed_copy_by_cause,
-        idle_by_cause=result.idle_by_cause,
+        window=figures_in(result),
         judged=_judged(result),
-        steps=step_figures(result.steps, judged_steps(result)),
+        steps=step_figures(
+            [step.name for step in result.steps],
+            np.array([step.window.start_ns for step in result.steps], np.int64),
+            device.facts,
+            judged_steps(result),
+        ),
         # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
         findings=tuple(
             sorted(on_device_findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS]
@@ -297,39 +307,17 @@ def _judged(device: Device) -> PerStep | None:
     """Return the figures that people read, as for a single recording."""
     if device.per_step is not None or device.judged is None:
         return device.per_step
-    frame = in_frame(device)
-    return PerStep(
-        steps=0,
-        first=0,
-        span_ns=frame.span_ns,
-        buckets=frame.buckets,
-        engines=frame.engines,
-        overlap=frame.overlap,
-        exposed_copy_by_cause=frame.exposed_copy_by_cause,
-        exposed_comm_by_cause=frame.exposed_comm_by_cause,
-        exposed_other_by_cause=frame.exposed_other_by_cause,
-        idle_by_cause=frame.idle_by_cause,
-    )
+    return PerStep(steps=0, first=0, **asdict(figures_in(device.judged)))
 
 
-def step_figures(steps: Sequence[Period], judged: Sequence[int]) -> StepFigures:
+def step_figures(names: Sequence[str], start_ns: I64, facts: Facts, judged: Sequence[int]) -> StepFigures:
     """Return the figures of some steps, given the numbers of the judged ones."""
-
-    def table(row_of: Callable[[Period], Iterable[int]], columns: int) -> I64:
-        return np.array([[*row_of(step)] for step in steps], np.int64).reshape(len(steps), columns)
-
     return StepFigures(
-        names=tuple(step.name for step in steps),
-        judged=mask_of(np.array(judged, np.int64), len(steps)),
-        start_ns=np.array([step.window.start_ns for step in steps], np.int64),
-        span_ns=np.array([step.span_ns for step in steps], np.int64),
-        buckets_ns=table(lambda step: step.buckets.named().values(), 5),
-        copy_causes_ns=table(
-            lambda step: (step.exposed_copy_by_cause.get(str(cause), 0) for cause in COPY_CAUSES), len(COPY_CAUSES)
-        ),
-        idle_causes_ns=table(
-            lambda step: (step.idle_by_cause.get(str(cause), 0) for cause in IDLE_CAUSES), len(IDLE_CAUSES)
-        ),
+        names=tuple(names),
+        judged=mask_of(np.array(judged, np.int64), len(names)),
+        start_ns=start_ns,
+        span_ns=facts["span"],
+        spent_ns=spent_ns(facts),
     )
 
 

@@ -9,12 +9,13 @@ from typing import Literal
 import numpy as np
 
 from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.facts import facts_of
 from overlapscope.analysis.figures import Window
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.median import median_ns
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CommCause, CopyCause, IdleCause
-from overlapscope.ranks.reduced import ComparedRank, ReducedRank
+from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
+from overlapscope.ranks.reduced import SPENT, ComparedRank, ReducedRank, StepFigures, spent_ns
 from overlapscope.ranks.result import (
     CauseTime,
     Excess,
@@ -361,31 +362,15 @@ def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"],
 
     It is of an average of the steps that all ranks have, or of the time after the lead-in if there are none.
     """
-    names: list[_Name] = [
-        *(("bucket", name) for name in ranks[0].buckets.named()),
-        *(("exposed-copy", str(cause)) for cause in COPY_CAUSES),
-        *(("idle", str(cause)) for cause in IDLE_CAUSES),
-    ]
-    common = set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
+    names, common = list(SPENT), set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
     if not common:
-        return "window", names, np.array([_over_window(rank) for rank in ranks], np.int64)
-    return "steps", names, np.array([_over_steps(rank, common) for rank in ranks], np.int64)
+        return "window", names, spent_ns(facts_of([rank.judged or rank.window for rank in ranks]))
+    return "steps", names, np.stack([_over_steps(rank.steps, common) for rank in ranks])
 
 
-def _over_window(rank: ReducedRank) -> list[int]:
-    judged = rank if rank.judged is None else rank.judged
-    return [
-        *judged.buckets.named().values(),
-        *(judged.exposed_copy_by_cause.get(str(cause), 0) for cause in COPY_CAUSES),
-        *(judged.idle_by_cause.get(str(cause), 0) for cause in IDLE_CAUSES),
-    ]
-
-
-def _over_steps(rank: ReducedRank, names: set[str]) -> I64:
-    steps = rank.steps
+def _over_steps(steps: StepFigures, names: set[str]) -> I64:
     common = np.array([name in names for name in steps.names], np.bool_) & steps.judged
-    parts = (steps.buckets_ns, steps.copy_causes_ns, steps.idle_causes_ns)
-    means: I64 = np.rint(np.concatenate([part[common].mean(axis=0) for part in parts])).astype(np.int64)
+    means: I64 = np.rint(steps.spent_ns[common].mean(axis=0)).astype(np.int64)
     return means
 
 

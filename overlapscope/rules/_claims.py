@@ -31,12 +31,12 @@ from msgspec.structs import replace
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
+from overlapscope.analysis.facts import together
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
 from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
-from overlapscope.analysis.timeline import Timeline, lengths, together
+from overlapscope.analysis.timeline import Timeline, lengths
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, expand, join, union
@@ -55,6 +55,7 @@ from overlapscope.catalog.causes import (
     CopyCause,
     IdleCause,
 )
+from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.catalog.names import op_words
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace

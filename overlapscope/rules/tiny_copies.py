@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import duration, size
+from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._lines import is_not_torch, sampled_lines
 from overlapscope.rules.explained import advice_by_case

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.device import period
 from overlapscope.analysis.event_waits import EXACT, HIGH
+from overlapscope.analysis.facts import period
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import CallSite, sites
@@ -405,6 +405,7 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
         int,
         {
             **ran,
+            "span": end - start,
             "compute": sm - ran["exposed_comm"],
             "sm": sm,
             "copy": copy,

@@ -13,12 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.measured import figures_of
+from overlapscope.analysis.facts import period
 from overlapscope.analysis.results import Trust
 from overlapscope.base.intervals import union
-from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.ranks.messages import CommKernels
-from overlapscope.ranks.reduced import ReducedRank, StepFigures
+from overlapscope.ranks.reduced import SPENT, ReducedRank, StepFigures
 
 _OF_COMM = ("exposed_comm", "comm", "sm", "busy", "ideal")
 """Lengths that communication alone makes."""
@@ -69,9 +68,7 @@ def made_rank(
         judged=np.ones(len(steps), np.bool_),
         start_ns=begin + np.cumsum([0, *(span for _, span in steps)])[: len(steps)],
         span_ns=column([span for _, span in steps]),
-        buckets_ns=np.array([[span, 0, 0, 0, 0] for _, span in steps], np.int64).reshape(len(steps), 5),
-        copy_causes_ns=np.zeros((len(steps), len(COPY_CAUSES)), np.int64),
-        idle_causes_ns=np.zeros((len(steps), len(IDLE_CAUSES)), np.int64),
+        spent_ns=np.outer(column([span for _, span in steps]), np.arange(len(SPENT)) == 0),
     )
     return ReducedRank(
         source=source or f"rank{number}.json",
@@ -85,15 +82,17 @@ def made_rank(
         judged_from_ns=begin if judged_from is None else judged_from,
         end_ns=end,
         step_ns=None,
-        **figures_of(
+        window=period(
+            "",
+            begin,
+            end,
             defaultdict(
                 int,
+                span=end - begin,
                 idle=end - begin - comm_ns,
                 **dict.fromkeys(("exposed_comm", "comm", "sm", "busy", "ideal"), comm_ns),
-            )
+            ),
         ),
-        exposed_copy_by_cause={},
-        idle_by_cause={},
         judged=None,
         judged_steps=figures.judged_windows(),
         steps=figures,

@@ -26,11 +26,11 @@ from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
 from overlapscope.budgets.gate import ProgramIdentity, other_program, program_of
 from overlapscope.budgets.judge import judge
-from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import find_places
 from overlapscope.budgets.samples import of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
+from overlapscope.catalog.measures import METRICS
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -287,10 +287,10 @@ def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("aggregate", ["median", "mean", "worst", "p90"])
-@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.id)
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.metric)
 def test_a_trace_never_fails_against_itself(metric: Any, aggregate: str, uneven: Report) -> None:
     word = "decrease" if metric.more_is_better else "increase"
-    settings = Settings(budgets=(config.expression(f"{aggregate} {metric.id} {word} <= 0%"),))
+    settings = Settings(budgets=(config.expression(f"{aggregate} {metric.metric} {word} <= 0%"),))
     verdict = only(check(uneven, settings, baseline=of(uneven)))
     assert verdict.status in ("pass", "unknown")
     if verdict.status == "pass":

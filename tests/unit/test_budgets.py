@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.analysis.results import Device
-from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import distinct, exact, parse, show
 from overlapscope.budgets.samples import Series, of_steps, of_window, series
 from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Narrowed
 from overlapscope.budgets.verdicts import Subject, Unit
+from overlapscope.catalog.measures import METRICS, Measure
 from overlapscope.errors import ConfigError
 from overlapscope.inputs import read_report
 from overlapscope.rules import RULES
@@ -181,14 +181,13 @@ def every_device() -> list[Device]:
     return [device for source in (DDP, OFFLOAD) for device in read_report([source]).devices]
 
 
-@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.id)
-def test_metrics_are_what_the_report_says(metric: Metric) -> None:
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.metric)
+def test_metrics_are_what_the_report_says(metric: Measure) -> None:
     """Each metric equals the corresponding sums in the report."""
     for device in every_device():
         whole = device.judged
         assert whole is not None
-        [sample] = of_window(device)
-        read = metric.read(sample, None)
+        [read] = series(of_window(device), metric, None).values
         expected = {
             "efficiency_pct": whole.overlap.efficiency_pct,
             "hidden_copy_pct": whole.overlap.hidden_copy_pct,
@@ -199,17 +198,19 @@ def test_metrics_are_what_the_report_says(metric: Metric) -> None:
             "compute_time": whole.engines.compute_ns,
             "copy_time": whole.overlap.copy_ns,
         }
-        if metric.id in expected:
-            assert read == expected[metric.id]
+        if metric.metric in expected:
+            assert read == expected[metric.metric]
         if metric.unit == "pct" and read is not None:
             assert 0 <= read <= 100
 
 
 def test_shares_and_times_of_copies_belong_together() -> None:
     for device in every_device():
-        for sample in of_steps(device):
-            values = {name: metric.read(sample, None) for name, metric in METRICS.items()}
-            if sample.figures.overlap.copy_ns:
+        steps = of_steps(device)
+        each = {name: series(steps, metric, None).values for name, metric in METRICS.items()}
+        for number, row in enumerate(steps.rows):
+            values = {name: found[number] for name, found in each.items()}
+            if device.steps[row].overlap.copy_ns:
                 hidden, exposed = values["hidden_copy_pct"], values["exposed_copy_pct"]
                 assert hidden is not None and exposed is not None
                 assert hidden + exposed == pytest.approx(100)
@@ -265,6 +266,6 @@ def test_defaults_speak_of_what_there_is() -> None:
 def test_meanings_are_sentences_to_be_continued() -> None:
     for metric in METRICS.values():
         assert not metric.meaning.endswith(".")
-        assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.id)
-        assert metric.unit != "pct" or (metric.id.endswith("_pct") and metric.whole is not None)
-        assert metric.unit != "ns" or metric.id.endswith(("_time", "_ms_per_step"))
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.metric)
+        assert metric.unit != "pct" or (metric.metric.endswith("_pct") and metric.whole is not None)
+        assert metric.unit != "ns" or metric.metric.endswith(("_time", "_ms_per_step"))

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from overlapscope.budgets import config
 from overlapscope.budgets.check import check
-from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Ranks, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
+from overlapscope.catalog.measures import METRICS
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.inputs import read_report

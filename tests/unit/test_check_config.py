@@ -10,9 +10,9 @@ import pytest
 
 from overlapscope.base import config_file
 from overlapscope.budgets import config
-from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.quantity import parse
 from overlapscope.budgets.settings import Budget, Exemption
+from overlapscope.catalog.measures import METRICS
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError
 
@@ -292,7 +292,7 @@ def test_the_documentation_speaks_of_every_metric_and_key() -> None:
     tops = "ranks scope skip_steps step trace budgets forbid exceptions"
     assert named >= {*METRICS, *keys.split(), *tops.split()}
     for metric in METRICS.values():
-        [row] = [line for line in text.splitlines() if line.startswith(f"| `{metric.id}` |")]
+        [row] = [line for line in text.splitlines() if line.startswith(f"| `{metric.metric}` |")]
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert cells[1] == ("more" if metric.more_is_better else "less")
         assert cells[2] == {"ns": "time", "pct": "%", "gb_per_s": "1e9 B/s", "launches": "launches"}[metric.unit]

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.budgets import baseline
-from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Sample
 from overlapscope.budgets.places import figures
-from overlapscope.budgets.samples import series, spent
+from overlapscope.budgets.samples import noisy, of_range, series, spent
+from overlapscope.catalog.measures import CAUSES_OF, METRICS
 from overlapscope.commands import main
 from tests.support.helpers import TRACES
 from tests.support.recordings import report_of
@@ -23,7 +23,7 @@ METRIC = "exposed_comm_time"
 
 
 def test_the_causes_of_judged_figures_add_up() -> None:
-    values = {(figure.metric.id, figure.cause): figure.value for figure in figures(report_of(RANK))}
+    values = {(figure.metric.metric, figure.cause): figure.value for figure in figures(report_of(RANK))}
     for metric, causes in CAUSES_OF.items():
         parts = [values[metric, cause] for cause in causes if (metric, cause) in values]
         assert not parts or sum(parts) == pytest.approx(values[metric, None])
@@ -60,5 +60,5 @@ def test_communication_may_vary_as_the_link_does_whatever_its_cause(causes: dict
     (device,) = report_of(RANK).devices
     step = device.steps[0]
     figures = replace(step, buckets=replace(step.buckets, exposed_comm_ns=1000), exposed_comm_by_cause=causes)
-    known = spent(partial(series, (Sample("step", figures, {}),)), None)
-    assert known.noisy(METRICS[METRIC]) == (1000, 0, 0)
+    known = spent(partial(series, of_range("step", [figures])), None)
+    assert noisy(known, METRICS[METRIC]) == (1000, 0, 0)

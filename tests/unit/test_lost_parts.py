@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Check
 from overlapscope.budgets.check import check
-from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Scope, Settings
 from overlapscope.budgets.verdicts import Status
+from overlapscope.catalog.measures import METRICS
 from overlapscope.commands import main
 from overlapscope.inputs import read_report
 from overlapscope.pytest_plugin import assert_overlap
@@ -119,7 +119,7 @@ def mutated(name: str, part: Part, way: str, target: Path, *, every: int = 1) ->
 SCOPES: tuple[Scope, ...] = ("steps", "window")
 BUDGETS = tuple(
     Budget(
-        metric=metric.id,
+        metric=metric.metric,
         scope=scope,
         min=0.0 if metric.more_is_better else None,
         max=None if metric.more_is_better else 1e15,

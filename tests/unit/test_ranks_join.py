@@ -68,7 +68,7 @@ def test_collectives_alone_are_those_of_the_whole_analysis(recording: Path) -> N
         same = {name: getattr(rank, name) for name in ComparedRank.__struct_fields__}
         assert pickle.dumps(its) == pickle.dumps(ComparedRank(**same))
         assert its.step_ns == (rank.judged.span_ns if rank.judged is not None and rank.judged.steps else None)
-        assert its.span_ns == sum(rank.buckets.named().values())
+        assert its.span_ns == sum(rank.window.buckets.named().values())
 
 
 def planted(
@@ -145,7 +145,7 @@ def test_waits_are_as_long_as_the_time_that_stragglers_cause(folder: str) -> Non
 def test_figures_of_each_rank_are_those_of_its_own_report() -> None:
     for reduced, row in zip(real(), join(real()).ranks, strict=True):
         assert (row.rank, row.source, row.device) == (reduced.rank, reduced.source, reduced.device)
-        assert row.buckets == reduced.buckets
+        assert row.buckets == reduced.window.buckets
         assert row.span_ns == reduced.span_ns == sum(row.buckets.named().values())
         assert row.exposed_comm_ns == int((reduced.exposed_comm.ends - reduced.exposed_comm.starts).sum())
         assert row.waited_exposed_ns is not None and row.waited_ns is not None

@@ -15,9 +15,10 @@ from overlapscope import rules
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.device import judged_windows
-from overlapscope.analysis.groups import LARGE_BYTES, TINY_BYTES
+from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
+from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.catalog.names import in_words_of
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, compute_streams, one_way_copies, overlap_achieved, slow_link

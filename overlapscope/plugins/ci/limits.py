@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from overlapscope.budgets.places import JudgedFigure, figures
 from overlapscope.budgets.quantity import exact, show
-from overlapscope.budgets.samples import noise_floor, series, spent
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT
 
 if TYPE_CHECKING:
@@ -66,8 +65,8 @@ def limits_of(report: Report) -> Iterator[Limit]:
     places = len(report.devices) or len(report.traces)
     stated: dict[str, list[JudgedFigure]] = {}
     for figure in figures(report):
-        if figure.cause is None and figure.metric.id in ARGUMENTS:
-            stated.setdefault(figure.metric.id, []).append(figure)
+        if figure.cause is None and figure.metric.metric in ARGUMENTS:
+            stated.setdefault(figure.metric.metric, []).append(figure)
     for each in stated.values():
         metric = each[0].metric
         sign = -1 if metric.more_is_better else 1
@@ -76,8 +75,8 @@ def limits_of(report: Report) -> Iterator[Limit]:
         if len(each) < places or bound <= 0 or (metric.unit == "pct" and bound >= 100):
             continue
         yield Limit(
-            metric.id,
-            metric.more_is_better,
+            metric.metric,
+            bool(metric.more_is_better),
             exact(bound, metric.unit),
             show(worst.value, metric.unit),
             worst.place.budget.scope == "window",
@@ -86,15 +85,12 @@ def limits_of(report: Report) -> Iterator[Limit]:
 
 def _room(figure: JudgedFigure) -> float:
     """Return the noise floor between recordings, plus the part of the mean that depends on which steps were judged."""
-    metric, samples = figure.metric, figure.place.samples
-    times = spent(lambda metric, direction, cause=None: series(samples, metric, direction, cause), None)
-    whole = fmean(metric.whole(sample, None) for sample in samples) if metric.whole is not None else 0.0
     values = figure.values.numbers
     error = stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
-    if metric.unit == "launches":
+    if figure.metric.unit == "launches":
         # They have no noise, but batches of other sizes may launch a few more.
         return DEFAULT_MARGIN_PCT / 100 * figure.value
-    return noise_floor(metric, times, times, whole, figure.value) + _ERRORS * error
+    return figure.noise_floor + _ERRORS * error
 
 
 def _outward(value: float, *, up: bool) -> float:

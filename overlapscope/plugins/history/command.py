@@ -267,7 +267,7 @@ def to_bytes(store: Store, suffix: str) -> bytes:
 
 
 def to_frame(store: Store) -> pd.DataFrame:
-    """Return the table, oldest report first. `value` has the metric's unit (`budgets.metrics.METRICS`)."""
+    """Return the table, oldest report first. `value` has the metric's unit (`catalog.measures.METRICS`)."""
     import pandas as pd
 
     rows = store.rows()

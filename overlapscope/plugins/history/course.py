@@ -10,8 +10,8 @@ import msgspec
 
 from overlapscope.base.saved import SCHEMA_VERSION
 from overlapscope.base.words import clean, did_you_mean, listed
-from overlapscope.budgets.metrics import CAUSES_OF, METRICS, Metric
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.catalog.measures import CAUSES_OF, METRICS, Measure
 from overlapscope.errors import UsageError
 from overlapscope.plugins.history.levels import By, Levels, Standing, alike, grouped, levels, newest
 from overlapscope.plugins.history.store import Point, Query, Store
@@ -65,7 +65,7 @@ class HistoryCheck(msgspec.Struct, frozen=True, kw_only=True):
     metrics: tuple[Judged, ...]
 
 
-def metric_of(name: str) -> Metric:
+def metric_of(name: str) -> Measure:
     """Return the metric of a figure: `idle_time` for `idle_time` and `idle_time/host-sync`. Raises UsageError."""
     base, slash, cause = name.partition("/")
     causes = CAUSES_OF.get(base, ())
@@ -106,7 +106,7 @@ def course(metric: str, points: Sequence[Point], by: By) -> Course | None:
         plain=same[-1].plain,
         gpu=same[-1].gpu,
         by=by,
-        levels=_within_limits(levels(grouped(same, by), more_is_better=of.more_is_better), of.unit),
+        levels=_within_limits(levels(grouped(same, by), more_is_better=bool(of.more_is_better)), of.unit),
     )
 
 
@@ -142,7 +142,7 @@ def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> History
         if last is not None and any(point.id == last.id for point in points):
             # A commit that was recorded again is the newest, even if its first report is older than others.
             groups = sorted(grouped(points, by), key=lambda group: last.id in group.ids)
-            standing = newest(groups, more_is_better=of.more_is_better, of=len(comparable))
+            standing = newest(groups, more_is_better=bool(of.more_is_better), of=len(comparable))
         kind = points[-1]
         judged.append(Judged(metric=metric, unit=of.unit, plain=kind.plain, gpu=kind.gpu, standing=standing))
     outcome, code = _outcome("unknown" if each.standing is None else each.standing.status for each in judged)

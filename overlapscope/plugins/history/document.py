@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from overlapscope.base.columns import F64, I64
 from overlapscope.base.words import clean, listed, plural, unit_for
-from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.verdicts import Unit
+from overlapscope.catalog.measures import METRICS, Measure
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, column_of, escape, figure
 from overlapscope.documents.model import (
@@ -94,7 +94,7 @@ def _means(store: Store, metric: str, query: Query) -> dict[str, float]:
     return {id: fmean(each) for id, each in values.items()}
 
 
-def _figure(metric: Metric, means: Mapping[str, float], row: HistoryRow) -> Cell:
+def _figure(metric: Measure, means: Mapping[str, float], row: HistoryRow) -> Cell:
     value = means.get(row.id)
     return Cell("n/a" if value is None else show(value, metric.unit), value)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from math import inf, isclose
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -17,11 +16,10 @@ from msgspec.structs import replace
 from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
 from overlapscope.base.saved import SCHEMA_VERSION, Quantity, decode
 from overlapscope.base.words import clean, listed
-from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.places import JudgedFigure
 from overlapscope.budgets.places import figures as judged_figures
-from overlapscope.budgets.samples import noise_floor, series, spent
 from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.catalog.measures import METRICS, Measure
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading.files import zstd_module
 from overlapscope.report.model import Report, of_program
@@ -46,7 +44,7 @@ class HistoryFigure(msgspec.Struct, frozen=True, kw_only=True):
     """A metric of a device of a rank, over the judged steps."""
 
     metric: Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,60}(/[a-z0-9-]{1,60})?(?!\n)$")]
-    """Id in `budgets.metrics.METRICS`, or a part by cause: `idle_time/host-sync`."""
+    """Id in `catalog.measures.METRICS`, or a part by cause: `idle_time/host-sync`."""
     rank: Ordinal | None
     device: Ordinal
     value: Quantity
@@ -160,26 +158,15 @@ def figures(report: Report) -> tuple[HistoryFigure, ...]:
 def _figure(figure: JudgedFigure) -> HistoryFigure:
     metric, place, numbers = figure.metric, figure.place, figure.values.known().numbers
     return HistoryFigure(
-        metric=metric.id if figure.cause is None else f"{metric.id}/{figure.cause}",
+        metric=metric.metric if figure.cause is None else f"{metric.metric}/{figure.cause}",
         rank=place.subject.rank,
         # Figures of the host belong to no device.
         device=place.subject.device or 0,
         value=figure.value,
         spread=stdev(numbers) if len(numbers) > 1 else None,
         samples=len(numbers),
-        floor=_floor(figure),
+        floor=figure.noise_floor,
     )
-
-
-def _floor(figure: JudgedFigure) -> float:
-    """Return the change that `check` would consider noise between two recordings like this one."""
-    samples, metric = figure.place.samples, figure.metric
-    now = spent(partial(series, samples), None)
-    if figure.cause is not None:
-        only = {figure.cause: figure.value}
-        now = replace(now, exposed_copy=only, exposed_comm=only, idle=only)
-    whole = fmean(metric.whole(sample, None) for sample in samples) if metric.whole is not None else 0.0
-    return noise_floor(metric, now, now, whole, figure.value)
 
 
 # -- Entries ----------------------------------------------------------------------------------------
@@ -253,7 +240,7 @@ def contradicted(entry: Entry) -> bool:
     return again.keys() != stated.keys() or not all(_same(again[key], stated[key]) for key in again)
 
 
-def _metric(figure: HistoryFigure) -> Metric:
+def _metric(figure: HistoryFigure) -> Measure:
     return METRICS[figure.metric.partition("/")[0]]
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import rounded_mean
+from overlapscope.analysis.facts import rounded_mean
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import NOTHING, Unit, bare_share, listed, number_runs, percent, plural, size, unit_for
 from overlapscope.documents.model import Card

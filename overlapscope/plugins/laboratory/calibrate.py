@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import bandwidth, clean, duration, listed, percent
+from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.errors import UsageError
 from overlapscope.plugins.laboratory import machine
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime

@@ -22,7 +22,7 @@ from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import Sites, line_text, name_text, sites
 from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Pieces, main_cause
-from overlapscope.analysis.results import Device, Plain, TraceResult
+from overlapscope.analysis.results import Device, Plain, TraceResult, by_subject
 from overlapscope.base.columns import I64, Integers, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, intersect
@@ -124,12 +124,7 @@ def _device_rows(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any
 
 
 def _by_cause(source: Device | PerStep | Plain, device: int) -> Iterator[Mapping[str, Any]]:
-    for subject, times in (
-        ("exposed-copy", source.exposed_copy_by_cause),
-        ("exposed-comm", source.exposed_comm_by_cause),
-        ("exposed-other", {} if isinstance(source, Plain) else source.exposed_other_by_cause),
-        ("idle", source.idle_by_cause),
-    ):
+    for subject, times in by_subject(source).items():
         for cause, time_ns in times.items():
             yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
 

@@ -133,7 +133,7 @@ def scalars(report: Report) -> dict[str, float]:
     for figure in figures(report):
         if figure.cause is None:
             ending, instead, factor = _SCALARS.get(figure.metric.unit, ("", "", 1.0))
-            name = figure.metric.id.removesuffix(ending) + instead
+            name = figure.metric.metric.removesuffix(ending) + instead
             by_name.setdefault(name, []).append(figure.value * factor)
     plain = [device.plain.step_ns / 1e6 for device in report.devices if device.plain is not None]
     return {name: fmean(values) for name, values in (by_name | {"plain_step_ms": plain}).items() if values}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overlapscope.budgets.metrics import METRICS
+from overlapscope.catalog.measures import METRICS
 from overlapscope.errors import UsageError
 from overlapscope.plugins.history.course import Course
 from overlapscope.plugins.history.document import chart
@@ -36,7 +36,7 @@ def groups(count: int, slow_from: int, commit: str | None = None, unit: float = 
 
 def course(metric: str, of: list[Group], by: By) -> Course:
     metric_of = METRICS[metric]
-    result = levels(of, more_is_better=metric_of.more_is_better)
+    result = levels(of, more_is_better=bool(metric_of.more_is_better))
     return Course(metric=metric, unit=metric_of.unit, plain=False, gpu="a GPU", by=by, levels=result)
 
 

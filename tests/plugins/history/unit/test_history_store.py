@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import clean
-from overlapscope.budgets import metrics
+from overlapscope.catalog import measures
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 from overlapscope.plugins.history.document import Belief, beliefs, predictions
 from overlapscope.plugins.history.drop import pull, put
@@ -524,7 +524,7 @@ def test_an_impossible_figure_is_refused_whichever_version_states_it_and_whateve
         patch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", data.draw(st.sampled_from([1, 1 << 30])))
         honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
     # A step of the host may be longer than any on the device.
-    unbounded = {"copy_bandwidth", *(metric.id for metric in metrics.METRICS.values() if metric.needs == "host")}
+    unbounded = {"copy_bandwidth", *(metric.metric for metric in measures.METRICS.values() if metric.needs == "host")}
     bounded = [number for number, each in enumerate(honest.figures) if each.metric.partition("/")[0] not in unbounded]
     number, field = data.draw(st.sampled_from(bounded)), data.draw(st.sampled_from(sorted(_TURNED)))
     turned = msgspec.structs.replace(honest.figures[number], **{field: data.draw(_TURNED[field])})
