@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from overlapscope.commands import DEFECT, commands, main
-from tests.support.helpers import TRACES
+from tests.support.helpers import TRACES, in_turn
 
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
 BAD = TRACES / "known_causes" / "same_stream.json.gz"
@@ -318,8 +318,13 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
 # -- unforeseen errors --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()])
-@pytest.mark.parametrize("command", ["analyze", "check", "diff", "whatif", "ranks"])
+@pytest.mark.parametrize(
+    ("command", "error"),
+    in_turn(
+        ("analyze", "check", "diff", "whatif", "ranks"),
+        (KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()),
+    ),
+)
 def test_an_error_that_nobody_foresaw_is_not_a_failed_budget(
     command: str, error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,25 +361,16 @@ def test_what_the_system_refuses_is_reported_in_a_sentence(
     [
         (2, "$O check $1 >&-"),
         (2, "$O check $1 >/dev/full"),
-        (2, "$O check $2 >&-"),
         (0, "$O check $1 2>&-"),
-        (0, "$O check $1 2>/dev/full"),
-        (1, "$O check $2 2>&-"),
         (1, "$O check $2 2>/dev/full"),
         (0, "$O check $1 <&-"),
         (0, "$O check $1 --format json:check.json >&-"),
         (0, "$O check $1 --format json:check.json <&- >&- 2>&-"),
         (2, "$O check nothing.json 2>&-"),
-        (2, "$O check nothing.json 2>/dev/full"),
         (2, "$O check nothing.json >&- 2>&-"),
         (2, "$O check --nonsense 2>&-"),
-        (2, "$O --nonsense 2>/dev/full"),
         (2, "$O --help >/dev/full"),
-        (2, "$O --version >/dev/full"),
         (2, "$O schema >&-"),
-        (2, "$O samples >&-"),
-        (2, "$O rules >/dev/full"),
-        (2, "$O explain host-sync >&-"),
         (0, "$O analyze $1 -o report.txt >&- 2>/dev/full"),
         (2, "mkdir gone && cd gone && rmdir ../gone && $O check $1"),
         (0, "mkdir gone && cd gone && rmdir ../gone && $O analyze $1"),
@@ -395,17 +391,20 @@ def test_streams_and_directories_that_are_gone_change_no_answer(code: int, scrip
 
 
 @pytest.mark.parametrize(
-    ("ends", "script"),
-    [
-        (3, "import sys; sys.exit(3)"),
-        (70, "import sys; sys.exit(70)"),
-        (1, "raise ValueError"),
-        (1, "from overlapscope.errors import UsageError\nraise UsageError('mine')"),
-        (2, "import overlapscope.commands, sys; sys.exit(overlapscope.commands.main(['check', 'nothing.json']))"),
-    ],
+    ("program", "stderr"),
+    in_turn(
+        (
+            (3, "import sys; sys.exit(3)"),
+            (70, "import sys; sys.exit(70)"),
+            (1, "raise ValueError"),
+            (1, "from overlapscope.errors import UsageError\nraise UsageError('mine')"),
+            (2, "import overlapscope.commands, sys; sys.exit(overlapscope.commands.main(['check', 'nothing.json']))"),
+        ),
+        ("2>&1", "2>&-", "2>/dev/full"),
+    ),
 )
-@pytest.mark.parametrize("stderr", ["2>&1", "2>&-", "2>/dev/full"])
-def test_a_program_that_is_run_keeps_its_exit_code(ends: int, script: str, stderr: str, tmp_path: Path) -> None:
+def test_a_program_that_is_run_keeps_its_exit_code(program: tuple[int, str], stderr: str, tmp_path: Path) -> None:
+    ends, script = program
     (tmp_path / "program.py").write_text(script)
     assert process(f"$O run program.py {stderr}", directory=tmp_path).returncode == ends
 
