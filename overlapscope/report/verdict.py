@@ -206,7 +206,7 @@ def _frame(section: DeviceReport, device: Device) -> str:
     if lead_in_ns:
         return f"in the {length} after the lead-in,"
     if any(around_ns):
-        return f"from the GPU's first op to its last, {length},"
+        return f"from the {device.gpu}'s first op to its last, {length},"
     return f"in all that was recorded, {length},"
 
 
