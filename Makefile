@@ -41,12 +41,12 @@ unit: $(VENV)/.library  ## before each commit: run all tests that need no proces
 	$(PYTEST) tests/unit $(wildcard tests/plugins/*/unit)
 
 test: $(VENV)/.library browser  ## before each push: run every test, with the CPU build of torch and a real browser
-	$(PYTEST) --hypothesis-profile thorough --durations=20 tests/browser $(OF_PLUGINS) tests/process tests/torch tests/unit
+	$(PYTEST) --durations=20 tests/browser $(OF_PLUGINS) tests/process tests/torch tests/unit
 
 check: $(VENV)/.library  ## what CI runs besides: every variant, docs/evaluation recomputed, the wheel installed, mutated traces judged
 	$(PYTEST) --hypothesis-profile thorough tests/evaluation tests/exhaustive tests/package \
 		$(wildcard tests/plugins/*/evaluation tests/plugins/*/exhaustive)
-	$(MAKE) fuzz FUZZ_SECONDS=150 FUZZ_START=1
+	$(MAKE) fuzz FUZZ_SECONDS=60 FUZZ_START=1
 
 outputs: $(VENV)/.library  ## list the commands whose output on the bundled recordings has changed; AGAINST=CHECKOUT shows how
 	$(VENV)/bin/python -m tests.outputs $(if $(AGAINST),--against $(AGAINST))

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from overlapscope.analysis.figures import Period, PerStep, ServedSteps, TimeFigures, Window
 from overlapscope.analysis.measured import Buckets
+from overlapscope.base.texts import noun_for
 from overlapscope.base.words import between, duration, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
@@ -495,6 +496,7 @@ class Device(TimeFigures, frozen=True, kw_only=True):
     """Kernels, longest first."""
     net_overlap: tuple[NetOverlap, ...] = ()
     """Gain and cost of overlap, for communication and copies of which any is hidden; empty in predictions."""
+
     plain: Plain | None = None
     """Figures without the profiler; None if they are unknown, or a single step or range is analysed."""
     served: ServedSteps | UnsetType = UNSET
@@ -504,6 +506,11 @@ class Device(TimeFigures, frozen=True, kw_only=True):
     alone: StepRange | None = None
     """Interval of a step, or of all that is judged, without the profiler; None if `plain` has it, or it isn't a
     recording's."""
+
+    @property
+    def gpu(self) -> str:
+        """Noun for its kind of device."""
+        return noun_for((self.name,))
 
 
 def by_subject(figures: TimeFigures | Plain) -> dict[Subject, dict[str, int]]:

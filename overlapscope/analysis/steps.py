@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -75,7 +76,7 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 def device_spread(device: Device) -> Spread | None:
     """Return the spread of the judged steps on a device; None if there are fewer than two."""
-    return _spread([device.steps[number] for number in judged_steps(device)], _parts)
+    return _spread([device.steps[number] for number in judged_steps(device)], partial(_parts, gpu=device.gpu))
 
 
 def host_spread(host: HostUse) -> Spread | None:
@@ -107,12 +108,12 @@ def _spread(steps: Sequence[Period], parts_of: Callable[[Period], Mapping[str, i
     )
 
 
-def _parts(step: Period) -> dict[str, int]:
+def _parts(step: Period, gpu: str) -> dict[str, int]:
     """Return the parts of a step: its buckets, all but the first divided by cause."""
     return {
         "compute": step.buckets.compute_ns,
         **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
         **{f"exposed communication ({cause})": ns for cause, ns in step.exposed_comm_by_cause.items()},
-        **{f"memory work of the GPU ({cause})": ns for cause, ns in step.exposed_other_by_cause.items()},
+        **{f"memory work of the {gpu} ({cause})": ns for cause, ns in step.exposed_other_by_cause.items()},
         **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
     }

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
-from msgspec.structs import replace
 
 from overlapscope.analysis.calls import records_captures
 from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
@@ -18,8 +17,9 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
+from overlapscope.base.texts import fill
 from overlapscope.base.words import clean, duration, listed, plural
-from overlapscope.catalog.names import as_recorded, in_words_of, recorder_by_id
+from overlapscope.catalog.names import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import I64, HostEvents, Index, Kind, Trace
@@ -35,20 +35,13 @@ _NAMED = 4
 """Maximum number of calls to name."""
 UNTOUCHED_SHARE = 0.001
 """Maximum share of the host's time that events without a duration may have taken without touching a figure."""
-_LOST = "The GPU may look idle where they ran."
 _UNTOUCHED = "They can't have lasted long enough to matter."
-_NO_OPS = (
-    "Usual reasons: the profiler stopped before the GPU had finished (synchronize first); it had no warm-up step "
-    "(schedule(warmup=1)); the user may not read the GPU's records (see NVIDIA's ERR_NVGPUCTRPERM); or another "
-    "profiler, such as nsys, ncu or DCGM, used the GPU."
-)
 
 
 @kept()
 def judge_file(trace: Trace) -> tuple[Check, ...]:
     """Check the source and the recording as a whole."""
-    return worded(
-        trace,
+    return (
         _complete(trace),
         _readable(trace),
         _times(trace),
@@ -64,12 +57,6 @@ def judge_file(trace: Trace) -> tuple[Check, ...]:
 def judge_host(trace: Trace) -> Trust:
     """Judge a recording without a GPU as a whole."""
     return verdict((_complete(trace), _readable(trace), _times(trace)))
-
-
-def worded(trace: Trace, *checks: Check) -> tuple[Check, ...]:
-    """Return checks in the words for the trace's devices."""
-    names = trace.device_names.values()
-    return tuple(replace(check, detail=in_words_of(names, check.detail)) for check in checks)
 
 
 def verdict(checks: Iterable[Check]) -> Trust:
@@ -110,7 +97,7 @@ def _readable(trace: Trace) -> Check:
     damage = trace.damage
     if not damage.lost_events and not damage.repaired_events:
         return Check.ok("events-readable", "All events could be read.")
-    example = f" First: {as_recorded(damage.examples[0])}." if damage.examples else ""
+    example = f" First: {damage.examples[0]}." if damage.examples else ""
     return Check.warn(
         "events-readable",
         f"Some events are damaged: {damage.repaired_events} could be repaired, {damage.lost_events} are lost.{example}",
@@ -136,7 +123,8 @@ def _times(trace: Trace) -> Check:
         sentences.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
     return Check.warn(
         "durations",
-        f"{' '.join(sentences)} {_LOST if left_out or touched else _UNTOUCHED}",
+        f"{' '.join(sentences)} "
+        f"{f'The {trace.gpu} may look idle where they ran.' if left_out or touched else _UNTOUCHED}",
         {*left_out, *touched},
     )
 
@@ -148,7 +136,7 @@ def _sizes(trace: Trace) -> Check:
     count = wrong.total()
     return Check.warn(
         "copy-sizes",
-        f"{plural(count, 'GPU op')} {'has' if count == 1 else 'have'} an impossible size (a copy at over 1 "
+        f"{plural(count, f'{trace.gpu} op')} {'has' if count == 1 else 'have'} an impossible size (a copy at over 1 "
         f"TB/s, between devices at over 10, or more than 64 bits hold): {_counted(wrong)}. Bytes and bandwidths leave "
         "that out; the times may be wrong too.",
         wrong,
@@ -203,26 +191,27 @@ def _activity(trace: Trace) -> Check:
     if records_captures(trace):
         notes = trace.annotations
         marks = sorted({notes.name(row) for row in np.flatnonzero(notes.named(is_capture)).tolist()})
-        of = f" ({as_recorded(clean(listed(marks, 3)))})" if marks else ""
+        of = f" ({clean(listed(marks, 3))})" if marks else ""
         return Check.fail(
             "gpu-activity",
-            f"This recording is of captures of CUDA graphs{of}: what is launched in a capture does not run, so nothing "
-            "can be said of the GPU. Record later, while the program launches the graphs.",
+            f"This recording is of captures of {fill('{graph}s', trace.gpu)}{of}: what is launched in a capture does "
+            f"not run, so nothing can be said of the {trace.gpu}. Record later, while the program launches the graphs.",
         )
     if (server := front_end(trace)) is not None:
         return Check.fail(
             "gpu-activity",
-            f"This recording is of the front end of {server}, which does not work on the GPU. Pass the recordings of "
-            "its workers, whose names have the rank.",
+            f"This recording is of the front end of {server}, which does not work on the {trace.gpu}. Pass the "
+            "recordings of its workers, whose names have the rank.",
         )
     if len(trace.gpu_ops) and (trace.gpu_ops.end_ns > trace.gpu_ops.start_ns).any():
         return Check.ok(
-            "gpu-activity", f"{plural(len(trace.gpu_ops), 'GPU op')} on {plural(len(trace.devices), 'device')}."
+            "gpu-activity",
+            f"{plural(len(trace.gpu_ops), f'{trace.gpu} op')} on {plural(len(trace.devices), 'device')}.",
         )
     if trace.damage.truncated:
         return Check.fail(
             "gpu-activity",
-            "What is left of the file has no GPU activity. Kineto writes it behind the CPU's, so it was "
+            f"What is left of the file has no {trace.gpu} activity. Kineto writes it behind the CPU's, so it was "
             "probably cut off: copy or record the trace again.",
             EVERYTHING,
         )
@@ -234,10 +223,11 @@ def _activity(trace: Trace) -> Check:
             {*GPU_OPS, "calls", "syncs", "clocks"},
         )
     recorder = recorder_by_id(trace.recorder)
-    warnings = " ".join(f'"{as_recorded(clean(text))}"' for text in trace.warnings)
-    gpus = as_recorded(clean(listed(sorted(set(trace.device_names.values())), 3)))
+    warnings = " ".join(f'"{clean(text)}"' for text in trace.warnings)
+    gpus = clean(listed(sorted(set(trace.device_names.values())), 3))
     why = (
-        f"The file names {gpus}, but has no GPU events. If the program uses it, record with {recorder.gpu_activity}. "
+        f"The file names {gpus}, but has no {trace.gpu} events. If the program uses it, record with "
+        f"{recorder.gpu_activity}. "
         if gpus
         else "The trace has no GPU activity that overlapscope reads: it was recorded without a GPU, without "
         f"{recorder.gpu_activity}, or on a device of another kind. "
@@ -254,9 +244,9 @@ def _activity_lost(trace: Trace) -> str:
     """Return a clause on GPU work that the recording lost, though it shows that there was some; empty if it doesn't."""
     left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in GPU_OPS}).total()
     if timeless := left_out + len(trace.gpu_ops):
-        return f"The profiler recorded {plural(timeless, 'GPU op')} without a possible time"
+        return f"The profiler recorded {plural(timeless, f'{trace.gpu} op')} without a possible time"
     if launches := len(recorded_launches(trace)[0]):
-        return f"The profiler recorded {plural(launches, 'launch')} of GPU work, but no GPU op"
+        return f"The profiler recorded {plural(launches, 'launch')} of {trace.gpu} work, but no {trace.gpu} op"
     return ""
 
 
@@ -266,9 +256,9 @@ def _clock(trace: Trace) -> Check:
     early = trace.runtime_calls.start_ns[ops.launch[rows]] - ops.start_ns[rows]
     worst = int(early.max(initial=0))
     if worst <= CLOCK_TOLERANCE_NS:
-        return Check.ok("clock-skew", "No GPU op begins before its launch.")
+        return Check.ok("clock-skew", f"No {trace.gpu} op begins before its launch.")
     count = int((early > CLOCK_TOLERANCE_NS).sum())
-    begin = f"{plural(count, 'GPU op')} {'begins before its' if count == 1 else 'begin before their'} launch"
+    begin = f"{plural(count, f'{trace.gpu} op')} {'begins before its' if count == 1 else 'begin before their'} launch"
     seen = f"{begin}, by up to {worst / 1e3:.1f} us: the clocks disagree."
     if worst <= CLOCK_LIMIT_NS:
         return Check.warn("clock-skew", f"{seen} Causes found on the host may be wrong by as much.")
@@ -282,17 +272,22 @@ def _dropped(trace: Trace) -> Check:
     dropped, late = unanswered.dropped, unanswered.cut_off
     if len(launches) and not len(trace.gpu_ops):
         return Check.fail(
-            "dropped-ops", f"{plural(len(launches), 'recorded launch')}, and no GPU op. {_NO_OPS}", GPU_OPS
+            "dropped-ops",
+            f"{plural(len(launches), 'recorded launch')}, and no {trace.gpu} op. "
+            f"Usual reasons: the profiler stopped before the {trace.gpu} had finished (synchronize first); it had no "
+            f"warm-up step (schedule(warmup=1)); the user may not read the {trace.gpu}'s records (see NVIDIA's "
+            f"ERR_NVGPUCTRPERM); or another profiler, such as nsys, ncu or DCGM, used the {trace.gpu}.",
+            GPU_OPS,
         )
     if len(dropped):
         return Check.warn(
             "dropped-ops",
             f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
-            f"no GPU op: the profiler dropped {'it' if len(dropped) == 1 else 'them'} ({_calls_named(trace, dropped)})"
-            ". Where nothing else ran, the GPU's work is unknown.",
+            f"no {trace.gpu} op: the profiler dropped {'it' if len(dropped) == 1 else 'them'} "
+            f"({_calls_named(trace, dropped)}). Where nothing else ran, the {trace.gpu}'s work is unknown.",
             launched_parts(trace, dropped),
         )
-    every = "Every recorded launch has its GPU op"
+    every = f"Every recorded launch has its {trace.gpu} op"
     if len(late):
         tail = duration(int(trace.runtime_calls.end_ns.max() - trace.runtime_calls.start_ns[late[0]]))
         return Check.ok(
@@ -329,7 +324,7 @@ def _graphs(trace: Trace) -> list[Check]:
     """Judge graphs recorded as single ops, which only Nsight Systems does; other traces get no check."""
     if not trace.whole_graphs:
         return []
-    count = plural(trace.whole_graphs, "CUDA graph")
+    count = plural(trace.whole_graphs, fill("{graph}", trace.gpu))
     return [
         Check.warn(
             "graphs",
@@ -343,4 +338,4 @@ def _graphs(trace: Trace) -> list[Check]:
 def _calls_named(trace: Trace, rows: Index) -> str:
     """Return calls as text, such as `cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
     counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
-    return ", ".join(f"{as_recorded(name)} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))
+    return ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))

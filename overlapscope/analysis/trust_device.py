@@ -15,7 +15,6 @@ from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.plain_step import lengths_of, measured
 from overlapscope.analysis.results import Check
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.analysis.trust import worded
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, covered, total, union
@@ -23,7 +22,7 @@ from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.median import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
-from overlapscope.catalog.names import as_recorded, recorder_by_id
+from overlapscope.catalog.names import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import HostEvents, OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration
@@ -104,7 +103,7 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
         reserve = (
             "the DataLoader may have had batches queued"
             if loads
-            else "something may have been prepared ahead, or the GPU's clock was higher"
+            else f"something may have been prepared ahead, or the {trace.gpu}'s clock was higher"
         )
         yield (
             f"A recorded step takes {_ms(recorded)} (median), one without the profiler {_ms(plain)}: {reserve}. "
@@ -212,8 +211,7 @@ REGULAR_PCT = 90
 
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> tuple[Check, ...]:
     """Check one device."""
-    return worded(
-        trace,
+    return (
         _launches(trace, timeline),
         _lead_in(trace, timeline, steps),
         _missing_ops(trace, timeline, idle),
@@ -237,10 +235,10 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
         )
     late = int((orphans & (ops.start_ns >= timeline.judged_from_ns)).sum())
     if not late:
-        return Check.ok("launches", "Every GPU op after the lead-in has its launch.")
+        return Check.ok("launches", f"Every {trace.gpu} op after the lead-in has its launch.")
     return Check.warn(
         "launches",
-        f"{plural(late, 'GPU op')} {'has' if late == 1 else 'have'} no recorded launch, though "
+        f"{plural(late, f'{trace.gpu} op')} {'has' if late == 1 else 'have'} no recorded launch, though "
         f"{'it was' if late == 1 else 'they were'} launched during the recording: the cause of idle time before "
         f"{'it' if late == 1 else 'them'} is unknown.",
         ("calls",),
@@ -282,8 +280,8 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
         return Check.ok("missing-ops", "The host did not wait for ops that were not recorded.")
     call = trace.runtime_calls.name(int(pieces.call[np.argmax(pieces.length_ns)]))
     detail = (
-        f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the GPU "
-        f"(longest in {as_recorded(call)}), and the trace has no op there: its work was probably queued before the "
+        f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the {trace.gpu} "
+        f"(longest in {call}), and the trace has no op there: its work was probably queued before the "
         "recording, in a graph that was not recorded whole, such as a loop in it, or of another process. That time is "
         "shown as missing ops, not as idle."
     )
@@ -340,10 +338,10 @@ def _sync_events(trace: Trace) -> Check:
 def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     notes = trace.annotations.take(judged_steps(trace))
     if not len(notes):
-        repeats = "" if trace.period is None else f" {trace.period.sentence}"
+        repeats = "" if trace.period is None else f" {trace.period.sentence(trace.gpu)}"
         return [Check.ok("steps", f"No steps were recorded: figures are of all time after the lead-in.{repeats}")]
     return [
-        _marked(trace, steps) if trace.period is None else _period(trace.period),
+        _marked(trace, steps) if trace.period is None else _period(trace.period, trace.gpu),
         _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
         _ahead(trace, timeline, steps),
     ]
@@ -361,17 +359,18 @@ def _marked(trace: Trace, steps: Periods) -> Check:
         what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "step numbers skip"
         lost = numbers[-1] - numbers[0] >= len({*numbers})
         return Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if lost else ())
-    named = f", the ranges named {as_recorded(clean(trace.steps_by))}" if trace.steps_by else ""
+    named = f", the ranges named {clean(trace.steps_by)}" if trace.steps_by else ""
     what = "step" if notes.name(0).startswith(STEP) else "repeat"
     return Check.ok("steps", f"{plural(len(notes), what)}, none missing{named}.")
 
 
-def _period(period: OwnPeriod) -> Check:
+def _period(period: OwnPeriod, gpu: str) -> Check:
     if period.regular_pct >= REGULAR_PCT:
-        return Check.ok("steps", f"Nothing marks steps. {period.sentence}")
+        return Check.ok("steps", f"Nothing marks steps. {period.sentence(gpu)}")
     return Check.warn(
         "steps",
-        f"Nothing marks steps. {period.sentence} Steps differ, so figures of a step are rough. Mark steps to be sure.",
+        f"Nothing marks steps. {period.sentence(gpu)} Steps differ, so figures of a step are rough. Mark steps to be "
+        "sure.",
     )
 
 
@@ -381,7 +380,7 @@ def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
     if begins_with_warm_up(spans.tolist()):
         return Check.warn(
             "warm-up",
-            f"{as_recorded(trace.annotations.name(int(rows[0])))} took {spans[0] / spans[1:].max():.1f} times as "
+            f"{trace.annotations.name(int(rows[0]))} took {spans[0] / spans[1:].max():.1f} times as "
             "long as the longest of the others: a warm-up step is inside the recording.",
         )
     return Check.ok("warm-up", "The first step is like the others.")

@@ -12,8 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from overlapscope.base.texts import read_texts
-from overlapscope.catalog.names import are_no_gpus
+from overlapscope.base.texts import GPU, read_texts
 from overlapscope.trace.model import Framework, Trace
 
 NAMES: Final[Mapping[str, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
@@ -37,7 +36,7 @@ def advice_of(kind: str) -> Mapping[str, str]:
 
 def for_program(trace: Trace, id: str, advice: str) -> str:
     """Return the advice of a rule or an intervention for the devices and in the words of a trace's framework."""
-    if are_no_gpus(trace.device_names.values()):
+    if trace.gpu != GPU:
         advice = advice_of("other-devices").get(id, advice)
     return in_words_of(trace.framework, id, advice)
 

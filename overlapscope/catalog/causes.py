@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from overlapscope.base.texts import read_texts
+from overlapscope.base.texts import GPU, read_texts
 
 Subject = Literal["exposed-copy", "exposed-comm", "exposed-other", "idle"]
 """Kind of time that a cause explains."""
@@ -140,8 +140,12 @@ class Cause(Struct, frozen=True):
 
     @property
     def words(self) -> CauseWords:
-        """Texts."""
-        return _words()[_SUBJECTS[type(self.id)]][self.id]
+        """Texts, in the words for GPUs."""
+        return self.words_for(GPU)
+
+    def words_for(self, gpu: str) -> CauseWords:
+        """Return the texts in the words for a device."""
+        return _words(gpu)[_SUBJECTS[type(self.id)]][self.id]
 
 
 _SUBJECTS: Final[Mapping[type, Subject]] = {
@@ -153,8 +157,8 @@ _SUBJECTS: Final[Mapping[type, Subject]] = {
 
 
 @cache
-def _words() -> dict[Subject, dict[str, CauseWords]]:
-    return read_texts(Path(__file__).with_name("causes.toml"), dict[Subject, dict[str, CauseWords]])
+def _words(gpu: str) -> dict[Subject, dict[str, CauseWords]]:
+    return read_texts(Path(__file__).with_name("causes.toml"), dict[Subject, dict[str, CauseWords]], gpu)
 
 
 def _by_id(*causes: Cause) -> dict[str, Cause]:

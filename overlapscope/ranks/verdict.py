@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from overlapscope.base.texts import noun_for
 from overlapscope.base.words import Unit, capital, clean, ends, listed, number_runs, percent, plural, unit_for
 from overlapscope.catalog.causes import CAUSES
-from overlapscope.catalog.names import in_words_of
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
 from overlapscope.ranks.parts import plugin_parts
 from overlapscope.ranks.result import (
@@ -76,8 +76,7 @@ def judge(report: RanksReport) -> RanksVerdict:
     if level == "good" and (report.missing or report.unreadable):
         # The rank that all others wait for may be an absent one.
         level = "fair"
-    names = {row.device_name for row in report.ranks}
-    return RanksVerdict(level, in_words_of(names, lead), tuple(in_words_of(names, sentence) for sentence in rest))
+    return RanksVerdict(level, lead, tuple(rest))
 
 
 def _waiting(report: RanksReport) -> tuple[Level, str]:
@@ -162,7 +161,7 @@ def _waited_for(report: RanksReport) -> Iterator[str]:
     unjudged_pct = median_low(row.unjudged_comm_pct for _, row in others)
     if min(idle.idle_pct - usual_pct, unjudged_pct - recorded.unjudged_comm_pct) >= POOR_PCT:
         idle_share = f"{percent(idle.idle_pct)} of the time (others: {percent(usual_pct)})"
-        name = f"Rank {idle.rank}'s GPU" if idle.device >= 0 else f"Rank {idle.rank}"
+        name = f"Rank {idle.rank}'s {_gpu(report)}" if idle.device >= 0 else f"Rank {idle.rank}"
         yield (
             f"{name} is idle for {idle_share}, while the others spend {percent(unjudged_pct)} in such "
             "communication: they probably wait for it."
@@ -190,8 +189,14 @@ def _why_late(report: RanksReport) -> Iterator[str]:
             most = max(reasons, key=lambda excess: excess.more_ns)
             than = "the other rank" if late is not None and late.others == 1 else "the median rank"
             longer = f"{_duration(most.more_ns, unit_of(report))} a step longer than {than}"
-            does = _DOES_LONGER[most.kind].format(rank=rank.rank, longer=longer, cause=clean(most.name, 60))
+            does = _DOES_LONGER[most.kind].format(
+                rank=rank.rank, longer=longer, cause=clean(most.name, 60), gpu=_gpu(report)
+            )
             yield f"{does}{_mostly_at(rank, most)}."
+
+
+def _gpu(report: RanksReport) -> str:
+    return noun_for(row.device_name for row in report.ranks)
 
 
 def _mostly_at(rank: WorstRank, excess: Excess) -> str:
@@ -205,7 +210,7 @@ def _mostly_at(rank: WorstRank, excess: Excess) -> str:
 
 _DOES_LONGER: Final = {
     "bucket": "Rank {rank} computes {longer}",
-    "idle": "Rank {rank}'s GPU is idle {longer}, by {cause}",
+    "idle": "Rank {rank}'s {gpu} is idle {longer}, by {cause}",
     "exposed-copy": "Rank {rank}'s copies are exposed {longer}, by {cause}",
 }
 

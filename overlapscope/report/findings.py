@@ -9,8 +9,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import phases_of
 from overlapscope.base.registry import load
+from overlapscope.base.texts import fill
 from overlapscope.catalog import advice
-from overlapscope.catalog.names import in_words_of
 from overlapscope.plugin import built_in
 from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_default
 from overlapscope.rules import RuleDraft, apply_all
@@ -65,9 +65,6 @@ def _on_device(
             claims = share_out(program.analysis, plain)
             spoken, savings = apply_all(claims), SavingsOf(claims, program.base)
 
-    def said(text: str) -> str:
-        return in_words_of(analysis.trace.device_names.values(), text)
-
     findings = []
     for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
         saving = savings.of(rule, draft) if replayed else None
@@ -81,15 +78,15 @@ def _on_device(
                 rank=analysis.result.rank,
                 device=ordinal,
                 scope=scope,
-                title=said(draft.title),
-                detail=said(draft.detail),
+                title=draft.title,
+                detail=draft.detail,
                 steps=claims.steps,
-                advice=said(_advice(analysis.trace, rule, draft)),
+                advice=_advice(analysis.trace, rule, draft),
                 cost_ns=draft.bound_ns,
                 idle_ns=min(draft.idle_ns, draft.bound_ns),
                 saving=saving,
                 effort=rule.effort,
-                doubt=said(_doubt(claims, draft, saving)),
+                doubt=_doubt(claims, draft, saving),
                 where=_place(draft, recorded),
                 # A window of the recording, because only the recording can be looked at.
                 example=recorded.example if recorded is not None else None,
@@ -103,7 +100,7 @@ def _advice(trace: Trace, rule: Rule, draft: Draft) -> str:
     remedies = (plugin.remedies[rule.id] for plugin in built_in() if rule.id in plugin.remedies)
     if phases_of(trace) and (place := next(remedies, None)):
         # The marks of steps name the server.
-        return str(load(place)(trace.step_source.removeprefix("marks of ")))
+        return fill(load(place)(trace.step_source.removeprefix("marks of ")), trace.gpu)
     return draft.advice if draft.for_all else advice.for_program(trace, rule.id, draft.advice)
 
 
@@ -114,8 +111,8 @@ def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
     lost_ns = claims.buckets.idle_ns + claims.buckets.exposed_copy_ns
     if saving.saved_ns < CONTRADICTS * draft.bound_ns and 2 * draft.bound_ns > lost_ns:
         return (
-            "The finding explains most of the time that the GPU loses, but the replay saves hardly any of it: one of "
-            "the two is wrong, or something else is nearly as slow."
+            f"The finding explains most of the time that the {claims.gpu} loses, but the replay saves hardly any of "
+            "it: one of the two is wrong, or something else is nearly as slow."
         )
     return ""
 

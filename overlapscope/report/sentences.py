@@ -12,6 +12,7 @@ from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import PhaseFigures, copies_matter
 from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_by_cause, missing_ns
 from overlapscope.analysis.steps import LONG, Spread
+from overlapscope.base.texts import fill, noun_for
 from overlapscope.base.words import NOTHING, between, capital, clean, duration, ends, listed, plural, share, size
 from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report.page import DeviceReport
@@ -70,9 +71,9 @@ class Loss(Struct, frozen=True):
 
 
 _ALONE: Final[Mapping[str, str]] = {
-    OtherCause.PEER_COPY: "copies between GPUs run",
+    OtherCause.PEER_COPY: "copies between {gpu}s run",
     OtherCause.PAGE_MIGRATION: "migrations of managed memory run",
-    OtherCause.DEVICE_COPY: "copies within the GPU run",
+    OtherCause.DEVICE_COPY: "copies within the {gpu} run",
     OtherCause.MEMSET: "memsets run",
 }
 _BOUND: Final[Mapping[str, str]] = {
@@ -86,7 +87,7 @@ _BOUND: Final[Mapping[str, str]] = {
 
 
 OF_HOST: Final[Mapping[str, str]] = {
-    IdleCause.GRAPH_CAPTURE: "; for {time} the host captures a CUDA graph",
+    IdleCause.GRAPH_CAPTURE: "; for {time} the host captures a {graph}",
     IdleCause.FIRST_LAUNCH: "; for {time} the host launches kernels for the first time",
     IdleCause.NOT_RECORDED: "; what the host did was not recorded",
 }
@@ -113,7 +114,8 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         most_ns, cause = max((ns, cause) for cause, ns in device.exposed_other_by_cause.items())
         alone = _ALONE.get(cause, "") if 2 * most_ns > buckets.exposed_other_ns else ""
         shown_ns = most_ns if alone else buckets.exposed_other_ns
-        clause = f"{alone or 'memory work of the GPU runs'} alone for {duration(shown_ns)} ({share(shown_ns, span)})"
+        clause = fill(alone or "memory work of the {gpu} runs", device.gpu)
+        clause += f" alone for {duration(shown_ns)} ({share(shown_ns, span)})"
         found.append(Loss(buckets.exposed_other_ns, clause))
     if idle >= worth:
         explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in _NO_LOSS}
@@ -122,24 +124,25 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         for each, ns in explained.items():
             by_name[_BOUND.get(each, "Host-bound" if IDLE[each].by_host and IDLE[each].words.fixing else "")] += ns
         name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
-        clause = f"the GPU is idle for {reach}{duration(idle)} ({share(idle, span)}"
+        clause = f"the {device.gpu} is idle for {reach}{duration(idle)} ({share(idle, span)}"
         mostly = most_ns > idle // 2
-        of_host = OF_HOST.get(cause, ", mostly {cause}").format(cause=cause, time=duration(most_ns))
+        of_host = OF_HOST.get(cause, ", mostly {cause}")
+        of_host = fill(of_host, device.gpu).format(cause=cause, time=duration(most_ns))
         clause += f"{of_host})" if mostly else ")"
         found.append(Loss(idle, clause, name if named_ns > idle // 2 else "", is_idle=True))
     for unknown, ns in missing.items():
         if ns >= worth:
-            found.append(Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})")))
+            found.append(Loss(ns, _UNKNOWN[unknown].format(f"{duration(ns)} ({share(ns, span)})", gpu=device.gpu)))
     before_ns = unmeasured_ns(device)
     if before_ns >= worth:
-        found.append(Loss(before_ns, f"the GPU waited {duration(before_ns)} for its first op", "Host-bound"))
+        found.append(Loss(before_ns, f"the {device.gpu} waited {duration(before_ns)} for its first op", "Host-bound"))
     if not device.overlap.copy_ns and lost:
         return found or [Loss(0, "no copy between host and device is left in the recording")]
     return found or [Loss(0, _copies(device))]
 
 
 _UNKNOWN: Final[Mapping[str, str]] = {
-    IdleCause.MISSING_OPS: "GPU ops are missing from the recording for {}",
+    IdleCause.MISSING_OPS: "{gpu} ops are missing from the recording for {}",
     IdleCause.UNRECORDED: "{} are not in the recording, whose steps are shorter",
 }
 
@@ -267,7 +270,7 @@ def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Devic
     if isinstance(trace.step_source, str):
         sentences.append(f"Steps: {clean(trace.step_source)}.")
     if isinstance(trace.period, OwnPeriod):
-        sentences.append(trace.period.sentence)
+        sentences.append(trace.period.sentence(noun_for(trace.environment.gpus)))
     if device is not None and device.served and device.served.tokens_per_s:
         every, decoded = device.served.tokens_per_s, device.served.decode_tokens_per_s
         of_decode = f", {rate(decoded)} of them by decoding" if decoded and decoded < every else ""
@@ -307,12 +310,13 @@ def _unjudged_sentence(device: Device) -> str:
 
     Example: `Not judged: 8.60 s of the host before the first GPU op.`
     """
+    gpu = device.gpu
     parts = zip(
         unjudged_ns(device),
         (
-            "in which the GPU worked off what was launched before the recording",
-            "of the host before the first GPU op",
-            "of the host after the last GPU op",
+            f"in which the {gpu} worked off what was launched before the recording",
+            f"of the host before the first {gpu} op",
+            f"of the host after the last {gpu} op",
         ),
         strict=True,
     )

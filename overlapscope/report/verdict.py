@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
 from overlapscope.analysis.steps import device_spread, host_spread
+from overlapscope.base.texts import noun_for
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.catalog.names import as_recorded, in_words_of
 from overlapscope.report import host_view, sentences
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.sentences import WORTH_SAYING, is_last_judged, overlap_sentence, phase_words, steps_sentence
@@ -78,16 +77,9 @@ class Verdict(Struct, frozen=True):
 
 def judge(section: DeviceReport) -> Verdict:
     """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
-    verdict, names = _judge(section), section.trace.environment.gpus
-    fields = ("lead", "why", "remedy", "plain", "doubt", "steps", "overlap_cost")
-    return replace(verdict, **{field: in_words_of(names, getattr(verdict, field)) for field in fields})
-
-
-def _judge(section: DeviceReport) -> Verdict:
-    """Return the verdict in the words for GPUs."""
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
-        reasons = [as_recorded(check.detail) for check in trust.checks if check.status == "fail"]
+        reasons = [check.detail for check in trust.checks if check.status == "fail"]
         if section.trace.host is not None:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
@@ -200,7 +192,8 @@ def _frame(section: DeviceReport, device: Device) -> str:
     length = duration(device.span_ns)
     steps = phase_words(device)
     if sentences.unmeasured_ns(device) >= max(1, sentences.WORTH_SAYING * device.span_ns):
-        return f"in the only {phase_words(device, 'step') or 'step'}, of which the GPU's part takes {length},"
+        only = phase_words(device, "step") or "step"
+        return f"in the only {only}, of which the {device.gpu}'s part takes {length},"
     if steps and section.steps == 1:
         return f"a {phase_words(device, 'step')} takes {length};"
     if steps:
@@ -208,12 +201,12 @@ def _frame(section: DeviceReport, device: Device) -> str:
     if section.steps:
         return f"in each step of {length},"
     if section.page.scope != "window":
-        return f"in the {length} of {as_recorded(clean(section.page.scope, 60))},"
+        return f"in the {length} of {clean(section.page.scope, 60)},"
     lead_in_ns, *around_ns = sentences.unjudged_ns(device)
     if lead_in_ns:
         return f"in the {length} after the lead-in,"
     if any(around_ns):
-        return f"from the GPU's first op to its last, {length},"
+        return f"from the {device.gpu}'s first op to its last, {length},"
     return f"in all that was recorded, {length},"
 
 
@@ -240,7 +233,7 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
         return f"Why: {first.title}.{_costliest(place)}", f"Next: {advice}{saving}", True
     if unmeasured_ns > ns:
         return (
-            "Why: only one step was recorded, and the host prepared it before the GPU's first op.",
+            f"Why: only one step was recorded, and the host prepared it before the {device.gpu}'s first op.",
             "Next: record several steps, with lines: `overlapscope run --stacks`.",
             False,
         )
@@ -249,9 +242,10 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
-    remedy = cause.words.helps(section.trace.environment.recorder)[0]
+    words = cause.words_for(device.gpu)
+    remedy = words.helps(section.trace.environment.recorder)[0]
     a_step = " a step" if section.steps else ""
-    why = f"Why: {cause.words.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
+    why = f"Why: {words.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
     return why, f"Next: {remedy}" if remedy else "", False
 
 
@@ -318,7 +312,7 @@ def _unclear(device: Device) -> str:
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
     unclear = dict.fromkeys(group.kernel for group in device.kernels if group.unclear)
-    names = listed((as_recorded(clean(name, 60)) for name in unclear), _NAMED)
+    names = listed((clean(name, 60) for name in unclear), _NAMED)
     return (
         f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
         f"{names}. If they do, name them in `communication` in the configuration."
@@ -353,7 +347,8 @@ def plain_sentence(section: DeviceReport) -> str:
         return _interval_sentence(section, what)
     longer = _longer_sentence(plain)
     if section.is_plain or (section.device is None and not section.page.recorded):
-        wrong = ", and the GPU works for longer than that, so the length that you passed can't be right"
+        gpu = noun_for(section.trace.environment.gpus)
+        wrong = f", and the {gpu} works for longer than that, so the length that you passed can't be right"
         recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}{wrong * _too_short(section)}"
         return f"Figures are of the program without the profiler: {what} takes {plain.words}; {recorded}.{longer}"
     why = "" if section.page.recorded else " The recording cannot be replayed."

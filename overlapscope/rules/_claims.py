@@ -40,6 +40,7 @@ from overlapscope.analysis.timeline import Timeline, lengths
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, expand, join, union
+from overlapscope.base.texts import fill
 from overlapscope.base.words import duration, each, size
 from overlapscope.catalog.causes import (
     CAUSES,
@@ -248,6 +249,14 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
     def trace(self) -> Trace:
         return self.analysis.trace
 
+    @property
+    def gpu(self) -> str:
+        return self.trace.gpu
+
+    def filled(self, text: str) -> str:
+        """Return a text with the words for the device in its fields."""
+        return fill(text, self.gpu)
+
     def matters(self, cost_ns: int) -> bool:
         """Return whether a cost is high enough to be worth a warning."""
         return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
@@ -264,6 +273,10 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
     def time_a_step(self, ns: int) -> str:
         """Return `time`, with the words ` a step` where it is of a step."""
         return f"{self.time(ns)}{self.a_step}"
+
+    def waits(self, pieces: ClaimedPieces) -> str:
+        """Return how long the device waits in pieces, such as `The GPU waits 1.20 ms a step`."""
+        return f"The {self.gpu} waits {self.time_a_step(pieces.time_ns)}"
 
     def times_a_step(self, count: int, noun: str) -> str:
         """Return `times`, with the words ` a step` where it is of a step."""

@@ -30,8 +30,8 @@ _DDP: Final = re.compile(r"DistributedDataParallel\.forward")
 _FSDP: Final = re.compile(r"FSDP::|FullyShardedDataParallel\.forward")
 
 DATA_PARALLEL: Final = (
-    "Use DistributedDataParallel instead of DataParallel: one process for each GPU.\n"
-    "In every step DataParallel copies the model to all GPUs, and its threads take turns at Python's lock. Start the "
+    "Use DistributedDataParallel instead of DataParallel: one process for each {gpu}.\n"
+    "In every step DataParallel copies the model to all {gpu}s, and its threads take turns at Python's lock. Start the "
     "program with torchrun, and give each process its part of the data (DistributedSampler)."
 )
 """Advice for programs with DataParallel."""

@@ -17,8 +17,8 @@ from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, cut
 from overlapscope.base.kept import kept
+from overlapscope.base.texts import GPU
 from overlapscope.base.words import each, listed
-from overlapscope.catalog.names import are_no_gpus
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import name
 from overlapscope.trace import op_names
@@ -74,12 +74,11 @@ def owners(claims: Claims) -> list[Owner]:
     """Return what makes at least `_LEAST_SHARE` of the launches, each launch once, the most first."""
     rows = launches(claims)
     found, left = list[Owner](), np.ones(len(rows), np.bool_)
-    on_gpu = not are_no_gpus(claims.trace.device_names.values())
     for words, optimizer, zero_grad, candidates in _owners(claims.trace, rows):
         mine = candidates[left[candidates]]
         if len(mine) >= max(1, _LEAST_SHARE * len(rows)):
             how = _how(claims.trace, rows[mine]) if optimizer else ""
-            can_be_fused = on_gpu and optimizer in _FUSED and how != "fused"
+            can_be_fused = claims.gpu == GPU and optimizer in _FUSED and how != "fused"
             found.append(Owner(words, rows[mine], optimizer, zero_grad, how, can_be_fused))
         left[mine] = False
     return sorted(found, key=lambda owner: (-len(owner.calls), owner.words))

@@ -14,7 +14,6 @@ from overlapscope.analysis.periods import names_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import duration, listed, plural
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.catalog.names import as_recorded
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import name
@@ -83,8 +82,8 @@ def host_time(claims: Claims, pieces: ClaimedPieces, cause: IdleCause) -> str:
     if step is None or not step.by_cause.get(cause):
         return ""
     return (
-        f" In a step without the profiler, the launching thread loses {duration(step.by_cause[cause])} to it; the GPU "
-        f"waits for {claims.time(pieces.time_ns)}."
+        f" In a step without the profiler, the launching thread loses {duration(step.by_cause[cause])} to it; the "
+        f"{claims.gpu} waits for {claims.time(pieces.time_ns)}."
     )
 
 
@@ -140,8 +139,7 @@ def other_threads(claims: Claims) -> str:
     lines = host_lines(replace(activity, thread=busiest[0]))
     thread_name = claims.trace.thread_names.get(busiest[0])
     places = list(dict.fromkeys(line.place for line in lines if line.place and line.running))[:_MOST]
-    named = as_recorded(thread_name) if thread_name else busiest[0]
-    return f" Thread {named} ran most, at {listed(map(as_recorded, places))}." if places else ""
+    return f" Thread {thread_name or busiest[0]} ran most, at {listed(places)}." if places else ""
 
 
 def _in_ranges(claims: Claims, pieces: ClaimedPieces) -> str:
@@ -172,7 +170,7 @@ def _lines(claims: Claims, chosen: Callable[[Frames], bool]) -> list[tuple[str, 
                 called.setdefault(line.place, line.calls[0][0])
     whole, step = sum(stack.samples for stack in main_stacks(activity)), step_ns(claims.trace)
     return [
-        (as_recorded(f"{called[place]} ({place})" if place in called else place), step * count / whole)
+        (f"{called[place]} ({place})" if place in called else place, step * count / whole)
         for place, count in samples.most_common(_MOST)
         if count >= _LEAST_SHARE * whole
     ]

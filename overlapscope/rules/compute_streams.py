@@ -32,16 +32,16 @@ _EVENT, _QUEUED, _LATE = range(3)
 
 
 _FULL = (
-    "each kernel fills the GPU",
+    "each kernel fills the {gpu}",
     "Kernels of both were queued at the same time and still ran one after the other, beside each other only as one "
-    "began while the other ended: each fills the GPU, so a second stream has nothing to run on.",
+    "began while the other ended: each fills the {gpu}, so a second stream has nothing to run on.",
     "Keep the streams or use one: these kernels take turns on any number of streams.\n"
     "Streams help small kernels, and copies beside compute.",
 )
 _LAUNCHED_LATE = (
     "the host launches them in turn",
     "Each stream's work was launched only when the other's had ended, so nothing could run side by side.",
-    "Capture both streams in one CUDA graph, or batch the work into larger kernels.\n"
+    "Capture both streams in one {graph}, or batch the work into larger kernels.\n"
     "For small kernels the launches are the limit.",
 )
 """Title, evidence and advice where no event orders the streams, so that nothing could be gained from events."""
@@ -71,13 +71,13 @@ def _check_streams_without_overlap(claims: Claims) -> Iterator[Draft]:
             f"({share(bound_ns, claims.judged_ns)})",
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
             "cost is the saving if everything ran beside the longest stream. That needs work that does not "
-            "depend on the other stream's results, and kernels that leave room on the GPU.",
-            advice=advice_by_case("streams-without-overlap")["event-waits"],
+            f"depend on the other stream's results, and kernels that leave room on the {claims.gpu}.",
+            advice=advice_by_case("streams-without-overlap", claims.gpu)["event-waits"],
             bound_ns=bound_ns,
             example=example,
         )
         return
-    title, why, advice = _FULL if reason == _QUEUED else _LAUNCHED_LATE
+    title, why, advice = map(claims.filled, _FULL if reason == _QUEUED else _LAUNCHED_LATE)
     yield Draft(
         severity="info",
         title=f"{streams} run one after the other: {title}",
@@ -180,9 +180,9 @@ def _check_stream_without_work(claims: Claims) -> Iterator[Draft]:
             f"{claims.time(work)} of work{claims.a_step}",
             detail=f"It waited for others {plural(times, 'time')}"
             + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
-            + f", and ran {plural(ran, 'GPU op')}. Nothing can overlap with a stream that has no "
+            + f", and ran {plural(ran, f'{claims.gpu} op')}. Nothing can overlap with a stream that has no "
             f"work.{hint}",
-            advice=advice_by_case("stream-without-work")["fix"],
+            advice=advice_by_case("stream-without-work", claims.gpu)["fix"],
         )
 
 

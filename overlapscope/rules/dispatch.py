@@ -10,8 +10,8 @@ from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, cut
+from overlapscope.base.texts import GPU
 from overlapscope.base.words import duration, each, listed
-from overlapscope.catalog.names import are_no_gpus
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules._launches import Owner, launches, outside_graphs, owners, who_launches
@@ -35,14 +35,16 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     remark, more = f": {who}" if who else "", ""
     if len(outside) < len(launch_rows):
         count = each(len(outside), max(1, claims.steps))
-        remark = f", {count} of {claims.times_a_step(len(launch_rows), 'launch')} outside the CUDA graphs"
+        remark = (
+            f", {count} of {claims.times_a_step(len(launch_rows), 'launch')}{claims.filled(' outside the {graph}s')}"
+        )
         more = f" {who[0].upper()}{who[1:]}." if who else ""
         more += _without_graphs(claims, launch_rows, outside)
-    cases = advice_by_case("dispatch")
+    cases = advice_by_case("dispatch", claims.gpu)
     advice, fixes = _advice(claims, pieces, by, launch_rows, launch_rows[~among(launch_rows, outside)])
     return Draft(
         where=top_line(claims, is_torch),
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host launches{most_in(claims, is_torch)}",
+        title=f"{claims.waits(pieces)} while the host launches{most_in(claims, is_torch)}",
         remark=remark,
         afterword=f"{more}{sampled_lines(claims, is_torch)}",
         fixes=fixes,
@@ -73,14 +75,18 @@ def _without_graphs(claims: Claims, launch_rows: I64, outside: I64) -> str:
         return ""
     alike = None in without or without & {*graphs.values()}
     which = "" if alike else f": those of {listed(map(str, sorted(filter(None, without))))} requests"
-    return f" {len(every) - len(graphs)} of {len(every)} steps launch no CUDA graph{which}."
+    return claims.filled(f" {len(every) - len(graphs)} of {len(every)} steps launch no {{graph}}{which}.")
 
 
 def _advice(
     claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], launch_rows: I64, graphs: I64
 ) -> tuple[str, Fixes | None]:
     """Return what to change, which the program doesn't do yet, and the fixes that represent it; None for the rule's."""
-    features, ops, cases = features_of(claims.trace), claims.device.timeline.ops, advice_by_case("dispatch")
+    features, ops, cases = (
+        features_of(claims.trace),
+        claims.device.timeline.ops,
+        advice_by_case("dispatch", claims.gpu),
+    )
     fusible = [owner for owner in by if owner.can_be_fused]
     ends = claims.device.timeline.idle.ends[pieces.gap]
 
@@ -90,11 +96,11 @@ def _advice(
         awaited = among(ends, ops.start_ns[among(ops.launch, rows)])
         return 2 * len(rows) > len(launch_rows) or 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
 
-    if are_no_gpus(claims.trace.device_names.values()):
+    if claims.gpu != GPU:
         # The catalog has the advice, and no replay is of fewer kernels.
         return cases["compile"], ()
     if features.data_parallel:
-        return DATA_PARALLEL, ()
+        return claims.filled(DATA_PARALLEL), ()
     if are_most(owner.calls for owner in fusible):
         return cases["fuse"].format(listed(owner.optimizer for owner in fusible)), (("fused",),)
     if are_most(owner.calls for owner in by if owner.zero_grad):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from overlapscope.base.texts import read_texts
+from overlapscope.base.texts import GPU, read_texts
 from overlapscope.rules import RULES
 
 
@@ -27,14 +27,14 @@ class RuleTexts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def explanation(rule: str) -> RuleTexts:
-    """Return the texts of a rule."""
-    return read_texts(_folder(rule) / "explained" / f"{rule}.toml", RuleTexts)
+def explanation(rule: str, gpu: str = GPU) -> RuleTexts:
+    """Return the texts of a rule, in the words for a device."""
+    return read_texts(_folder(rule) / "explained" / f"{rule}.toml", RuleTexts, gpu)
 
 
-def advice_by_case(rule: str) -> Mapping[str, str]:
-    """Return the advice of a rule by case."""
-    return explanation(rule).advice
+def advice_by_case(rule: str, gpu: str) -> Mapping[str, str]:
+    """Return the advice of a rule by case, in the words for a device."""
+    return explanation(rule, gpu).advice
 
 
 def examples(rule: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ _BEGINNINGS = {
     CommCause.HOST_SYNC: "when the host launched it after a wait",
     CommCause.BLOCKED_BEHIND: "after the collective before it",
     CommCause.WAITING_FOR_INPUT: "after an op that it waited for",
-    CommCause.UNKNOWN: "after a delay that the recording does not explain, such as a full GPU",
+    CommCause.UNKNOWN: "after a delay that the recording does not explain, such as a full {gpu}",
 }
 
 
@@ -45,7 +45,7 @@ def _fitting(claims: Claims, advice: str) -> str:
     """Return advice without options that the program cannot have, because it uses no DDP or FSDP."""
     features = features_of(claims.trace)
     if features.data_parallel:
-        return DATA_PARALLEL
+        return claims.filled(DATA_PARALLEL)
     return advice.format(ddp=_DDP * features.ddp, fsdp=_FSDP * features.fsdp, no_sync=_NO_SYNC * features.ddp)
 
 
@@ -72,7 +72,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     draft = Draft(
         title=title,
         detail=detail,
-        advice=_fitting(claims, advice_by_case("exposed-comm")["general"]),
+        advice=_fitting(claims, advice_by_case("exposed-comm", claims.gpu)["general"]),
         bound_ns=cost,
         example=Window(start_ns=int(top.start_ns[longest]), end_ns=int(top.end_ns[longest])),
     )
@@ -105,7 +105,7 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
         gap=-1,
     )
     places = claims.places(blamed_pieces)
-    cases = advice_by_case("exposed-comm")
+    cases = advice_by_case("exposed-comm", claims.gpu)
     meaning, advice = EXPOSED_COMM[cause].words.evidence, cases.get(cause, cases["general"])
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
     if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
@@ -148,7 +148,9 @@ def _beginnings(claims: Claims, comm: CommOps) -> str:
     counts = Counter(COMM_CAUSES[rank] for rank in comm.cause.tolist())
     if not counts:
         return ""
-    began = listed(f"{claims.times(count, 'time')} {_BEGINNINGS[cause]}" for cause, count in counts.most_common())
+    began = claims.filled(
+        listed(f"{claims.times(n, 'time')} {_BEGINNINGS[cause]}" for cause, n in counts.most_common())
+    )
     used = comm.take(comm.consumer >= 0)
     lead = ""
     if len(used.op):

@@ -30,10 +30,10 @@ def _draft_gc_pause(claims: Claims, pieces: ClaimedPieces) -> Draft:
     by_program = 2 * int(pieces.length_ns[called].sum()) > pieces.time_ns
     return Draft(
         afterword=f"{host_time(claims, pieces, IdleCause.GC_PAUSE)}{sampled_lines(claims)}",
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for Python's garbage collector",
+        title=f"{claims.waits(pieces)} for Python's garbage collector",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} a collection held the launching thread."
         f"{' The program calls gc.collect().' * by_program}",
-        advice=advice_by_case("gc-pause")["called" if by_program else "fix"],
+        advice=advice_by_case("gc-pause", claims.gpu)["called" if by_program else "fix"],
     )
 
 
@@ -51,10 +51,12 @@ GC_PAUSE = Rule(
 def _draft_gil_wait(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         afterword=f"{host_time(claims, pieces, IdleCause.GIL_WAIT)}{other_threads(claims)}{sampled_lines(claims)}",
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while another thread holds Python's lock",
+        title=f"{claims.waits(pieces)} while another thread holds Python's lock",
         detail="Samples of the program without the profiler show the launching thread waiting for the global "
         "interpreter lock.",
-        advice=DATA_PARALLEL if features_of(claims.trace).data_parallel else advice_by_case("gil-wait")["fix"],
+        advice=claims.filled(DATA_PARALLEL)
+        if features_of(claims.trace).data_parallel
+        else advice_by_case("gil-wait", claims.gpu)["fix"],
     )
 
 
@@ -82,11 +84,10 @@ def _draft_file_io(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         where=top_line(claims, is_not_torch),
         afterword=f"{host_time(claims, pieces, IdleCause.FILE_IO)}{with_lines(claims, pieces, is_not_torch)}",
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host reads or writes files"
-        f"{most_in(claims, is_not_torch)}",
+        title=f"{claims.waits(pieces)} while the host reads or writes files{most_in(claims, is_not_torch)}",
         detail="Samples of the program without the profiler show the launching thread in calls on "
         f"files{_files(claims)}.",
-        advice=advice_by_case("file-io")["fix"],
+        advice=advice_by_case("file-io", claims.gpu)["fix"],
     )
 
 
@@ -116,9 +117,9 @@ def _draft_preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
     by = " Meanwhile, other processes ran more than the program's other threads did." if others else ""
     return Draft(
         afterword=host_time(claims, pieces, IdleCause.PREEMPTED),
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the launching thread has no CPU",
+        title=f"{claims.waits(pieces)} while the launching thread has no CPU",
         detail=f"The system kept the launching thread waiting for a CPU{_cpus(claims)}.{by}",
-        advice=("" if others else fewer_threads(claims)) + advice_by_case("preempted")["fix"],
+        advice=("" if others else fewer_threads(claims)) + advice_by_case("preempted", claims.gpu)["fix"],
     )
 
 
@@ -142,9 +143,9 @@ def _quota(claims: Claims) -> str:
 def _draft_cpu_throttled(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         afterword=host_time(claims, pieces, IdleCause.CPU_THROTTLED),
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the CPU quota is used up",
+        title=f"{claims.waits(pieces)} while the CPU quota is used up",
         detail=f"The control group stopped the program{_quota(claims)}.",
-        advice=advice_by_case("cpu-throttled")["fix"],
+        advice=advice_by_case("cpu-throttled", claims.gpu)["fix"],
     )
 
 

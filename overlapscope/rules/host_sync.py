@@ -13,8 +13,8 @@ from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed
 
 _SYNCHRONIZES = {
-    "cudaDeviceSynchronize": "torch.cuda.synchronize()",
-    "cudaStreamSynchronize": "torch.cuda.Stream.synchronize()",
+    "cudaDeviceSynchronize": "torch.{cuda}.synchronize()",
+    "cudaStreamSynchronize": "torch.{cuda}.Stream.synchronize()",
 }
 _OUTER = {
     "aten::copy_": "copy_()",
@@ -28,7 +28,7 @@ _SHAPED = frozenset({"aten::nonzero", "aten::masked_select", "aten::unique", "at
 
 def _advice(claims: Claims, where: Where | None) -> str:
     """Return what to change at the costliest place."""
-    cases = advice_by_case("host-sync")
+    cases = advice_by_case("host-sync", claims.gpu)
     op, call = (where.op or "", where.call or "") if where is not None else ("", "")
     if op_words(op) in (".item()", "if tensor:"):
         return cases["item"]
@@ -37,7 +37,7 @@ def _advice(claims: Claims, where: Where | None) -> str:
     if op in ("aten::copy_", "aten::_to_copy", "aten::to"):
         return cases["download"]
     # Without ops in the recording, any of them may have made the call.
-    written = "" if op or not len(claims.trace.cpu_ops) else _SYNCHRONIZES.get(call, "")
+    written = "" if op or not len(claims.trace.cpu_ops) else claims.filled(_SYNCHRONIZES.get(call, ""))
     return cases["synchronize"].format(call=written) if written else cases["other"]
 
 
@@ -46,7 +46,7 @@ def _waits(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
     text = "" if where is None else where.op or where.call or ""
     if claims.trace.framework == "pytorch":
         text = _outermost(claims, pieces, where) or op_words(text)
-    return f"The host waits for the GPU in {name(text)}" if text else "The host waits for the GPU"
+    return f"The host waits for the {claims.gpu}{f' in {name(text)}' if text else ''}"
 
 
 def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:

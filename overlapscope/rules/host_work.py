@@ -34,16 +34,15 @@ def _draft_python(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         where=top_line(claims, is_python),
         afterword=with_lines(claims, pieces, is_python),
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host runs Python between launches"
-        f"{most_in(claims, is_python)}",
+        title=f"{claims.waits(pieces)} while the host runs Python between launches{most_in(claims, is_python)}",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was in Python, "
-        "between ops and runtime calls, and the GPU had nothing left to do.",
+        f"between ops and runtime calls, and the {claims.gpu} had nothing left to do.",
         fixes=() if features.data_parallel else None,
-        advice=DATA_PARALLEL
+        advice=claims.filled(DATA_PARALLEL)
         if features.data_parallel
-        else "Run less Python between launches, or do it while the GPU is busy.\n"
+        else f"Run less Python between launches, or do it while the {claims.gpu} is busy.\n"
         "Work of its own (metrics, tokenization, logging, checkpoints) fits a DataLoader worker, another thread or "
-        f"process, or the time right after launching a long stretch of GPU work.{layers}{fuse}",
+        f"process, or the time right after launching a long stretch of {claims.gpu} work.{layers}{fuse}",
     )
 
 
@@ -61,11 +60,10 @@ def _draft_cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         where=top_line(claims, is_not_torch),
         afterword=with_lines(claims, pieces, is_not_torch),
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host runs ops on the CPU"
-        f"{most_in(claims, is_not_torch)}",
+        title=f"{claims.waits(pieces)} while the host runs ops on the CPU{most_in(claims, is_not_torch)}",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside ops that "
         "launch nothing.",
-        advice=fewer_threads(claims) + advice_by_case("cpu-ops")["fix"],
+        advice=fewer_threads(claims) + advice_by_case("cpu-ops", claims.gpu)["fix"],
     )
 
 
@@ -86,9 +84,9 @@ def _draft_data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         where=top_line(claims, is_loading),
         afterword=f"{kinds_of_loading(claims)}{with_lines(claims, pieces, is_loading)}",
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} for the DataLoader{most_in(claims, is_loading)}",
+        title=f"{claims.waits(pieces)} for the DataLoader{most_in(claims, is_loading)}",
         detail=f"In {claims.times_a_step(pieces.gaps, 'gap')} the launching thread was inside the "
-        f"DataLoader's next(), and the GPU had nothing left to do.{seen * bool(names)}",
+        f"DataLoader's next(), and the {claims.gpu} had nothing left to do.{seen * bool(names)}",
         advice=f"{advice} Fetch the next batch before the host waits for this step's result.",
     )
 
@@ -106,7 +104,7 @@ def _with_workers(claims: Claims) -> tuple[str, str]:
     pin = " and pin_memory=True" if pageable else ""
     return (
         " The loader has no workers, so the launching thread makes the samples itself: that takes "
-        f"{claims.time_a_step(loaded_ns)}, and the GPU is busy for {claims.time(busy_ns)}.",
+        f"{claims.time_a_step(loaded_ns)}, and the {claims.gpu} is busy for {claims.time(busy_ns)}.",
         f"Let worker processes make the batches: {workers}{limit}.\nAlso set persistent_workers=True{pin}.",
     )
 
@@ -121,7 +119,7 @@ def _with_more_workers(claims: Claims, pieces: ClaimedPieces) -> tuple[str, str]
     return (
         more,
         "Use more DataLoader workers (num_workers), or make samples cheaper.\n"
-        "Decode once and store the result, or transform on the GPU. If only some batches are late, a longer "
+        f"Decode once and store the result, or transform on the {claims.gpu}. If only some batches are late, a longer "
         "prefetch_factor bridges them. Keep the workers alive between epochs (persistent_workers=True).",
     )
 

@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
-    late, cases = claims.of("late-prefetch"), advice_by_case("late-prefetch")
+    late, cases = claims.of("late-prefetch"), advice_by_case("late-prefetch", claims.gpu)
     for cause, (title, seen) in _REASONS.items():
         pieces = late.with_copy_cause(cause)
         if not claims.matters(pieces.time_ns):

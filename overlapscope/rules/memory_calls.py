@@ -19,10 +19,10 @@ def _draft_allocation(claims: Claims, pieces: ClaimedPieces) -> Draft:
     behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
     counts = listed([f"{claims.times(count, 'call')} of {name(call)}" for call, count in behind.most_common(4)])
     return Draft(
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the driver allocates or frees memory",
+        title=f"{claims.waits(pieces)} while the driver allocates or frees memory",
         detail="The host was inside a memory call of the driver and could not launch: "
         f"{f'{counts}{claims.a_step}' if counts else 'the calls are not recorded'}.",
-        advice=advice_by_case("allocation")["fix"],
+        advice=advice_by_case("allocation", claims.gpu)["fix"],
     )
 
 
@@ -47,11 +47,11 @@ def _draft_pin_in_loop(claims: Claims, pieces: ClaimedPieces) -> Draft:
         else ""
     )
     return Draft(
-        title=f"The GPU waits {claims.time_a_step(pieces.time_ns)} while the host pins memory",
+        title=f"{claims.waits(pieces)} while the host pins memory",
         detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
         "it also asks the driver to page-lock new memory, which takes about as long as many "
         f"copies.{locked}",
-        advice=advice_by_case("pin-in-loop")["fix"],
+        advice=advice_by_case("pin-in-loop", claims.gpu)["fix"],
     )
 
 

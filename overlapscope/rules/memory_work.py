@@ -19,10 +19,10 @@ from overlapscope.trace.op_names import is_migration
 
 def _draft_device_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        title=f"Copies within the GPU's memory run alone for {claims.time_a_step(pieces.time_ns)}",
-        detail="No kernel ran beside them. They read and write the GPU's memory, as kernels do, so running them beside "
-        "kernels gains less than leaving them out.",
-        advice=advice_by_case("device-copy")["fix"],
+        title=f"Copies within the {claims.gpu}'s memory run alone for {claims.time_a_step(pieces.time_ns)}",
+        detail=f"No kernel ran beside them. They read and write the {claims.gpu}'s memory, as kernels do, so running "
+        "them beside kernels gains less than leaving them out.",
+        advice=advice_by_case("device-copy", claims.gpu)["fix"],
     )
 
 
@@ -39,10 +39,10 @@ DEVICE_COPY = Rule(
 def _draft_peer_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     total = claims.overlap.p2p_ns
     return Draft(
-        title=f"Copies between GPUs run alone for {claims.time_a_step(pieces.time_ns)}",
+        title=f"Copies between {claims.gpu}s run alone for {claims.time_a_step(pieces.time_ns)}",
         detail=f"They take {claims.time_a_step(total * max(1, claims.steps))} in all. For "
         f"{claims.time(pieces.time_ns)}, no kernel and no copy between host and device ran beside them.",
-        advice=advice_by_case("peer-copy")["fix"],
+        advice=advice_by_case("peer-copy", claims.gpu)["fix"],
     )
 
 
@@ -65,12 +65,12 @@ def _check_page_migration(claims: Claims) -> Iterator[Draft]:
     count = int((covered(claims.windows, ops.start_ns[rows], ops.end_ns[rows]) > 0).sum())
     beside = moved - pieces.time_ns
     yield Draft(
-        title=f"Pages of managed memory move between host and GPU for {claims.time_a_step(moved)} "
+        title=f"Pages of managed memory move between host and {claims.gpu} for {claims.time_a_step(moved)} "
         f"({share(moved, claims.judged_ns)})",
         detail=f"{claims.times(count, 'migration')}{claims.a_step}: {claims.time(beside)} while kernels or copies ran, "
         f"and {claims.time(pieces.time_ns)} while nothing else did. A kernel that touches a page on the host stops "
         "until the page has arrived, so the kernels' own time includes such stalls.",
-        advice=advice_by_case("page-migration")["fix"],
+        advice=advice_by_case("page-migration", claims.gpu)["fix"],
         bound_ns=moved,
         example=pieces.example,
     )

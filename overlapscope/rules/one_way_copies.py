@@ -57,7 +57,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
         "little "
         "more slowly. Only copy time that no compute can hide (cause no-compute) is counted, so no other finding "
         "except slow-link counts it.",
-        advice=advice_by_case("one-way-copies")["fix"],
+        advice=advice_by_case("one-way-copies", claims.gpu)["fix"],
         bound_ns=cost,
         where=places[0].where if places else None,
         example=rest.example,

@@ -44,7 +44,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             f"{claims.time(claims.buckets.exposed_copy_ns)}{a_step} still run alone (overlap efficiency "
             f"{percent(efficiency)})"
         )
-        advice = advice_by_case("overlap-achieved")["copies-longest"]
+        advice = advice_by_case("overlap-achieved", claims.gpu)["copies-longest"]
     yield Draft(
         title=title,
         detail=f"Kernels and copies together took {duration(overlap.busy_ns)}{a_step}. The longest of them alone, "

@@ -39,7 +39,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"Because of that, {lost(claims, pieces)}. The driver stages such a copy through a buffer of its own: the call "
         f"blocks{even}, and the copy is slower. The exposed time and the idle time after the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
-        advice=advice_by_case("pageable-memory")["saved-tensors"]
+        advice=advice_by_case("pageable-memory", claims.gpu)["saved-tensors"]
         if are_saved_tensors(claims, copies)
         else "Pin the host memory once, outside the loop.\n"
         + (

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
 from overlapscope.base.words import listed, share
-from overlapscope.catalog.names import as_recorded, op_words
+from overlapscope.catalog.names import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
 from overlapscope.trace.lost import FINDINGS, Part
@@ -127,10 +127,10 @@ def streams(ids: Sequence[int]) -> str:
 
 
 def name(text: str) -> str:
-    """Return a name from a trace on one line and not too long, marked as such. Views escape it."""
+    """Return a name from a trace on one line and not too long. Views escape it."""
     printable = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
     flat = " ".join(printable.split())
-    return as_recorded(flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 3] + "...")
+    return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 3] + "..."
 
 
 def place(where: Where) -> str:
@@ -149,7 +149,7 @@ def lost(claims: Claims, pieces: ClaimedPieces) -> str:
 
     For example: `copies ran alone for 2.42 ms and the GPU was idle for 59.7 us`.
     """
-    parts = (("copies ran alone for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
+    parts = (("copies ran alone for", pieces.exposed_ns), (f"the {claims.gpu} was idle for", pieces.idle_ns))
     return listed(f"{what} {claims.time(ns)}" for what, ns in parts if ns)
 
 

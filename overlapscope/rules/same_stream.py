@@ -24,7 +24,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     rest = rest.take(among(stream[rest.copy], used))
     other = bool((kind != kind[0]).any())
     download = 4 * int(pieces.length_ns[ops.kind[pieces.copy] == Kind.D2H].sum()) > 3 * pieces.time_ns
-    cases = advice_by_case("same-stream")
+    cases = advice_by_case("same-stream", claims.gpu)
     saved = are_saved_tensors(claims, pieces.copies)
     if saved:
         advice = SAVE_LESS
@@ -34,7 +34,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         advice = cases["upload"] + _DOWNLOAD_TOO * other
     of_graph = call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)
     if pick(of_graph, ops.launch[pieces.copies], False).any():
-        advice += " Fork that stream with events while the CUDA graph is captured."
+        advice += claims.filled(" Fork that stream with events while the {graph} is captured.")
     more = ""
     blocking = int(among(pieces.copies, claims.blocking).sum())
     if blocking:

@@ -59,7 +59,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             "Others of "
             f"about the same size, direction and memory kind reached {best:.1f} GB/s. No other copy ran beside them. "
             f"{guess}Other findings may count the same exposed time by its cause.",
-            advice=advice_by_case("slow-link")["fix"],
+            advice=advice_by_case("slow-link", claims.gpu)["fix"],
             bound_ns=cost,
             example=Window(start_ns=int(ops.start_ns[worst]), end_ns=int(ops.end_ns[worst])),
         )

@@ -24,14 +24,14 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     typical = int(np.median(ops.end_ns[claims.tiny] - ops.start_ns[claims.tiny]))
     return Draft(
         afterword=sampled_lines(claims, is_not_torch),
-        title=f"{claims.times(len(claims.tiny), 'copy')} of {size(int(np.median(moved)))} cost the GPU "
+        title=f"{claims.times(len(claims.tiny), 'copy')} of {size(int(np.median(moved)))} cost the {claims.gpu} "
         f"{claims.time_a_step(pieces.time_ns)}",
         detail=f"{claims.times(len(claims.tiny), 'copy')} below {size(TINY_BYTES)} move "
         f"{claims.size(int(moved.sum()))}{claims.a_step}. "
         f"Each took {duration(typical)} (median) on the device, which is latency and not bandwidth, and a "
         f"launch on the host. Because of them, {lost(claims, pieces)}.",
         fixes=(*_FIXES, *RULE.fixes) if pageable else None,
-        advice=advice_by_case("tiny-copies")["uploads" if len(uploads) else "downloads"],
+        advice=advice_by_case("tiny-copies", claims.gpu)["uploads" if len(uploads) else "downloads"],
         for_all=not len(uploads),
     )
 

@@ -22,6 +22,7 @@ from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers, mask_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
+from overlapscope.base.texts import noun_for
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.host_activity import HostActivity
 
@@ -364,12 +365,11 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
         """Return whether the repeats are steps, because they cover nearly all of the recording."""
         return self.covered_pct >= LEAST_COVERED_PCT
 
-    @property
-    def sentence(self) -> str:
-        """Return whether and how steps were found, and how much of the recording they cover."""
+    def sentence(self, gpu: str) -> str:
+        """Return whether and how steps were found, and how much of the recording of the GPU, so named, they cover."""
         # Rounded down, so that 90% and 100% are exact.
         what = f"{self.length:,} {self.of}"
-        whole = "the recording" if self.of == HOST_OPS else "the GPU's recording"
+        whole = "the recording" if self.of == HOST_OPS else f"the {gpu}'s recording"
         covered = f"{int(self.covered_pct)}% of {whole}"
         if self.is_step:
             return (
@@ -453,6 +453,11 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
 
     def __repr__(self) -> str:
         return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"
+
+    @property
+    def gpu(self) -> str:
+        """Noun for its devices."""
+        return noun_for(self.device_names.values())
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from overlapscope.commands import DEFECT, commands, main
-from tests.support.helpers import TRACES
+from tests.support.helpers import TRACES, in_turn
 
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
 BAD = TRACES / "known_causes" / "same_stream.json.gz"
@@ -130,32 +130,23 @@ LINES: list[tuple[int, str]] = [
     (2, "analyze [ [! **["),
     (2, "analyze good.json.gz --device 7"),
     (2, f"analyze good.json.gz --device {NINES}"),
-    (2, "analyze good.json.gz --device -1"),
     (2, "analyze good.json.gz --device x"),
     (2, "analyze good.json.gz --step 999"),
-    (2, f"analyze good.json.gz --step {NINES}"),
     (2, f"analyze good.json.gz --step {SURROGATE}"),
-    (2, f"analyze good.json.gz --range {SURROGATE}"),
     (2, "analyze good.json.gz --range ''"),
     (2, "analyze good.json.gz --step 4 --range x"),
     (2, "analyze good.json.gz --format nonsense"),
-    (2, f"analyze good.json.gz --max-size {NINES}"),
     (2, f"analyze good.json.gz --max-size {NINES}.{NINES}TB"),
-    (2, "analyze good.json.gz --max-size -1"),
     (2, "analyze good.json.gz --max-size 0"),
     (2, "analyze good.json.gz --max-size 1"),
-    (2, "analyze good.json.gz --max-size inf"),
     (2, "analyze good.json.gz --max-size 9223372036854775808"),
     (0, "analyze good.json.gz --max-size 9223372036854775807"),
     (2, "analyze good.json.gz --plain-step 0ms"),
-    (2, "analyze good.json.gz --plain-step -1ms"),
-    (2, "analyze good.json.gz --plain-step nan"),
     (2, "analyze good.json.gz --plain-step infs"),
     (2, f"analyze good.json.gz --plain-step {NINES}ms"),
     (2, "analyze good.json.gz --step 4 --plain-step 1ms"),
     # Outputs.
     (2, "analyze good.json.gz -o none"),
-    (2, "analyze good.json.gz -o good.json.gz"),
     (2, "analyze good.json.gz -o good.json.gz --force"),
     (2, "analyze good.json.gz -o nowhere/x"),
     (2, "analyze good.json.gz -o loop --force"),
@@ -211,7 +202,6 @@ LINES: list[tuple[int, str]] = [
     (2, "diff r-large.json good.json.gz"),
     (0, "diff good.json.gz good.json.gz"),
     (2, "diff good.json.gz good.json.gz --plain-step 1ms"),
-    (2, "check"),
     (2, "check --write-baseline"),
     (2, "check good.json.gz --write-baseline --baseline baseline.json"),
     (2, "check good.json.gz --write-baseline --baseline nowhere/b.json"),
@@ -230,19 +220,14 @@ LINES: list[tuple[int, str]] = [
     (2, "ranks full --expect 0"),
     (2, f"ranks full --expect {NINES}"),
     (2, f"ranks full --workers {NINES}"),
-    (2, "ranks full --workers 0"),
     (2, "ranks full --workers ²"),
     (2, "ranks nonsense://x"),
     (2, "dashboard none"),
     (2, "dashboard nothing.json"),
     (2, "dashboard k-deep.json"),
-    (2, "dashboard --port -1"),
     (2, "dashboard --port 65536"),
-    (2, f"dashboard --port {NINES}"),
     (2, "dashboard --port x"),
     (2, "dashboard --no-open --host no.such.invalid"),
-    (2, "dashboard --no-open --host 203.0.113.1"),
-    (2, f"dashboard --no-open --host {'x' * 70}"),
     (2, f"dashboard --no-open --host {SURROGATE}"),
     (2, f"dashboard --max-upload {NINES}"),
     (0, "cache info"),
@@ -262,12 +247,7 @@ LINES: list[tuple[int, str]] = [
     (2, "scenarios calibrate --output none"),
     (2, "scenarios calibrate --output text.txt"),
     (2, "run"),
-    (2, "run nothing.py"),
     (2, "run none"),
-    (2, "run -m no.such.module"),
-    (2, "run torchrun train.py"),
-    (2, "run --wait -1 text.txt"),
-    (2, "run --active -1 text.txt"),
     (2, f"run --active 5 --repeat {NINES} text.txt"),
     (2, f"run --max-size {NINES} text.txt"),
     (2, "run -o text.txt -f text.txt"),
@@ -318,8 +298,13 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
 # -- unforeseen errors --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()])
-@pytest.mark.parametrize("command", ["analyze", "check", "diff", "whatif", "ranks"])
+@pytest.mark.parametrize(
+    ("command", "error"),
+    in_turn(
+        ("analyze", "check", "diff", "whatif", "ranks"),
+        (KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()),
+    ),
+)
 def test_an_error_that_nobody_foresaw_is_not_a_failed_budget(
     command: str, error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,25 +341,16 @@ def test_what_the_system_refuses_is_reported_in_a_sentence(
     [
         (2, "$O check $1 >&-"),
         (2, "$O check $1 >/dev/full"),
-        (2, "$O check $2 >&-"),
         (0, "$O check $1 2>&-"),
-        (0, "$O check $1 2>/dev/full"),
-        (1, "$O check $2 2>&-"),
         (1, "$O check $2 2>/dev/full"),
         (0, "$O check $1 <&-"),
         (0, "$O check $1 --format json:check.json >&-"),
         (0, "$O check $1 --format json:check.json <&- >&- 2>&-"),
         (2, "$O check nothing.json 2>&-"),
-        (2, "$O check nothing.json 2>/dev/full"),
         (2, "$O check nothing.json >&- 2>&-"),
         (2, "$O check --nonsense 2>&-"),
-        (2, "$O --nonsense 2>/dev/full"),
         (2, "$O --help >/dev/full"),
-        (2, "$O --version >/dev/full"),
         (2, "$O schema >&-"),
-        (2, "$O samples >&-"),
-        (2, "$O rules >/dev/full"),
-        (2, "$O explain host-sync >&-"),
         (0, "$O analyze $1 -o report.txt >&- 2>/dev/full"),
         (2, "mkdir gone && cd gone && rmdir ../gone && $O check $1"),
         (0, "mkdir gone && cd gone && rmdir ../gone && $O analyze $1"),
@@ -395,17 +371,20 @@ def test_streams_and_directories_that_are_gone_change_no_answer(code: int, scrip
 
 
 @pytest.mark.parametrize(
-    ("ends", "script"),
-    [
-        (3, "import sys; sys.exit(3)"),
-        (70, "import sys; sys.exit(70)"),
-        (1, "raise ValueError"),
-        (1, "from overlapscope.errors import UsageError\nraise UsageError('mine')"),
-        (2, "import overlapscope.commands, sys; sys.exit(overlapscope.commands.main(['check', 'nothing.json']))"),
-    ],
+    ("program", "stderr"),
+    in_turn(
+        (
+            (3, "import sys; sys.exit(3)"),
+            (70, "import sys; sys.exit(70)"),
+            (1, "raise ValueError"),
+            (1, "from overlapscope.errors import UsageError\nraise UsageError('mine')"),
+            (2, "import overlapscope.commands, sys; sys.exit(overlapscope.commands.main(['check', 'nothing.json']))"),
+        ),
+        ("2>&1", "2>&-", "2>/dev/full"),
+    ),
 )
-@pytest.mark.parametrize("stderr", ["2>&1", "2>&-", "2>/dev/full"])
-def test_a_program_that_is_run_keeps_its_exit_code(ends: int, script: str, stderr: str, tmp_path: Path) -> None:
+def test_a_program_that_is_run_keeps_its_exit_code(program: tuple[int, str], stderr: str, tmp_path: Path) -> None:
+    ends, script = program
     (tmp_path / "program.py").write_text(script)
     assert process(f"$O run program.py {stderr}", directory=tmp_path).returncode == ends
 

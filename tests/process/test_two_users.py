@@ -15,7 +15,7 @@ import pytest
 from overlapscope.commands import commands, main
 from overlapscope.reading.cache import Cache, user_cache
 from overlapscope.reading.source import ReadRequest
-from tests.support.helpers import TRACES, some_pairs
+from tests.support.helpers import TRACES, in_turn
 
 if os.geteuid() != 0 or sys.platform != "linux":
     pytest.skip("only root can become two other users, as here on Linux", allow_module_level=True)
@@ -158,7 +158,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize(("writer", "plant"), some_pairs(WRITERS, PLANTS))
+@pytest.mark.parametrize(("writer", "plant"), in_turn(WRITERS, PLANTS))
 def test_nothing_is_written_where_another_user_has_put_something(writer: str, plant: str, shared: Path) -> None:
     if writer == "a recording":
         pytest.importorskip("torch")
@@ -249,7 +249,7 @@ WITH_WRITING = {
 }
 
 
-@pytest.mark.parametrize(("command", "home"), some_pairs([*WITHOUT_WRITING, *WITH_WRITING], HOMES))
+@pytest.mark.parametrize(("command", "home"), in_turn([*WITHOUT_WRITING, *WITH_WRITING], HOMES))
 def test_every_command_works_without_a_home_or_says_one_sentence(
     command: str, home: str, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

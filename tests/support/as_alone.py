@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import zipfile
 from pathlib import Path
 
 from tests.programs.ways_to_run import ProgramToRun
@@ -19,22 +18,13 @@ _VARIES = re.compile(r" at 0x[0-9a-f]+|^  File .<frozen runpy>.*\n|^USDT:.*\n", 
 
 def check_that_it_runs_as_alone(program: ProgramToRun, folder: Path, *, times: int = 1) -> None:
     """Check the exit code, stdout and the program's part of stderr, each time that it is recorded."""
-    _write(program, folder)
+    write(folder / program.file, program.text)
     alone = _alone(program, folder)
     for _ in range(times):
         run = forked.run([*FORKED, *program.command], folder, stdin=program.stdin)
         expected = alone.returncode, alone.stdout, _VARIES.sub("", alone.stderr)
         assert (run.returncode, run.stdout, _of_the_program(run.stderr)) == expected
         assert "internal error" not in run.stderr
-
-
-def _write(program: ProgramToRun, folder: Path) -> None:
-    packed, is_packed, name = program.file.partition(".zip/")
-    if is_packed:
-        with zipfile.ZipFile(folder / f"{packed}.zip", "w") as archive:
-            archive.writestr(name, program.text)
-    else:
-        write(folder / program.file, program.text)
 
 
 def _alone(program: ProgramToRun, folder: Path) -> Done:

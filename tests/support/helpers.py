@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +26,8 @@ from overlapscope.trace.model import (
     Trace,
 )
 
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 TRACES = Path(__file__).parents[2] / "traces"
 MS = 1_000_000
 US = 1_000
@@ -62,7 +65,7 @@ TELLING = (
 
 
 def thorough() -> bool:
-    """Return whether this is `make test`, not `make quick`."""
+    """Return whether this run tries every recording, as `make check` does."""
     # The fuzzer, which needs the other helpers, runs without it.
     from hypothesis import settings
 
@@ -70,7 +73,7 @@ def thorough() -> bool:
 
 
 def tried(paths: Iterable[Path]) -> list[Path]:
-    """Return the bundled recordings that this run reads: all in `make test`, those of `TELLING` in `make quick`."""
+    """Return the bundled recordings that this run reads: those of `TELLING`, or all in a thorough run."""
     if thorough():
         return [*paths]
     telling = {TRACES / f"{name}.json.gz" for name in TELLING}
@@ -86,11 +89,9 @@ def various() -> list[Path]:
     return tried(sorted(last.values()))
 
 
-def some_pairs(of: Iterable[str], among: Iterable[str]) -> list[tuple[str, str]]:
-    """Return each value of the first with two of the second, which take turns: a table too long to try whole."""
-    seconds = list(among)
-    turns = (0, len(seconds) // 2)
-    return [(first, seconds[(place + turn) % len(seconds)]) for place, first in enumerate(of) for turn in turns]
+def in_turn(of: Iterable[_T], among: Iterable[_U]) -> list[tuple[_T, _U]]:
+    """Return each value of the first with one of the second, which take turns: the whole table would take too long."""
+    return list(zip(of, itertools.cycle(among), strict=False))
 
 
 def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -64,8 +65,6 @@ def programs(tmp_path: Path) -> Path:
     "program",
     [
         ["plain.py"],
-        ["./plain.py"],
-        ["directory/../plain.py"],
         ["directory/link.py"],
         ["directory"],
         ["packed.pyz"],
@@ -90,10 +89,8 @@ def test_a_safe_path_stays_safe(program: str, programs: Path) -> None:
     [
         "import sys; sys.exit()",
         "import sys; print('out'); sys.exit(3)",
-        "import sys; sys.exit(True)",
         "import sys; sys.exit('a text')",
         "import sys; sys.exit(['a', 'list'])",
-        "raise SystemExit",
         "def f(): 1 / 0\ntry: f()\nexcept ZeroDivisionError as e: raise ValueError('two\\nlines') from e",
         "raise ExceptionGroup('several', [KeyError(1), OSError(2, 'two')])",
         "import nowhere_to_be_found",
@@ -102,7 +99,6 @@ def test_a_safe_path_stays_safe(program: str, programs: Path) -> None:
         "from overlapscope.errors import UsageError\nraise UsageError('its own')",
         "import sys\nsys.excepthook = lambda *error: print('hook', error[:2], error[2].tb_frame.f_code.co_name)\n1 / 0",
         "import sys\ndef hook(*error): raise KeyError\nsys.excepthook = hook\n1 / 0",
-        "import sys\nsys.excepthook = lambda *error: sys.exit(5)\n1 / 0",
         "import sys; sys.stdout.close()",
         "import sys; sys.stdout = None",
         "raise KeyboardInterrupt",
@@ -161,41 +157,46 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
     assert alike(program, tmp_path).stdout == "[('__mp_main__', 2), ('__mp_main__', 4)]\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["nowhere.py"], "nowhere.py: cannot be read (No such file or directory)"),
-        (["empty"], "empty: has no __main__.py"),
-        (["-m", "nowhere"], "there is no module 'nowhere'"),
-        (["-m", "package.nowhere"], "there is no module 'package.nowhere'"),
-        (["-m", "empty"], "there is no module 'empty.__main__'"),
-        (["-m", "sys"], "not written in Python"),
-        (["torchrun", "plain.py"], "torchrun [options] -m overlapscope run"),
-        (["-m", "torch.distributed.run"], "python -m torch.distributed.run [options] -m overlapscope run"),
-        (["python", "plain.py"], "overlapscope starts Python itself; leave out python."),
-        (["--wait", "-1", "plain.py"], "wait is -1"),
-        (["--active", "0", "plain.py"], "active is 0"),
-        (["--max-size", "much", "plain.py"], "'much' is not a size"),
-        (["--output", "x.txt", "plain.py"], "x.trace.json.gz"),
-        (["--output", "no/where.json", "plain.py"], "the directory no does not exist"),
-        (["--whole", "--wait", "3", "plain.py"], "--whole and --wait both choose what is recorded"),
-        (["--output", "there.json", "there.json"], "there.json: is also an input"),
-        (["there.ipynb"], "there.ipynb: is not a notebook"),
-        (["--forty-two", "plain.py"], "--forty-two"),
-        ([], "required: SCRIPT\n"),
-    ],
-    ids=" ".join,
-)
-def test_what_cannot_be_run_is_reported_in_a_sentence_and_exits_2(
-    arguments: list[str], expected: str, programs: Path
-) -> None:
+CANNOT_RUN: list[tuple[list[str], str]] = [
+    (["nowhere.py"], "nowhere.py: cannot be read (No such file or directory)"),
+    (["empty"], "empty: has no __main__.py"),
+    (["-m", "nowhere"], "there is no module 'nowhere'"),
+    (["-m", "package.nowhere"], "there is no module 'package.nowhere'"),
+    (["-m", "empty"], "there is no module 'empty.__main__'"),
+    (["-m", "sys"], "not written in Python"),
+    (["torchrun", "plain.py"], "torchrun [options] -m overlapscope run"),
+    (["-m", "torch.distributed.run"], "python -m torch.distributed.run [options] -m overlapscope run"),
+    (["python", "plain.py"], "overlapscope starts Python itself; leave out python."),
+    (["--wait", "-1", "plain.py"], "wait is -1"),
+    (["--active", "0", "plain.py"], "active is 0"),
+    (["--max-size", "much", "plain.py"], "'much' is not a size"),
+    (["--output", "x.txt", "plain.py"], "x.trace.json.gz"),
+    (["--output", "no/where.json", "plain.py"], "the directory no does not exist"),
+    (["--whole", "--wait", "3", "plain.py"], "--whole and --wait both choose what is recorded"),
+    (["--output", "there.json", "there.json"], "there.json: is also an input"),
+    (["there.ipynb"], "there.ipynb: is not a notebook"),
+    (["--forty-two", "plain.py"], "--forty-two"),
+    ([], "required: SCRIPT\n"),
+]
+RUN_EACH = """
+import json, sys
+from overlapscope.commands import main
+for arguments in json.loads(sys.argv[1]):
+    print(main(["run", *arguments]), flush=True)
+    print("--", file=sys.stderr, flush=True)
+"""
+
+
+def test_what_cannot_be_run_is_reported_in_a_sentence_and_exits_2(programs: Path) -> None:
     (programs / "empty").mkdir()
     write(programs / "there.json", "mine")
     write(programs / "there.trace.json.gz", "mine")
     write(programs / "there.ipynb", "{}")
-    run = execute([*RUN, *arguments], programs)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert expected in run.stderr and "Traceback" not in run.stderr
+    every = json.dumps([arguments for arguments, _ in CANNOT_RUN])
+    run = execute([sys.executable, "-c", RUN_EACH, every], programs)
+    assert (run.returncode, run.stdout) == (0, "2\n" * len(CANNOT_RUN)), run.stderr
+    for (_, expected), errors in zip(CANNOT_RUN, run.stderr.split("--\n"), strict=False):
+        assert expected in errors and "Traceback" not in errors
     assert (programs / "there.json").read_text() == (programs / "there.trace.json.gz").read_text() == "mine"
     assert not list(programs.glob("*.[0-9]"))
 

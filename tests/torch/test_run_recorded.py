@@ -32,7 +32,7 @@ pytest.importorskip("torch", reason="records with torch")
 def test_steps_are_recorded_again_at_the_pace_at_which_the_program_spends_most_of_its_time(tmp_path: Path) -> None:
     loop = "for index in range(400):\n    time.sleep(0.1 if index < 60 else 0.02); train()\n"
     write(tmp_path / "train.py", f"import time\n{TRAIN}{loop}")
-    run = execute([*RUN, "train.py"], tmp_path)
+    run = forked.run([*FORKED, "train.py"], tmp_path)
     assert run.returncode == 0, run.stderr
     recorded = steps(tmp_path / "train.trace.json.gz")
     # Where steps differ by chance, more than seven are recorded.

@@ -58,9 +58,9 @@ def test_a_recording_that_lost_overlap_never_passes(good: str, bad: str) -> None
 
 
 def test_random_programs_pass_unless_they_lose_something() -> None:
-    tally, findings = judge_seeds(range(40))
+    tally, findings = judge_seeds(range(20))
     assert not findings
-    assert sum(tally.values()) == 200 and len(tally) >= 4
+    assert sum(tally.values()) == 100 and len(tally) >= 4
 
 
 def prefetch(*acts: RandomAct, size: int = LARGE, stream: int = UPLOAD, between: int = 0) -> RandomProgram:

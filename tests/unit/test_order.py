@@ -50,7 +50,7 @@ EVENTS = st.integers(0, 1)
 ACTS = st.builds(Act, st.sampled_from(ON_DEVICE + ON_HOST), st.sampled_from(STREAMS), EVENTS)
 ACTS_ON_DEVICE = st.builds(Act, st.sampled_from(ON_DEVICE), st.sampled_from(STREAMS), EVENTS)
 PROGRAMS = st.lists(ACTS, min_size=1, max_size=24)
-many = settings(max_examples=200)
+many = settings(max_examples=60)
 """Waits that another stream passes on are rare in random programs, and each program takes a few milliseconds."""
 
 

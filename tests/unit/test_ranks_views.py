@@ -170,6 +170,8 @@ def test_ranks_whose_communication_was_not_compared_are_not_called_balanced() ->
     verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, idling)))
     assert "Rank 1's GPU is idle for 90.0% of the time" in verdict.lead
     assert verdict.lead.endswith("while the others spend 50.0% in such communication: they probably wait for it.")
+    on_npus = tuple(replace(row, device_name="Ascend NPU") for row in (unmatched, idling))
+    assert "Rank 1's NPU is idle" in words.judge(replace(report, stragglers=(), ranks=on_npus)).lead
     # Without collectives they wait for messages, as stages of a pipeline do.
     messages = replace(report.matching, not_collective=report.matching.kernels)
     piped = words.judge(replace(report, stragglers=(), ranks=(unmatched, idling), matching=messages))

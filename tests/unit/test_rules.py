@@ -19,7 +19,6 @@ from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
 from overlapscope.catalog.measures import TINY_BYTES
-from overlapscope.catalog.names import in_words_of
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, compute_streams, one_way_copies, overlap_achieved, slow_link
 from overlapscope.rules._claims import MANY, share_out
@@ -464,8 +463,8 @@ def test_sizes_counts_lists_and_names() -> None:
     assert [plural(n, "copy") for n in (0, 1, 2000)] == ["0 copies", "1 copy", "2,000 copies"]
     assert [listed(words) for words in ([], [1], [1, 2], [1, 2, 3])] == ["", "1", "1 and 2", "1, 2 and 3"]
     assert listed("abcd", 2) == "a, b and 2 more"
-    assert in_words_of([], name("a\nb  c\x1b")) == "a b c"
-    assert len(in_words_of([], name("x" * 1000))) == 90
+    assert name("a\nb  c\x1b") == "a b c"
+    assert len(name("x" * 1000)) == 90
 
 
 # -- costs are of time that there is

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 _SPLIT: Final = "Compute one part of the batch while another communicates, or fuse communication with compute"
-_LESS: Final = "Or communicate less: fewer GPUs for each replica of the model (tensor parallelism), and more replicas"
-_LAUNCH: Final = "Launch each step as a CUDA graph, whatever the size of its batch"
+_LESS: Final = "Or communicate less: fewer {gpu}s for each replica of the model (tensor parallelism), and more replicas"
+_LAUNCH: Final = "Launch each step as a {graph}, whatever the size of its batch"
 _PADDED: Final = (
     "A batch for which no graph was captured is launched op by op. Servers pad a batch to the next captured size, so "
     "the largest of these must not be smaller than the batches that are served."
 )
-_PREPARE: Final = "Run less Python between steps, or prepare a step while the GPU runs the one before"
-_ELSEWHERE: Final = (
-    "Tokenizing, detokenizing and logging fit another process. CUDA graphs run none of the model's Python."
-)
-_READ: Final = "Sample on the GPU, and read results from pinned memory once the next step has been launched"
-_WAITS: Final = ".item(), .cpu(), .tolist() and tensor[mask] wait for the GPU, also in logits processors and metrics."
+_PREPARE: Final = "Run less Python between steps, or prepare a step while the {gpu} runs the one before"
+_ELSEWHERE: Final = "Tokenizing, detokenizing and logging fit another process. {graph}s run none of the model's Python."
+_READ: Final = "Sample on the {gpu}, and read results from pinned memory once the next step has been launched"
+_WAITS: Final = ".item(), .cpu(), .tolist() and tensor[mask] wait for the {gpu}, also in logits processors and metrics."
 
 
 class _Options(NamedTuple):
@@ -62,7 +60,7 @@ def expose_less(server: str) -> str:
 
 
 def launch_graphs(server: str) -> str:
-    """Return advice on launches that keep a server's GPU waiting."""
+    """Return advice on launches that keep a server's {gpu} waiting."""
     return f"{_LAUNCH}{_named(server, 'graphs')}.\n{_PADDED}"
 
 
@@ -72,7 +70,7 @@ def schedule_ahead(server: str) -> str:
 
 
 def read_late(server: str) -> str:
-    """Return advice on a server that waits for its GPU."""
+    """Return advice on a server that waits for its {gpu}."""
     return f"{_READ}{_named(server, 'ahead')}.\n{_WAITS}"
 
 

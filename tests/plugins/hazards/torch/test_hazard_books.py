@@ -92,20 +92,20 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_STEPS)
 def test_host_races_are_those_of_a_graph_of_what_happens_before_what(program: list[Step]) -> None:
     assert Books().run(program).races(*HOST_KINDS) == HappensBeforeGraph(program).host_races()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_STEPS)
 def test_the_first_race_between_streams_is_that_of_the_graph(program: list[Step]) -> None:
     races = Books().run(program).races("stream-without-wait")
     assert min((late for _, late in races), default=None) == HappensBeforeGraph(program).first_race_on_device()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_STEPS)
 def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: list[Step]) -> None:
     """Only whole tensors are compared, because the sanitizer cannot tell whether views overlap."""

@@ -493,7 +493,7 @@ def of_other_version(entry: Entry) -> Entry:
     return msgspec.structs.replace(entry, report=msgspec.structs.replace(entry.report, tool=tool))
 
 
-@pytest.mark.parametrize("name", [str(path.relative_to(TRACES)) for path in recordings()])
+@pytest.mark.parametrize("name", [str(path.relative_to(TRACES)) for path in various()])
 def test_an_honest_entry_is_accepted_whichever_version_made_it_and_whatever_was_cut(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from overlapscope.base.texts import GPU, fill
 from overlapscope.plugins.serving.options import expose_less, launch_graphs, read_late, schedule_ahead
 from overlapscope.reading.steps import server_steps
 from overlapscope.trace.model import Kind
@@ -35,7 +36,7 @@ def test_a_server_is_told_its_own_options_and_none_of_training(number: int) -> N
     ]
     notes = [Host(mark, at - 30 * US, at) for at in range(0, 60 * MS, 10 * MS)]
     advice = finding(server_steps(make_trace(ops, annotations=notes)), "exposed-comm").advice
-    assert advice == expose_less(("vLLM", "SGLang")[number])
+    assert advice == fill(expose_less(("vLLM", "SGLang")[number]), GPU)
     assert ("--tensor-parallel-size", "--tp-size")[number] in advice
     assert not re.search("DDP|FSDP|no_sync|async_op", advice)
 
@@ -51,7 +52,7 @@ def test_batches_without_a_graph_are_named() -> None:
             shown.append(Host("aten::mm", at - 900 * US, at - 5 * US))
     found = finding(server_steps(make_trace(ops, cpu_ops=shown, annotations=notes)), "dispatch")
     assert "4 of 6 steps launch no CUDA graph: those of 5 requests." in found.detail
-    assert found.advice == launch_graphs("vLLM")
+    assert found.advice == fill(launch_graphs("vLLM"), GPU)
 
 
 @pytest.mark.parametrize("advise", [expose_less, launch_graphs, read_late, schedule_ahead])

@@ -117,7 +117,7 @@ def collecting() -> Callable[[], None]:
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.AdamW(model.parameters())
     gc.freeze()  # Only these are looked through in each step, not all of torch's.
-    records = [[number] for number in range(100_000)]
+    records = [[number] for number in range(30_000)]
 
     def step() -> None:
         optimizer.zero_grad()
