@@ -31,9 +31,9 @@ _BEGIN, _END = "\ufdd0", "\ufdd1"
 """Marks around names from a recording. Unicode reserves these characters for use inside a program."""
 _NAME: Final = re.compile(f"{_BEGIN}(.*?){_END}", re.DOTALL)
 # Not in paths, addresses or options.
-_GPU: Final = re.compile(r"(?<![\w./:<@-])(?P<a>[Aa] )?GPU(?=s?\b(?![/(<@-]|[.:]\w))")
-_MODULE: Final = re.compile(r'(?<=torch\.)cuda\b|(?<=device=")cuda(?=")')
-_UPPER: Final = re.compile(r"\bCUDA(?= graph)|(?<=\bPYTORCH_)CUDA(?=_ALLOC_CONF)")
+_GPU: Final = r"(?<![\w./:<@-])(?P<a>[Aa] )?GPU(?=s?\b(?![/(<@-]|[.:]\w))"
+_MODULE: Final = r'(?<=torch\.)cuda\b|(?<=device=")cuda(?=")'
+_UPPER: Final = r"\bCUDA(?= graph)|(?<=\bPYTORCH_)CUDA(?=_ALLOC_CONF)"
 
 
 def are_no_gpus(devices: Iterable[str | None]) -> bool:
@@ -56,9 +56,9 @@ def in_words_of(devices: Iterable[str | None], text: str) -> str:
 
 
 def _translated(words: _DeviceWords, text: str) -> str:
-    text = _GPU.sub(lambda match: f"{match['a'][0]}n {words.noun}" if match["a"] else words.noun, text)
-    text = _UPPER.sub(words.module.upper(), text)
-    return _MODULE.sub(words.module, text)
+    text = re.sub(_GPU, lambda match: f"{match['a'][0]}n {words.noun}" if match["a"] else words.noun, text)
+    text = re.sub(_UPPER, words.module.upper(), text)
+    return re.sub(_MODULE, words.module, text)
 
 
 def _words_for(devices: Iterable[str | None]) -> _DeviceWords | None:
