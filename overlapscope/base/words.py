@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from overlapscope.errors import NotInTrace
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
-_FORMULA = re.compile(r"[=+@\t\r-]")
-_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*")
+_FORMULA = r"[=+@\t\r-]"
+_SPAN = r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*"
 _SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_SIZE = r"(?i)\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*"
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """A unit of time for a whole section, so that its figures can be compared at a glance."""
 
     name: str
@@ -188,7 +185,9 @@ def parse_span(text: str) -> int:
     Raises:
         ValueError: The text is not a length of time.
     """
-    match = _SPAN.fullmatch(text)
+    from decimal import Decimal
+
+    match = re.fullmatch(_SPAN, text)
     if match is None or len(text) > 20:
         raise ValueError(f"{shorten(text, 40)!r} is not a length of time; write it like 30s, 10min, 2h or 90d")
     return int(Decimal(match[1]) * _SPANS_S[match[2]] * 10**9)
@@ -200,7 +199,9 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: The text is not a size.
     """
-    match = _SIZE.fullmatch(text)
+    from decimal import Decimal
+
+    match = re.fullmatch(_SIZE, text)
     if match is None:
         raise ValueError(f"{text!r} is not a size; write it like 20GB or 512MiB")
     base = 1024 if match[3] else 1000
@@ -231,7 +232,7 @@ def in_spreadsheet(text: str) -> str:
 
     See OWASP, "CSV Injection".
     """
-    return f"'{clean(text)}" if _FORMULA.match(text) else clean(text)
+    return f"'{clean(text)}" if re.match(_FORMULA, text) else clean(text)
 
 
 def clean_lines(text: str, limit: int = 2000) -> str:

@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import words
 from overlapscope.base.output import environment
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from overlapscope.report.model import Report
 
 FORMATS = ("text", "json", "markdown", "html")
@@ -51,6 +52,8 @@ def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORM
 
 def add_output(parser: argparse._ActionsContainer) -> None:
     """Add `--output` and `--force`."""
+    from pathlib import Path
+
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of stdout")
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
