@@ -8,11 +8,11 @@ package registers its `Plugin` as an entry point of the group `overlapscope.plug
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from overlapscope.errors import UsageError
@@ -224,8 +224,9 @@ def plugins() -> Iterator[Plugin]:
 @cache
 def built_in() -> tuple[Plugin, ...]:
     """Return the plugins of this package, by name."""
-    folders = sorted(path.parent.name for path in (Path(__file__).parent / "plugins").glob("*/__init__.py"))
-    return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in folders)
+    folder = os.path.join(os.path.dirname(__file__), "plugins")
+    names = sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name, "__init__.py")))
+    return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in names)
 
 
 def sources() -> Iterator[TraceSource]:
@@ -269,6 +270,9 @@ def installed_plugins() -> tuple[Plugin, ...]:
 def _registers(folder: str) -> bool:
     """Return whether a package that is installed in a folder may register a plugin."""
     with suppress(OSError):
-        files = Path(folder).glob("*-info/entry_points.txt")
-        return any(f"[{GROUP}]".encode() in file.read_bytes() for file in files)
+        for name in os.listdir(folder or os.curdir):
+            if name.endswith("-info"):
+                with suppress(OSError), open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                    if f"[{GROUP}]".encode() in file.read():
+                        return True
     return False

@@ -94,6 +94,17 @@ def bounded(width: int) -> int:
     return min(max(width, LEAST_WIDTH), MOST_WIDTH)
 
 
+def columns() -> int:
+    """Return the width of the terminal, or the width that COLUMNS states, within the limits."""
+    stated = environment().get("COLUMNS")
+    if stated:
+        return int(stated)
+    try:
+        return bounded(os.get_terminal_size(1).columns)
+    except OSError:
+        return 80
+
+
 def environment() -> dict[str, str]:
     """Return the environment for rich, with COLUMNS and LINES within the limits: rich itself accepts any number."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from overlapscope.errors import NotInTrace
 
@@ -23,8 +21,7 @@ _SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """A unit of time for a whole section, so that its figures can be compared at a glance."""
 
     name: str
@@ -188,6 +185,8 @@ def parse_span(text: str) -> int:
     Raises:
         ValueError: The text is not a length of time.
     """
+    from decimal import Decimal
+
     match = _SPAN.fullmatch(text)
     if match is None or len(text) > 20:
         raise ValueError(f"{shorten(text, 40)!r} is not a length of time; write it like 30s, 10min, 2h or 90d")
@@ -200,6 +199,8 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: The text is not a size.
     """
+    from decimal import Decimal
+
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a size; write it like 20GB or 512MiB")

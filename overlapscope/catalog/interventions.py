@@ -5,15 +5,13 @@ Later changes may build on earlier ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import Framework
 
 
-@dataclass(frozen=True, slots=True)
-class InterventionWords:
+class InterventionWords(NamedTuple):
     """Words for an intervention."""
 
     id: str

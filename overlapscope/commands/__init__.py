@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from overlapscope.base import output as streams
 from overlapscope.base.registry import load
@@ -22,9 +22,6 @@ from overlapscope.commands._options import less_common, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugin import built_in, plugins
 from overlapscope.version import __version__
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _GROUPS = {
     "Look at a recording": {
@@ -259,7 +256,7 @@ def _front_parser(*, everything: bool) -> argparse.ArgumentParser:
         usage="overlapscope COMMAND ...",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=_formatter(),
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlapscope {__version__}")
@@ -279,36 +276,33 @@ def _parser(name: str, command: Subcommand) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"overlapscope {name}",
         description=inspect.cleandoc(type(command).__doc__ or ""),
-        formatter_class=_formatter(),
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     command.prepare_parser(parser)
     return parser
 
 
-def _formatter() -> type[argparse.HelpFormatter]:
-    import shutil
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Layout of help as of Python 3.13, with capital letters in titles."""
 
-    from rich_argparse import RawDescriptionRichHelpFormatter
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, width=streams.columns() - 2, **settings)
 
-    class Formatter(RawDescriptionRichHelpFormatter):
-        # Help texts contain brackets that are not markup.
-        text_markup = False
-        help_markup = False
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(capital(heading or ""))
 
-        @staticmethod
-        def group_name_formatter(name: str) -> str:  # type: ignore[override]
-            return capital(name)
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
 
-        def __init__(self, prog: str, **settings: Any) -> None:
-            super().__init__(prog, width=streams.bounded(shutil.get_terminal_size().columns) - 2, **settings)
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        import textwrap
 
-        @property  # type: ignore[misc]
-        def console(self) -> Console:
-            if self._console is None:
-                from rich.console import Console
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
-                self._console = Console(_environ=streams.environment())
-            return self._console
-
-    return Formatter
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        # Python before 3.13 repeats the argument after each spelling of an option.
+        argument = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {argument}"

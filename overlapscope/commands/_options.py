@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import words
@@ -51,6 +50,8 @@ def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORM
 
 def add_output(parser: argparse._ActionsContainer) -> None:
     """Add `--output` and `--force`."""
+    from pathlib import Path
+
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of stdout")
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
