@@ -7,9 +7,10 @@ NCCL's launches are known by their calls (`find_nccl_waits`).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
@@ -29,7 +30,7 @@ _FIRST_STREAM = 1 << 30
 """Number of the first communicator's stream, larger than those of recorded streams."""
 
 
-class NcclWaits(NamedTuple):
+class NcclWaits(Struct, frozen=True):
     """Waits of NCCL's launches."""
 
     row: I64

@@ -8,9 +8,10 @@ is a chain. A chain lasts until the capture records its first event, and begins 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
@@ -47,7 +48,7 @@ _Places = tuple[I64, I64, I64]
 """Op, module and line of some calls."""
 
 
-class _Capture(NamedTuple):
+class _Capture(Struct, frozen=True):
     """A recorded capture of a graph."""
 
     recording: Trace
@@ -101,7 +102,7 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
     return tuple(found)
 
 
-class _Launch(NamedTuple):
+class _Launch(Struct, frozen=True):
     """A launch of a graph."""
 
     call: int

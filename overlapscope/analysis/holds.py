@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -146,7 +145,7 @@ class Holds(Struct, frozen=True, eq=False):
     """Rows of the blocking calls of which `host` has everything that they wait for, perhaps nothing."""
 
 
-class _Hold(NamedTuple):
+class _Hold(Struct, frozen=True):
     """An item that must end first, and the call that recorded the event after it."""
 
     item: int
@@ -154,7 +153,7 @@ class _Hold(NamedTuple):
     confidence: int
 
 
-class _Source(NamedTuple):
+class _Source(Struct, frozen=True):
     """Place at which the event of a wait may have been recorded."""
 
     item: int
@@ -295,7 +294,7 @@ class _Walk:
         """Return what holds a stream that waits for a source."""
         reached = self._recorded.get((source.record, source.lane), ())
         others = (hold for hold in reached if hold.item != source.item)
-        inherited = (hold._replace(confidence=min(hold.confidence, source.confidence)) for hold in others)
+        inherited = (replace(hold, confidence=min(hold.confidence, source.confidence)) for hold in others)
         return [_Hold(source.item, source.record, source.confidence), *inherited]
 
     def _hold_next(self, lane: int, call: int, holds: list[_Hold]) -> None:

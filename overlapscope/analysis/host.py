@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -21,11 +20,11 @@ from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Kind, Memory, RuntimeCalls, Trace
 
-_PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
-_SHOWN_LINE = re.compile(r"(?P<file>.{1,2000}?)(:(?P<line>\d{1,7}) in |\((?P<frame_line>\d{1,7})\): )")
+_PYTHON_LINE = r"(?s)(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)"
+_SHOWN_LINE = r"(?P<file>.{1,2000}?)(:(?P<line>\d{1,7}) in |\((?P<frame_line>\d{1,7})\): )"
 """Place as `line_text` returns it: either its own form or a frame that is not in a file `*.py`."""
-_LINE_IN_FUNCTION = re.compile(r"(?P<file>.+):(?P<line>\d+) in (?P<function>.+)", re.DOTALL)
-_LIBRARY = re.compile(
+_LINE_IN_FUNCTION = r"(?s)(?P<file>.+):(?P<line>\d+) in (?P<function>.+)"
+_LIBRARY = (
     r"(^|/)(torch|triton|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
@@ -260,7 +259,7 @@ def _busy(trace: Trace, thread: int) -> Intervals:
     return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
 
 
-class ShownLine(NamedTuple):
+class ShownLine(Struct, frozen=True):
     """Parts of a line such as `train.py:12 in step`, as text."""
 
     file: str
@@ -268,7 +267,7 @@ class ShownLine(NamedTuple):
     function: str
 
 
-class CallSite(NamedTuple):
+class CallSite(Struct, frozen=True):
     """A place in the program. Fields are None where the trace doesn't state them."""
 
     op: str | None
@@ -342,19 +341,19 @@ def line_text(trace: Trace, name_id: int) -> str | None:
     A frame in Kineto's form becomes `file.py:12 in function`.
     """
     name = name_text(trace, name_id)
-    match = _PYTHON_LINE.fullmatch(name) if name is not None else None
+    match = re.fullmatch(_PYTHON_LINE, name) if name is not None else None
     return f"{match['file']}:{match['line']} in {match['function']}" if match else name
 
 
 def file_and_line(where: str) -> tuple[str, int]:
     """Return the file and the line of a place that `line_text` returned; an empty name if it has none."""
-    match = _SHOWN_LINE.match(where)
+    match = re.match(_SHOWN_LINE, where)
     return (match["file"], max(1, int(match["line"] or match["frame_line"]))) if match else ("", 1)
 
 
 def shown_line(where: str) -> ShownLine | None:
     """Return the parts of a line as `line_text` returns it; None for a name in another form."""
-    match = _LINE_IN_FUNCTION.fullmatch(where)
+    match = re.fullmatch(_LINE_IN_FUNCTION, where)
     return ShownLine(**match.groupdict()) if match else None
 
 
@@ -380,7 +379,7 @@ def _own_frames(frames: HostEvents) -> HostEvents:
 
 
 def _is_own(frame: str) -> bool:
-    match = _PYTHON_LINE.fullmatch(frame)
+    match = re.fullmatch(_PYTHON_LINE, frame)
     return match is not None and not is_library(match["file"])
 
 
@@ -389,4 +388,4 @@ def is_library(file: str) -> bool:
 
     Kineto states paths from an entry of `sys.path`, so those of the standard library begin with a module's name.
     """
-    return _LIBRARY.search(file) is not None or re.split(r"[./]", file)[0] in sys.stdlib_module_names
+    return re.search(_LIBRARY, file) is not None or re.split(r"[./]", file)[0] in sys.stdlib_module_names

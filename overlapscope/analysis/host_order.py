@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
@@ -46,7 +47,7 @@ class Relation(IntEnum):
     BESIDE = 2
 
 
-class _Work(NamedTuple):
+class _Work(Struct, frozen=True):
     """Work of a thread."""
 
     begins_ns: I64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import around, find_blocking
@@ -25,7 +25,7 @@ _QUERIES = call_kinds.whole_name(r"(cuda|hip|cu)(Event|Stream)Query")
 _DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
 
 
-class Block(NamedTuple):
+class Block(Struct, frozen=True):
     """Work that has ended when a blocking call returns."""
 
     streams: tuple[int, ...] = ()

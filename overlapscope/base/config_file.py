@@ -84,6 +84,9 @@ def content(path: Path) -> dict[str, Any] | None:
     try:
         data = disk.read(path)
         if path.name == PROJECT:
+            # Most have no section of ours, and decoding takes longer than reading a small trace.
+            if b"overlapscope" not in data:
+                return None
             return msgspec.toml.decode(data, type=_Project).tool.overlapscope
         return msgspec.toml.decode(data, type=dict[str, Any])
     except OSError as error:

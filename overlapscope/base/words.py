@@ -15,10 +15,10 @@ from overlapscope.errors import NotInTrace
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
-_FORMULA = re.compile(r"[=+@\t\r-]")
-_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*")
+_FORMULA = r"[=+@\t\r-]"
+_SPAN = r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*"
 _SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_SIZE = r"(?i)\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*"
 
 
 class Unit(NamedTuple):
@@ -187,7 +187,7 @@ def parse_span(text: str) -> int:
     """
     from decimal import Decimal
 
-    match = _SPAN.fullmatch(text)
+    match = re.fullmatch(_SPAN, text)
     if match is None or len(text) > 20:
         raise ValueError(f"{shorten(text, 40)!r} is not a length of time; write it like 30s, 10min, 2h or 90d")
     return int(Decimal(match[1]) * _SPANS_S[match[2]] * 10**9)
@@ -201,7 +201,7 @@ def parse_size(text: str) -> int:
     """
     from decimal import Decimal
 
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text)
     if match is None:
         raise ValueError(f"{text!r} is not a size; write it like 20GB or 512MiB")
     base = 1024 if match[3] else 1000
@@ -232,7 +232,7 @@ def in_spreadsheet(text: str) -> str:
 
     See OWASP, "CSV Injection".
     """
-    return f"'{clean(text)}" if _FORMULA.match(text) else clean(text)
+    return f"'{clean(text)}" if re.match(_FORMULA, text) else clean(text)
 
 
 def clean_lines(text: str, limit: int = 2000) -> str:

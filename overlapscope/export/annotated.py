@@ -16,6 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
@@ -232,7 +233,7 @@ def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
 
 def _call_site(site: CallSite) -> dict[str, str]:
     """Return the known ones of op, call and Python line, as arguments of an event."""
-    return {word: clean(text) for word, text in site._asdict().items() if text is not None}
+    return {word: clean(text) for word, text in asdict(site).items() if text is not None}
 
 
 def _times(pieces: Pieces) -> Iterable[tuple[int, int]]:

@@ -19,7 +19,6 @@ from overlapscope.base import disk
 from overlapscope.base.memory import release_free_memory
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.captures import with_captures
 from overlapscope.reading.communication import with_communication
 from overlapscope.reading.file_names import file_and_part, natural, newest_recording, without_copies
 from overlapscope.reading.files import LIMIT_BYTES, input_path, is_pipe
@@ -48,6 +47,8 @@ __all__ = [
 ]
 
 
+_LEAST_CACHED_BYTES = 1 << 20
+"""Files with a smaller size are not looked for in the cache, because reading them is as fast, even packed."""
 _LARGE_BYTES = 16 << 20
 """Unpacked size from which reading leaves so much freed memory that it is worth the time to return it."""
 
@@ -90,6 +91,8 @@ def load(
     patterns = name_patterns()
     trace = with_communication(trace, patterns.communication)
     if captures:
+        from overlapscope.reading.captures import with_captures
+
         trace = with_captures(trace, [_read_or_cached(path, request, cache) for path in expand(captures)])
     if steps_by is not None:
         return named_steps(trace, steps_by)
@@ -105,13 +108,21 @@ def load(
 
 
 def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:
-    if cache:
+    if cache and _size(path) >= _LEAST_CACHED_BYTES:
         from overlapscope.reading.cache import user_cache
 
         kept = user_cache()
         if kept is not None:
             return kept.load(path, request)
     return read(path, request)
+
+
+def _size(path: Path) -> int:
+    try:
+        return file_and_part(path)[0].stat().st_size
+    except OSError:
+        # Reading the file reports the error.
+        return 0
 
 
 def load_all(sources: str | Path | Iterable[str | Path]) -> list[Trace]:

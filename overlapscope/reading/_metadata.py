@@ -38,9 +38,9 @@ _MOST_THREADS = 10_000
 _LATEST_NS = 1 << 62
 _Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
 _Lengths = Annotated[tuple[Annotated[int, Meta(gt=0, lt=_LONGEST_STEP_NS)], ...], Meta(max_length=_MOST_TIMED)]
-_INTEGER = re.compile(r"\s*-?\d{1,19}\s*")
+_INTEGER = r"\s*-?\d{1,19}\s*"
 
-_LOOSE = re.compile(
+_LOOSE = (
     rb'"(baseTimeNanoseconds|schemaVersion|cuda_runtime_version|cuda_driver_version|cupti_version|rank|world_size)"'
     rb'\s*:\s*"?(\d{1,19})(?![\d.eE])'
 )
@@ -49,7 +49,7 @@ _LOOSE = re.compile(
 def loose_metadata(text: bytes) -> dict[str, Any]:
     """Return the numbers that matter from metadata that is not valid JSON."""
     metadata: dict[str, Any] = {}
-    for key, number in _LOOSE.findall(text):
+    for key, number in re.findall(_LOOSE, text):
         if key in (b"rank", b"world_size"):
             metadata.setdefault("distributedInfo", {}).setdefault(key.decode(), int(number))
         else:
@@ -153,7 +153,7 @@ def integer(value: Any) -> int | None:
         return None
     if isinstance(value, float):
         return int(value) if math.isfinite(value) else None
-    if isinstance(value, str) and _INTEGER.fullmatch(value):
+    if isinstance(value, str) and re.fullmatch(_INTEGER, value):
         return int(value)
     return value if isinstance(value, int) else None
 

@@ -7,13 +7,12 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
 from overlapscope.base import disk
 from overlapscope.base.registry import load
@@ -21,6 +20,9 @@ from overlapscope.base.words import listed, plural, size
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugin import plugins, sources
 from overlapscope.reading.file_names import file_and_part
+
+if TYPE_CHECKING:
+    import tempfile
 
 # -- Formats by first bytes, and files of other programs, which hold nothing to read ---
 
@@ -118,6 +120,8 @@ def place(path: Path, limit_bytes: int) -> Path:
     unpack = next((source.unpack for source in sources() if source.packed and name.endswith(source.packed)), None)
     if unpack is not None and path.is_file():
         if path not in _unpacked:
+            import tempfile
+
             folder = tempfile.TemporaryDirectory(prefix="overlapscope-")
             load(unpack)(path, Path(folder.name) / _UNPACKED)
             _unpacked[path] = folder
@@ -180,6 +184,8 @@ def _unnamed_file() -> tuple[IO[bytes], str]:
 
     On Linux it is in no directory, so a killed process leaves nothing behind.
     """
+    import tempfile
+
     if sys.platform == "linux":
         # Some file systems, and systems without /proc, can't do this. Python's TemporaryFile can't be named later.
         with suppress(OSError):
@@ -205,6 +211,8 @@ def named_in_directory(path: Path) -> Iterator[Path]:
     if not (path.is_symlink() and path.parent.name == "fd" and path.is_relative_to("/proc")):
         yield path
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="overlapscope-") as folder:
         name = Path(folder) / "trace"
         # Without a directory's descriptor, Python calls link(), which would link the link.
@@ -485,7 +493,7 @@ WRITTEN: Final = {
 }
 """Descriptions of the files that the core writes, by kind."""
 _HEAD_BYTES: Final = 256
-_KIND: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"(\w+)"')
+_KIND: Final = rb'\s*\{\s*"kind"\s*:\s*"(\w+)"'
 
 
 def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> str | None:
@@ -495,7 +503,7 @@ def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> str | None:
     """
     try:
         with place(path, limit_bytes).open("rb") as file:
-            match = _KIND.match(file.read(_HEAD_BYTES))
+            match = re.match(_KIND, file.read(_HEAD_BYTES))
     except OSError:
         # Reading the file as a trace reports the error.
         return None

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import singledispatch
 from io import StringIO
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -172,7 +173,7 @@ def _widths(table: Table, width: int) -> list[int]:
 # -- Blocks ----------------------------------------------------------------------------------------
 
 
-class _Screen(NamedTuple):
+class _Screen(Struct, frozen=True):
     """What blocks are drawn for."""
 
     width: int

@@ -185,7 +185,7 @@ def _place(
     if site.call is None and len(called):
         # The op spent time in calls, and more time around them.
         names = trace.runtime_calls.name_id[call]
-        site = site._replace(call=trace.names[int(np.argmax(np.bincount(names, weights=length_ns[called])))])
+        site = replace(site, call=trace.names[int(np.argmax(np.bincount(names, weights=length_ns[called])))])
     if parts.blames_call[rows].all() and len(called):
         count = max(1, len(distinct(call[~among(call, elsewhere)])))
     else:

@@ -406,7 +406,7 @@ def test_a_size_of_the_cache_that_is_none_is_reported(
     variable: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", variable)
-    assert main(["check", str(GOOD)]) == 2
+    assert main(["cache", "info"]) == 2
     assert "OVERLAPSCOPE_CACHE_SIZE" in capfd.readouterr().err
 
 

@@ -6,9 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import loading, on_thread, pinning
@@ -39,7 +39,7 @@ _LONGER_NS = {Stance.BEST: 0, Stance.EXPECTED: 100, Stance.WORST: 200}
 graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
 
 
-class GraphLaunches(NamedTuple):
+class GraphLaunches(Struct, frozen=True):
     """The launches that replace calls. The calls that become the same launch are adjacent."""
 
     calls: I64
@@ -326,7 +326,7 @@ operations do 21, a fused SGD with momentum 5 instead of 8."""
 _TENSORS = 30
 """Minimum number of tensors that one launch updates (ATen/native/cuda/MultiTensorApply.cuh)."""
 
-_STAYS = re.compile(r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$")
+_STAYS = r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$"
 """Functions of `torch/optim` that run beside a fused optimizer, too, as `file:function`."""
 
 
@@ -370,7 +370,7 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
 def _is_update(frames: Frames) -> bool:
     """Return whether a stack is in an optimizer's update of parameters."""
     in_optimizer = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
-    return bool(in_optimizer) and not any(_STAYS.search(function) for function in in_optimizer)
+    return bool(in_optimizer) and not any(re.search(_STAYS, function) for function in in_optimizer)
 
 
 def _is_fused(graph: Graph, launches: GraphLaunches) -> Bool:
