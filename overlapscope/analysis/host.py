@@ -200,6 +200,7 @@ def _nesting(table: HostEvents, thread: int) -> Nesting:
     return Nesting(table.start_ns[rows], table.end_ns[rows])
 
 
+@kept()
 def on_thread(table: HostEvents, thread: int) -> Intervals:
     """Return the times in which a thread was inside any of the given events."""
     rows = rows_of(table, thread)
@@ -320,14 +321,14 @@ def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
     return line
 
 
-@kept()
-def place_edges(trace: Trace, thread: int) -> I64:
-    """Return the instants, ascending, at which a thread's op, call or line (`sites`) may change."""
+def place_edges(trace: Trace, thread: int, windows: Intervals) -> I64:
+    """Return the instants in some windows, ascending, at which a thread's op, call or line (`sites`) may change."""
     frames = _own_frames(trace.python_frames)
     if not len(rows_of(frames, thread)):
         frames = trace.python_frames
     tables = [(table, rows_of(table, thread)) for table in (trace.cpu_ops, trace.runtime_calls, frames)]
-    return distinct(np.concatenate([side[rows] for table, rows in tables for side in (table.start_ns, table.end_ns)]))
+    sides = (side[rows] for table, rows in tables for side in (table.start_ns, table.end_ns))
+    return distinct(np.concatenate([side[contains(windows, side)] for side in sides]))
 
 
 def name_text(trace: Trace, name_id: int) -> str | None:

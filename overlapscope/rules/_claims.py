@@ -204,10 +204,10 @@ def _cut_by_place(pieces: ClaimedPieces, trace: Trace) -> ClaimedPieces:
     """
     row, at = [np.arange(len(pieces.start_ns))], [pieces.at_ns]
     for thread, of_thread in rows_by(pieces.thread):
-        edges = place_edges(trace, thread)
         begin = pieces.at_ns[of_thread]
-        first = np.searchsorted(edges, begin, side="right")
-        which, edge = expand(first, np.searchsorted(edges, begin + pieces.length_ns[of_thread], side="left"))
+        end = begin + pieces.length_ns[of_thread]
+        edges = place_edges(trace, thread, union(begin, end))
+        which, edge = expand(np.searchsorted(edges, begin, side="right"), np.searchsorted(edges, end, side="left"))
         row.append(of_thread[which])
         at.append(edges[edge])
     rows, ats = np.concatenate(row), np.concatenate(at)
