@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import after_lead_in, in_frame
+from overlapscope.analysis.average import after_lead_in
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
@@ -364,7 +364,7 @@ def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
 
 def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
     """Return a device's findings that cost enough. Good news counts only if the rule has nothing else."""
-    least = floor_pct / 100 * in_frame(device).span_ns
+    least = floor_pct / 100 * (device.per_step or device.judged or device).span_ns
     only_informs = RULES[rule].severity == "info"
     return tuple(
         finding
