@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.facts import Facts, periods_of
-from overlapscope.analysis.host import loading, rows_by_thread
+from overlapscope.analysis.host import ALONE, loading, rows_by_thread
 from overlapscope.analysis.host_lines import phase_samples
 from overlapscope.analysis.host_sampled import WORK, amounts
 from overlapscope.analysis.missing_ops import recorded_launches
@@ -124,8 +124,6 @@ def _with_sampled(parts: dict[str, int], loader: str, activity: HostActivity, un
 # -- Use of the host ---------------------------------------------------------------------------------
 
 MOST_OPS = 20
-ALONE = "_SingleProcessDataLoaderIter"
-"""Part of the name of a loader that makes batches on the thread that asks for them."""
 
 
 class HostTimeline(Ran, frozen=True, dict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from overlapscope.base.marks import EVENT_NOTES, STEP
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._columns import EventColumns
-from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import EventTable, Losses, valid_text
 from overlapscope.reading._metadata import device_names, flags, integer, recorded_fields, versions
 from overlapscope.reading._progress import Progress, ReadingBar
@@ -26,6 +25,9 @@ from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, is_possibl
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, chosen_part, place
 from overlapscope.trace.model import Damage, Trace
+
+if TYPE_CHECKING:
+    from overlapscope.reading._crew import Crew
 
 _LARGEST_BASE_NS = 1 << 62
 _OWN_HEADER = re.compile(rb"\s*\{\s*\n")
@@ -37,6 +39,8 @@ _FOREIGN = (
     "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
     "torch.profiler (`export_chrome_trace`)."
 )
+_LEAST_SHARED_BYTES = 1 << 20
+"""Smaller files are read before a thread could start."""
 _LOOKED_THROUGH_BYTES = 16 << 20
 """Bytes of a file of another layout to look through for several processes. Reading it finds those that come later."""
 
@@ -61,9 +65,15 @@ def read(
     """
     located, _ = file_and_part(Path(path))
     file = SourceFile(located, limit_bytes=limit_bytes)
-    crew = crew or Crew()
+    if crew is None and file.packed_bytes >= _LEAST_SHARED_BYTES:
+        from overlapscope.reading._crew import Crew
+
+        crew = Crew()
     columns = EventColumns(str(path))
-    with closing(crew.blocks(file)) as blocks, ReadingBar(str(path), file.packed_bytes, progress) as bar:
+    with (
+        closing(crew.blocks(file) if crew else iter(file)) as blocks,
+        ReadingBar(str(path), file.packed_bytes, progress) as bar,
+    ):
         stream = EventStream(file, blocks)
         for batch in stream.batches():
             columns.add(batch)

@@ -9,20 +9,22 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope import plugin
 from overlapscope.base.registry import load
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import kineto
-from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, is_pipe
 from overlapscope.trace.model import Trace
+
+if TYPE_CHECKING:
+    from overlapscope.reading._crew import Crew
 
 
 class ReadRequest(Struct, frozen=True):
@@ -32,8 +34,8 @@ class ReadRequest(Struct, frozen=True):
     """Maximum unpacked size."""
     progress: Progress = True
     """Progress, as `ReadingBar` takes it."""
-    crew: Crew = field(default_factory=Crew)
-    """Threads that may help."""
+    crew: Crew | None = None
+    """Threads that may help; None for those that help by default."""
 
 
 class Source(Struct, frozen=True):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import loading
+from overlapscope.analysis.host import ALONE, loading
 from overlapscope.analysis.host_lines import main_stacks, most_python
 from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
-from overlapscope.analysis.host_use import ALONE
 from overlapscope.analysis.host_work import backward_threads, gc_pauses, launching_thread, time_of
 from overlapscope.base.columns import F64
 from overlapscope.base.grouping import distinct
