@@ -11,7 +11,7 @@ from tests.support.helpers import TRACES
 
 PIPELINE = str(TRACES / "pipeline_1stream.json.gz")
 RANKS = str(TRACES / "ddp")
-HEAVY = ("numpy", "pandas", "msgspec", "torch")
+HEAVY = ("numpy", "pandas", "msgspec", "rich", "torch")
 
 
 def loaded_by(code: str) -> set[str]:
@@ -24,7 +24,7 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
-        (["--help"], HEAVY),
+        (["--help"], [*HEAVY, "inspect", "pathlib"]),
         (["whatif", "--help"], HEAVY),
         (["analyze", PIPELINE], ["pandas", "dash", "plotly", "torch", "overlapscope.plugins.jax.file"]),
         (["check", PIPELINE], ["pandas", "dash", "plotly", "torch"]),
