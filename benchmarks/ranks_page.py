@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -77,6 +79,10 @@ def speed(sizes: Sequence[JobCost], workers: int) -> list[str]:
             f"| {efficiency:.0f}% | {size.killed.seconds:.1f} | {size.together.client_mb:.0f} "
             f"| {size.together.worker_mb:.0f} | {size.alone_mb:.0f} |"
         )
+    if len(sizes) > 1:
+        logs = [(math.log(size.job.ranks), math.log(size.together.seconds)) for size in sizes]
+        power, _ = statistics.linear_regression(*zip(*logs, strict=True))
+        lines += ["", f"Time with workers grows with the number of ranks to the power of {power:.2f}."]
     return lines
 
 
