@@ -36,14 +36,14 @@ idle time. Kernels and copies differ so much between runs."""
 T = TypeVar("T", bound=TraceTable)
 
 
-def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
-    """Return the recording with the predicted times.
+def predicted_trace(graph: Graph, replayed: Replay, clock: HostClock | None = None) -> Trace:
+    """Return the recording with the predicted times, those of the host by the replay's clock.
 
     Host events between calls are stretched or shrunk with the time between them. Records of synchronization and of
     annotations on the device are left out, since they refer to the recording's own streams.
     """
     trace = graph.trace
-    clock = HostClock(graph, replayed)
+    clock = clock or HostClock(graph, replayed)
     calls, place = _sorted(clock.host(trace.runtime_calls))
     ops = predicted_ops(graph, replayed)
     ops = replace(ops, launch=pick(place, ops.launch))
@@ -103,7 +103,7 @@ def plain_trace(base: Base) -> Trace:
     thread = pick(trace.runtime_calls.thread, call)
     moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, syncs.place, thread))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
-    plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
+    plain = replace(predicted_trace(graph, base.replayed, clock), syncs=_sorted(syncs)[0])
     # The host was sampled in steps like those of this timeline.
     timed = TimedSteps(host_ns=(step_ns,) * FEWEST)
     plain = replace(plain, plain_steps=PlainSteps(after=timed))
