@@ -158,17 +158,18 @@ def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
     return Estimate(value=expected.step_ns, low=min(times), high=max(times))
 
 
-def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
+def gain(base: Base, expected: Outcome, steps_ns: Mapping[Stance, int]) -> Estimate:
     """Return by how much a step becomes shorter, in runs in which the host is as fast with the changes as without.
 
     Args:
         base: Program without the changes.
-        taken: Outcomes of the changes by stance.
+        expected: Expected outcome of the changes.
+        steps_ns: Step time of the outcome at each stance.
     """
-    value = base.step_ns - taken[Stance.EXPECTED].step_ns
-    if not any(done.touched for done in taken[Stance.EXPECTED].applied):
+    value = base.step_ns - expected.step_ns
+    if not any(done.touched for done in expected.applied):
         return Estimate(value=value, low=value, high=value)
-    parts = [1 - each.step_ns / max(1, _unchanged_ns(base, stance)) for stance, each in taken.items()]
+    parts = [1 - step_ns / max(1, _unchanged_ns(base, stance)) for stance, step_ns in steps_ns.items()]
     others = [value, *(round(base.step_ns * part) for part in parts)]
     low, high = min(others), max(others)
     if base.plain is not None and base.plain.origin == "measured":
@@ -177,7 +178,7 @@ def gain(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
         low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
         high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
     # No step becomes shorter than its copies and its kernels on one stream take.
-    most = max(value, base.step_ns - base.real_ns(least_step_ns(taken[Stance.EXPECTED].graph, base.judged)))
+    most = max(value, base.step_ns - base.real_ns(least_step_ns(expected.graph, base.judged)))
     return Estimate(value=value, low=low, high=min(high, most))
 
 
@@ -252,7 +253,13 @@ def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
 
 def _saving(base: Base, fix: tuple[str, ...], expected: Outcome | None) -> FixGain | None:
     """Return the saving; None if the set cannot be replayed at every stance."""
+    choices = parse(fix)
     try:
-        return FixGain(gain(base, outcomes(base, parse(fix), expected)), fix)
+        expected = expected or outcome(base, choices)
+        steps_ns = {Stance.EXPECTED: expected.step_ns}
+        for stance in (Stance.BEST, Stance.WORST):
+            # Graphs are large, so that only one of them is held at a time.
+            steps_ns[stance] = outcome(base, choices, [stance] * len(choices), stance).step_ns
+        return FixGain(gain(base, expected, steps_ns), fix)
     except Deadlock:
         return None

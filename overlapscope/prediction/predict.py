@@ -158,7 +158,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
         _unpredicted(base),
         replayed_step_ns=recorded.replayed_step_ns,
         predicted_step_ns=step,
-        gain_ns=gain(base, taken),
+        gain_ns=gain(base, expected, {stance: each.step_ns for stance, each in taken.items()}),
         gain_pct=100 * (was - step.value) / was if was else None,
         # The recording itself, profiler included.
         recorded_predicted_step_ns=expected.step_ns if base.plain is None else outcome(recorded, choices).step_ns,

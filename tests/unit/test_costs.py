@@ -16,7 +16,7 @@ from overlapscope.prediction import plain_program
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
-from overlapscope.prediction.outcomes import Outcome, Savings, outcomes
+from overlapscope.prediction.outcomes import Outcome, Savings, outcome
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.report import findings as costing
@@ -230,12 +230,14 @@ def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypa
     best = Savings(trace, 0).largest(fixes)
     assert best is not None and best.fix == fixes[1]
 
-    def deadlocked(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
-        if len(choices) == len(best.fix):
+    def deadlocked(
+        base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), run: Stance = Stance.EXPECTED
+    ) -> Outcome:
+        if len(choices) == len(best.fix) and run != Stance.EXPECTED:
             raise Deadlock
-        return outcomes(base, choices, expected)
+        return outcome(base, choices, stances, run)
 
-    monkeypatch.setattr(predicted_outcomes, "outcomes", deadlocked)
+    monkeypatch.setattr(predicted_outcomes, "outcome", deadlocked)
     savings = Savings(trace, 0)
     next_best = savings.largest(fixes)
     assert next_best is not None and next_best.fix == fixes[0]
