@@ -11,7 +11,7 @@ from overlapscope.analysis.steps import device_spread, host_spread
 from overlapscope.base.texts import noun_for
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.report import host_view, sentences
+from overlapscope.report import sentences
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.sentences import WORTH_SAYING, is_last_judged, overlap_sentence, phase_words, steps_sentence
 from overlapscope.rules import RULES
@@ -385,6 +385,9 @@ def _interval_sentence(section: DeviceReport, what: str) -> str:
 
 def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
     """Return the verdict on a program without a GPU, which can save the time of loading, waits and communication."""
+    # Reports on GPUs don't need it.
+    from overlapscope.report import host_view
+
     step_ns, recorded = section.span_ns, section.page.recorded and use.plain is not None
     least_ns = GOOD_BELOW * step_ns
     level = _level(sum(host_view.lost_parts(section).values()) / max(1, step_ns))
