@@ -329,6 +329,14 @@ def test_a_configuration_that_is_not_a_file_is_an_error(
     assert f"{path}: is not a file, or a link to nothing" in capsys.readouterr().err
 
 
+def test_a_pyproject_that_does_not_name_us_is_not_decoded(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.other\n")
+    assert config_file.find(tmp_path) is None
+    (tmp_path / "pyproject.toml").write_text("[tool.overlapscope\n")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        config_file.find(tmp_path)
+
+
 def test_a_section_of_pyproject_that_is_not_a_table_is_an_error(tmp_path: Path) -> None:
     (path := tmp_path / "pyproject.toml").write_text("[[tool.overlapscope]]\nforbid = []\n")
     for refuse in (lambda: config_file.find(tmp_path), lambda: config.read(path)):

@@ -131,6 +131,18 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     assert f"overlapscope {command}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", ["80", "100", "100000000000"])
+def test_help_is_laid_out_in_the_width_of_the_terminal(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["diff", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert re.findall(r"^([A-Z][\w ]*):", out, re.MULTILINE) == ["Usage", "Positional arguments", "Options"]
+    assert "\n  -o, --output FILE     write to FILE instead of stdout\n" in out
+
+
 def test_a_script_in_the_place_of_a_command_is_taken_to_be_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train.py", "--lr", "0.1"]) == 2
     assert "to run it, use `overlapscope run train.py --lr 0.1`." in capsys.readouterr().err
