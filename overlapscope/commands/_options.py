@@ -12,6 +12,8 @@ from overlapscope.base import words
 from overlapscope.base.output import environment
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from overlapscope.report.model import Report
 
 FORMATS = ("text", "json", "markdown", "html")
