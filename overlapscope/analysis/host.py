@@ -202,7 +202,6 @@ def _nesting(table: HostEvents, thread: int) -> Nesting:
     return Nesting(table.start_ns[rows], table.end_ns[rows])
 
 
-@kept()
 def on_thread(table: HostEvents, thread: int) -> Intervals:
     """Return the times in which a thread was inside any of the given events."""
     rows = rows_of(table, thread)
