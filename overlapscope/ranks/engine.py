@@ -77,7 +77,7 @@ def each(
     """Reduce the trace at each location.
 
     Closing the generator, as an interrupt does, ends all processes that it started. A single file and a few small files
-    are read in this process. A file that can't be read is an outcome, and so is a file that kills its workers again
+    are read in this process. A file that can't be read is an outcome, and so is a file that kills its process again
     when nothing else is being read.
 
     Args:
@@ -101,14 +101,22 @@ def each(
             yield from _Run(cluster, limit_bytes, read).outcomes(locations)
         return
     read_here = partial(_reduce_here, read, limit_bytes=limit_bytes)
-    if len(locations) == 1 or _are_few(locations):
-        yield from map(read_here, locations)
-        return
-    # Imported only where it is used, since few commands start processes.
-    from overlapscope.ranks.processes import outcomes
+    if len(locations) > 1 and not _are_few(locations):
+        # Imported only where they are used, since few commands start processes.
+        from multiprocessing import current_process
 
-    with closing(outcomes(read_here, locations, workers)) as found:
-        yield from found
+        from overlapscope.ranks.processes import outcomes
+
+        # Python lets daemonic processes, such as Dask's workers, start no others.
+        if not current_process().daemon:
+            with closing(outcomes(read_here, locations, workers)) as found:
+                yield from found
+            return
+    for location in locations:
+        try:
+            yield read_here(location)
+        except MemoryError:
+            yield Unreadable(source=location.source, reason="needs more memory than is free; record fewer steps.")
 
 
 def _are_few(locations: Sequence[Location]) -> bool:
@@ -148,16 +156,17 @@ def reduce_by(
 
 
 def _reduce_here(read: _Read[T], location: Location, *, limit_bytes: int) -> T | Unreadable:
-    """Reduce one file without a cluster, with as many retries as on one."""
-    for tried in range(_RETRIES + 1):
+    """Reduce one file without a cluster, with as many retries as on one, except if memory runs out."""
+    tried = 0
+    while True:
         try:
             return read(location, limit_bytes)
         except MemoryError:
-            break
+            raise
         except Exception as error:
-            if tried == _RETRIES:
+            tried += 1
+            if tried > _RETRIES:
                 return _given_up(location, error)
-    return Unreadable(source=location.source, reason="needs more memory than is free; use fewer --workers.")
 
 
 def _given_up(location: Location, error: Exception) -> Unreadable:

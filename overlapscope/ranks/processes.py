@@ -21,11 +21,11 @@ T = TypeVar("T")
 _Read: TypeAlias = Callable[[Location], T | Unreadable]
 
 _MOST_DEATHS = 4
-"""Number of processes that die before any has answered, after which no others are started."""
+"""Number of processes that die at their start, one after another, after which no others are started."""
 _UNLIMITED_BYTES = 1 << 62
 _DEADLY = (
     "every process that read it died, the last one while nothing else was read; most likely it needs more memory than "
-    "there is. Use fewer --workers."
+    "there is. Record fewer steps."
 )
 
 
@@ -34,25 +34,19 @@ def outcomes(
 ) -> Generator[T | Unreadable, None, None]:
     """Yield one outcome for each location, from `workers` processes, or from one for each core.
 
-    A trace whose process dies is read again after all others, alone. Closing the generator ends all processes.
+    A trace whose process dies, or takes more than its share of the memory, is read again after all others, alone.
+    Closing the generator ends all processes.
 
     Raises:
         ClusterFailed: If processes can't be started, or die as soon as they start.
     """
     deadly: list[Location] = []
-    answered = False
     with tempfile.TemporaryDirectory(prefix="overlapscope-") as scratch:
         for location, outcome in _together(read, locations, workers or cores(), scratch):
-            if outcome is not None:
-                answered = True
+            if outcome is None:
+                deadly.append(location)
+            else:
                 yield outcome
-                continue
-            deadly.append(location)
-            if len(deadly) == _MOST_DEATHS and not answered:
-                raise ClusterFailed(
-                    "the processes that read the traces die as soon as they start; the most likely reason is a memory "
-                    "limit."
-                )
         for location in deadly:
             for _, outcome in _together(read, [location], 1, scratch):
                 yield Unreadable(source=location.source, reason=_DEADLY) if outcome is None else outcome
@@ -62,33 +56,40 @@ def _together(
     read: _Read[T], locations: Sequence[Location], most: int, scratch: str
 ) -> Iterator[tuple[Location, T | Unreadable | None]]:
     """Yield each location with its outcome, or with None if the process that read it died."""
-    processes = min(most, len(locations))
     free = free_bytes()
-    arguments = read, _UNLIMITED_BYTES if free is None else free // processes, scratch
+    most_bytes = _UNLIMITED_BYTES if free is None else free // min(most, len(locations))
     waiting = deque(locations)
-    idle: list[tuple[SpawnProcess, Connection]] = []
-    at_work: dict[Connection, tuple[SpawnProcess, Location]] = {}
+    processes: dict[Connection, SpawnProcess] = {}
+    at_work: dict[Connection, Location] = {}
+    deaths = 0
     try:
         while waiting or at_work:
-            while waiting and len(at_work) < processes:
-                process, connection = idle.pop() if idle else _start(*arguments)
-                at_work[connection] = process, waiting.popleft()
-                # A process that has died already takes nothing, which shows when it doesn't answer.
-                with suppress(OSError):
-                    connection.send(at_work[connection][1])
-            answering = wait(list(at_work))
-            connection = next(each for each in at_work if each in answering)
-            process, location = at_work.pop(connection)
+            while len(processes) < min(most, len(waiting) + len(at_work)) and deaths < _MOST_DEATHS:
+                process, connection = _start(read, most_bytes, scratch)
+                processes[connection] = process
+            if not processes:
+                raise ClusterFailed(
+                    "the processes that read the traces die as soon as they start; the most likely reason is a memory "
+                    "limit."
+                )
+            answering = wait(list(processes))
+            connection = next(each for each in processes if each in answering)
             try:
-                outcome = connection.recv()
+                outcome, deaths = connection.recv(), 0
             except (EOFError, OSError):
                 outcome = None
-                _end(process, connection)
-            else:
-                idle.append((process, connection))
-            yield location, outcome
+                deaths += connection not in at_work
+                _end(processes.pop(connection), connection)
+            location = at_work.pop(connection, None)
+            if waiting and connection in processes:
+                at_work[connection] = waiting.popleft()
+                # A process that has died already takes nothing, which shows when it doesn't answer.
+                with suppress(OSError):
+                    connection.send(at_work[connection])
+            if location is not None:
+                yield location, outcome
     finally:
-        for process, connection in [*idle, *((process, connection) for connection, (process, _) in at_work.items())]:
+        for connection, process in processes.items():
             _end(process, connection)
 
 
@@ -111,10 +112,11 @@ def _end(process: SpawnProcess, connection: Connection) -> None:
 
 
 def _work(connection: Connection, read: _Read[T], most_bytes: int, scratch: str) -> None:
-    """Answer each location with its outcome, until the other end is closed."""
+    """Send None at the start, and each location's outcome, until the other end is closed or memory runs out."""
     # A process that dies leaves the copy of a URL behind.
     tempfile.tempdir = scratch
-    with at_most(most_bytes), suppress(EOFError, OSError):
+    with at_most(most_bytes), suppress(EOFError, OSError, MemoryError):
+        connection.send(None)
         while True:
             connection.send(read(connection.recv()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import multiprocessing
 import os
 import shutil
 import signal
@@ -161,39 +162,55 @@ def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None
     assert killed and numbers(reduced) == list(range(RANKS))
 
 
-def without_rank_3(trace: Trace) -> tuple[ReducedRank, ...]:
-    """Reduce a trace, unless it is of rank 3, which kills the process."""
-    if trace.rank == 3:
+def without_the_first_four(trace: Trace) -> tuple[ReducedRank, ...]:
+    """Reduce a trace, unless it is of one of the first four ranks, which kill the process."""
+    if trace.rank is not None and trace.rank < 4:
         os._exit(1)
     return reduce_any(trace)
 
 
-def test_a_trace_that_its_processes_die_of_is_given_up_and_the_rest_go_on(job: Path) -> None:
-    outcomes = list(each(without_rank_3, expand_urls(job), workers=2))
-    assert numbers(outcomes) == [0, 1, 2, 4, 5]
-    (given_up,) = unreadable(outcomes)
-    assert given_up.source == str(job / "rank3.json.gz")
-    assert "died" in given_up.reason and "fewer --workers" in given_up.reason
+def test_traces_that_their_processes_die_of_are_given_up_and_the_rest_go_on(job: Path) -> None:
+    outcomes = list(each(without_the_first_four, expand_urls(job), workers=2))
+    assert numbers(outcomes) == [4, 5]
+    given_up = unreadable(outcomes)
+    assert sorted(each.source for each in given_up) == [str(job / f"rank{rank}.json.gz") for rank in range(4)]
+    assert all("died" in each.reason and "more memory" in each.reason for each in given_up)
 
 
-def test_a_process_takes_its_share_of_the_memory_and_no_more(
-    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_trace_that_needs_more_than_its_share_of_the_memory_is_read_alone(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("overlapscope.ranks.processes.free_bytes", lambda: 250 << 20)
-    locations = expand_urls([deadly(tmp_path, 130), job])
-    outcomes = list(reduce_all(locations, workers=2, limit_bytes=1 << 40))
-    assert numbers(outcomes) == list(range(RANKS))
-    (given_up,) = unreadable(outcomes)
-    assert given_up.source == locations[0].source and "memory" in given_up.reason
+    outcomes = list(reduce_all(expand_urls([deadly(tmp_path, 130), job]), workers=2, limit_bytes=1 << 40))
+    assert numbers(outcomes) == [*range(RANKS), 9]
+    assert not unreadable(outcomes)
+    assert capfd.readouterr() == ("", "")
 
 
-def die(trace: Trace) -> None:
-    os._exit(1)
+class DeadlyReduction:
+    """A function that kills the process that receives it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os._exit, (1,)
+
+    def __call__(self, trace: Trace) -> None:
+        raise AssertionError
 
 
-def test_processes_that_die_of_every_trace_are_an_error(job: Path) -> None:
+def test_processes_that_die_as_they_start_are_an_error(job: Path) -> None:
     with pytest.raises(ClusterFailed, match="as soon as they start; the most likely reason is a memory limit"):
-        list(each(die, expand_urls(job), workers=2))
+        list(each(DeadlyReduction(), expand_urls(job), workers=2))
+
+
+def read_all(job: Path) -> None:
+    assert numbers(reduce_all(expand_urls(job))) == list(range(RANKS))
+
+
+def test_a_daemonic_process_which_can_start_no_others_reads_by_itself(job: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=read_all, args=(job,), daemon=True)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_an_interrupt_ends_it_quietly(job: Path) -> None:
