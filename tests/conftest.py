@@ -17,7 +17,7 @@ from tests.support.session import session
 pytest.register_assert_rewrite("tests.support.as_alone")
 from tests.support import scheduler  # noqa: E402
 
-# On a busy machine, an example may take any time. `make check` asks for the thorough profile, and so does a release.
+# On a busy machine, an example may take any time. CI and `make check` ask for the thorough profile.
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=30)
 settings.load_profile("quick")
