@@ -21,6 +21,7 @@ from overlapscope.base.words import (
     unit_for,
 )
 from overlapscope.catalog.buckets import bucket_of
+from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
@@ -259,6 +260,13 @@ def buckets(result: WhatIf) -> Table:
     columns = (words(""), Column(f"now {of.name}"), Column("predicted"), _BETWEEN)
     title = "Where a step goes" if result.steps else "Where the time goes"
     return Table(title, columns, rows(lines), total=True)
+
+
+def now_and_predicted(result: WhatIf, dark: bool) -> Figure:
+    """Return a chart of two stacked bars: the step now, and as predicted below it."""
+    named = [(bucket_of(field).name, change) for field, change in result.buckets.items()]
+    now = {name: change.measured for name, change in named}
+    return partitions((now, {name: change.predicted.value for name, change in named}), ("now", "predicted"), dark)
 
 
 def overlap(result: WhatIf) -> Table:
