@@ -23,7 +23,7 @@ from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Samples, Series, of_range, series, steps_of
 from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS, Direction, Measure
-from overlapscope.compare.doubts import fingerprint
+from overlapscope.compare.doubts import PREDICTED, fingerprint
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program
@@ -336,6 +336,8 @@ def from_json(data: bytes, source: str) -> Baseline:
         ) from None
     if file.digest != _digest(msgspec.json.decode(data)):
         raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
+    if file.environment.flags.get(PREDICTED):
+        raise UnreadableTrace(f"{source}: is of a prediction instead of a recording; {_ANEW}.")
     baseline = Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})
     devices = {(device.rank, device.device): device for device in baseline.devices}
     timed = {

@@ -54,10 +54,10 @@ _GROUPS = {
 """Names and help texts of the core's commands, in groups. `overlapscope --help` lists all but the last."""
 _OF_CORE = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 
-_READING = ("analyze", "dashboard", "diff", "whatif", "check", "contract", "ranks")
+_READING = ("analyze", "diff", "whatif", "check", "contract", "ranks")
 """The core's commands that compute on traces and run no program of the user."""
 _COLLECTED_AFTER = 100_000
-"""Number of new objects after which these commands look for garbage; Python's default is 700."""
+"""Number of new objects after which these commands and the dashboard look for garbage; Python's default is 700."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
 DEFECT = 70
@@ -165,10 +165,13 @@ def tell_defect(error: Exception) -> None:
 def console() -> int:
     """Run `main` as the last thing in a process: exit fast, and with the right code even if stdout is closed."""
     streams.hold_places()
-    if sys.argv[1:2] and _reads(sys.argv[1]):
+    name = sys.argv[1] if sys.argv[1:] else ""
+    reads = _reads(name)
+    if reads:
         # OpenBLAS's threads wait busily for work at start, which costs a tenth of a second of CPU that reading needs.
-        # These commands don't multiply matrices.
+        # These commands don't multiply matrices. Programs that the dashboard starts may.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if reads or name == "dashboard":
         # Nearly all objects live until the end, so that frequent collections find nothing.
         gc.set_threshold(_COLLECTED_AFTER)
     code = main()

@@ -20,7 +20,8 @@ from overlapscope.trace.lost import FIGURES, Part, part_words
 
 T = TypeVar("T")
 
-_PREDICTED = "predicted"
+PREDICTED = "predicted"
+"""Flag of an environment some of whose traces were predicted, not recorded."""
 
 
 class Difference(Struct, frozen=True):
@@ -36,7 +37,7 @@ def fingerprint(report: Report) -> Environment:
     each = [trace.environment for trace in report.traces]
     flags = {name: any(trace.flags.get(name, False) for trace in each) for trace in each for name in trace.flags}
     if any(trace.predicted_by is not None for trace in report.traces):
-        flags[_PREDICTED] = True
+        flags[PREDICTED] = True
     return Environment(
         gpus=tuple(sorted({name for trace in each for name in trace.gpus})),
         world_size=_common(trace.world_size for trace in each),
@@ -121,7 +122,7 @@ def find_doubts(
     """Yield the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
     yield from _trust(before, after)
     for name, report in (("Before", before), ("After", after)):
-        if _PREDICTED in fingerprint(report).flags:
+        if PREDICTED in fingerprint(report).flags:
             yield Doubt(
                 id="predicted",
                 detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",

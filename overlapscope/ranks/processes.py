@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from overlapscope.base.memory import at_most, cores, free_bytes
@@ -98,7 +100,7 @@ def _start(*arguments: Any) -> tuple[SpawnProcess, Connection]:
     connection, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, *arguments), daemon=True)
     try:
-        with theirs, _interrupts_later():
+        with theirs, _interrupts_later(), _without_main():
             process.start()
     except OSError as error:
         raise ClusterFailed(f"cannot start processes to read the traces ({error_text(error)}).") from None
@@ -134,3 +136,14 @@ def _interrupts_later() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program's main module from processes that start meanwhile, which would run it once more."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

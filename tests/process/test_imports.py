@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -44,3 +45,15 @@ def test_commands_that_compute_on_traces_collect_garbage_rarely() -> None:
     for command in ("analyze", "dashboard", "ranks"):
         code = f"import sys; sys.argv[1:] = [{command!r}, '--help']; {asked}"
         assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_the_dashboard_passes_no_number_of_threads_on_to_the_programs_that_it_starts() -> None:
+    code = (
+        "import os, sys; sys.argv[1:] = ['dashboard', '--help']; before = dict(os.environ); "
+        "from overlapscope.commands import console; console(); sys.exit(dict(os.environ) != before)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    assert (
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False, env=environment).returncode
+        == 0
+    )

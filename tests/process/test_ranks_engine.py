@@ -226,6 +226,14 @@ def test_an_interrupt_ends_it_quietly(job: Path) -> None:
     assert not psutil.wait_procs(others, timeout=PATIENCE_S)[1]
 
 
+def test_a_script_that_reads_traces_is_run_once(job: Path, tmp_path: Path) -> None:
+    script = f"print('once'); from overlapscope.commands import main; main(['ranks', {str(job)!r}, '--workers', '2'])"
+    (tmp_path / "script.py").write_text(script)
+    for arguments in (["-"], [str(tmp_path / "script.py")]):
+        done = subprocess.run([sys.executable, *arguments], input=script, capture_output=True, text=True, check=True)
+        assert (done.stdout.count("once"), done.stderr) == (1, "")
+
+
 def test_a_single_trace_needs_no_other_process() -> None:
     (location,) = expand_urls(DDP / "rank0.json.gz")
     (outcome,) = reduce_all([location])

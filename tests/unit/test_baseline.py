@@ -162,6 +162,12 @@ def test_a_file_that_was_changed_is_refused(change: tuple[str, str], message: st
     assert message in str(raised.value)
 
 
+def test_a_baseline_of_a_prediction_is_refused(stored: Baseline) -> None:
+    environment = replace(stored.environment, flags=stored.environment.flags | {"predicted": True})
+    with pytest.raises(UnreadableTrace, match="is of a prediction instead of a recording; write it again"):
+        from_json(to_json(replace(stored, environment=environment)), "file.json")
+
+
 def test_lines_that_do_not_belong_together_are_refused(stored: Baseline) -> None:
     import msgspec
 

@@ -43,7 +43,8 @@ _OPTIONS: Final = {
         "`--enable-two-batch-overlap`; `--enable-single-batch-overlap`; `--enable-flashinfer-allreduce-fusion`",
         "`--tp-size`, `--dp-size`, `--enable-dp-attention`",
         "no `--disable-overlap-schedule`",
-        "no `--disable-cuda-graph`; `--cuda-graph-bs`, `--cuda-graph-max-bs`",
+        "no `--disable-cuda-graph`; `--cuda-graph-bs-decode`, `--cuda-graph-max-bs-decode` (until 2026 without "
+        "`-decode`)",
     ),
     "TensorRT-LLM": _Options(
         less="`tensor_parallel_size`, `enable_attention_dp`",

@@ -55,6 +55,10 @@ def test_batches_without_a_graph_are_named() -> None:
     assert found.advice == fill(launch_graphs("vLLM"), GPU)
 
 
+def test_options_of_older_versions_are_said_to_be_so() -> None:
+    assert "`--cuda-graph-max-bs-decode` (until 2026 without `-decode`)" in launch_graphs("SGLang")
+
+
 @pytest.mark.parametrize("advise", [expose_less, launch_graphs, read_late, schedule_ahead])
 @pytest.mark.parametrize("server", [*MARKS, "the configuration"])
 def test_there_is_advice_for_every_server_that_marks_steps(advise: Callable[[str], str], server: str) -> None:
