@@ -81,10 +81,11 @@ def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
 
 def step_called(annotations: HostEvents, name_or_number: str) -> str:
     """Return the name of a step that the user names by its name or its number."""
-    name = f"{STEP}{name_or_number}"
+    name = name_or_number if is_step_name(name_or_number) else f"{STEP}{name_or_number}"
     if not is_step_name(name):
         return name_or_number
-    return next((step for step in names_of(annotations)[0] if step_number(step) == step_number(name)), name)
+    steps = names_of(annotations)[0]
+    return name if name in steps else next((step for step in steps if step_number(step) == step_number(name)), name)
 
 
 def check_step(source: str, name: str, annotations: HostEvents) -> None:

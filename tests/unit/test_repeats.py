@@ -264,7 +264,8 @@ def test_the_number_in_the_name_of_a_step(name: str, number: int) -> None:
 
 def test_a_step_is_asked_for_by_its_number() -> None:
     notes = periodic_steps(make_trace(units(9))).annotations
-    assert step_called(notes, "4") == step_called(notes, "repeat 4 of 9") == "repeat 4 of 9"
+    for name in ("4", "ProfilerStep#4", "repeat 4 of 9"):
+        assert step_called(notes, name) == "repeat 4 of 9"
     assert step_called(notes, "77") == "ProfilerStep#77"
     assert step_called(notes, "forward") == "forward"
 
