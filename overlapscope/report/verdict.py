@@ -375,7 +375,8 @@ def _interval_sentence(section: DeviceReport, what: str) -> str:
     if device.alone is None or not section.may_be_slowed:
         return ""
     interval = between(device.alone.low_ns, device.alone.high_ns, "and")
-    can_run = section.trace.environment.recorder == "kineto"
+    # A server's program is rarely the user's to run.
+    can_run = section.trace.environment.recorder == "kineto" and not device.served
     remedy = "`overlapscope run` measures it" if can_run else "if you know it, pass it as `--plain-step`"
     return f"Recording slows the host. Without the profiler {what} takes between {interval}; {remedy}."
 
