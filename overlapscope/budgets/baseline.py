@@ -21,7 +21,7 @@ from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Measurements, Samples, Series, of_range, series, steps_of
+from overlapscope.budgets.samples import Measurements, MetricSamples, Series, of_range, series, steps_of
 from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS, Direction, Measure
 from overlapscope.compare.doubts import PREDICTED, fingerprint
 from overlapscope.compare.noise import FEWEST
@@ -221,7 +221,7 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
 
 
 def _series(
-    of: BaselineDevice, scope: str, samples: Samples, begun: list[int] | None, judged: list[int]
+    of: BaselineDevice, scope: str, samples: MetricSamples, begun: list[int] | None, judged: list[int]
 ) -> Iterator[BaselineSeries]:
     """Yield the series of every metric and cause that has values to keep. `judged` has the numbers of judged ones."""
     for metric, direction, cause in _KEPT:

@@ -19,7 +19,7 @@ from overlapscope.base.words import clean
 from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.samples import (
     NO_SAMPLES,
-    Samples,
+    MetricSamples,
     Series,
     Spent,
     lacking,
@@ -50,7 +50,7 @@ class JudgedPlace(Struct, frozen=True, eq=False):
     subject: Subject
     trace: TraceResult | None = None
     device: Device | None = None
-    samples: Samples = NO_SAMPLES
+    samples: MetricSamples = NO_SAMPLES
     missing: str | None = None
     """Reason why nothing can be judged here."""
 
@@ -192,7 +192,7 @@ def _ranges(place: JudgedPlace, pattern: str, device: Device) -> Iterator[Judged
         yield replace(place, missing=f"there is no whole range {clean(pattern, 80)}")
 
 
-def _steps(place: JudgedPlace, samples: Samples, *, marked: bool) -> JudgedPlace:
+def _steps(place: JudgedPlace, samples: MetricSamples, *, marked: bool) -> JudgedPlace:
     """Return a place with its steps that match the budget's pattern. `marked`: whether the recording has steps."""
     pattern, phase = place.budget.step, place.budget.phase
     kept = samples.take([row for row, name in enumerate(samples.names) if pattern is None or step_fits(name, pattern)])

@@ -28,7 +28,7 @@ from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 from overlapscope.trace.servers import Phase
 
 
-class Samples(Struct, frozen=True, eq=False):
+class MetricSamples(Struct, frozen=True, eq=False):
     """Steps, occurrences of a range, or the window, with a row of facts each."""
 
     names: tuple[str, ...]
@@ -39,10 +39,10 @@ class Samples(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.names)
 
-    def take(self, kept: Sequence[int]) -> Samples:
+    def take(self, kept: Sequence[int]) -> MetricSamples:
         """Return some samples, by number."""
         names, rows = tuple(self.names[number] for number in kept), tuple(self.rows[number] for number in kept)
-        return Samples(names, rows, select(self.facts, list(kept)))
+        return MetricSamples(names, rows, select(self.facts, list(kept)))
 
 
 class Series(Struct, frozen=True):
@@ -91,7 +91,7 @@ _MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
 """Bytes of the copies in each direction whose size is known, and the sum of their durations."""
 
 
-def series(samples: Samples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
+def series(samples: MetricSamples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
     """Return the values of a metric in a recording: see `Measurements`."""
     amount = metric.part.narrowed(direction) if cause is None else Amount((f"{metric.blames[0]}:{cause}",))
     parts: list[int] = amount.of(samples.facts).tolist()
@@ -104,34 +104,34 @@ def series(samples: Samples, metric: Measure, direction: Direction | None, cause
     return Series(samples.names, values, tuple(samples.facts["span"].tolist()), tuple(map(float, wholes)))
 
 
-def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> Samples:
+def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> MetricSamples:
     """Return the steps to judge: whole ones after the warm-up, of the phase that takes most time or of another."""
     return steps_of(device, judged_steps(device, skip=skip, phase=phase))
 
 
-def steps_of(device: Device, numbers: Sequence[int]) -> Samples:
+def steps_of(device: Device, numbers: Sequence[int]) -> MetricSamples:
     """Return some of `Device.steps` as samples."""
     moved = _moved(device, lambda group: (group.by_step.bytes, group.by_step.duration_ns), len(device.steps))
     return _samples([device.steps[number] for number in numbers], numbers, select(moved, list(numbers)))
 
 
-def of_ranges(device: Device, *, skip: int = 0) -> dict[str, Samples]:
+def of_ranges(device: Device, *, skip: int = 0) -> dict[str, MetricSamples]:
     """Return the occurrences of each range, by its name."""
     return {name: of_range(name, periods) for name, periods in occurrences(device, skip=skip).items()}
 
 
-def of_range(name: str, periods: Sequence[Period]) -> Samples:
+def of_range(name: str, periods: Sequence[Period]) -> MetricSamples:
     """Return occurrences of a range. The analysis doesn't count copies by range, so their bandwidth is unknown."""
     return _samples(periods, range(len(periods)), {}, [f"{name} ({number})" for number in range(1, len(periods) + 1)])
 
 
-def of_window(device: Device) -> Samples:
+def of_window(device: Device) -> MetricSamples:
     """Return the window after the lead-in; nothing if all of it is lead-in."""
     moved = _moved(device, lambda group: ((group.judged_bytes,), (group.judged_duration_ns,)), 1)
     return NO_SAMPLES if device.judged is None else _samples([device.judged], (0,), moved, ["window"])
 
 
-def of_host(host: HostUse, *, skip: int = 0) -> Samples:
+def of_host(host: HostUse, *, skip: int = 0) -> MetricSamples:
     """Return the steps to judge of a program without GPU activity."""
     steps = host.steps if host.by_steps else ()
     judged = without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps])
@@ -140,7 +140,7 @@ def of_host(host: HostUse, *, skip: int = 0) -> Samples:
 
 def _samples(
     periods: Sequence[Period], rows: Sequence[int], moved: Facts, names: Iterable[str] | None = None
-) -> Samples:
+) -> MetricSamples:
     facts, nothing = facts_of(periods), np.zeros(len(periods), np.int64)
     facts = {
         **facts,
@@ -148,7 +148,7 @@ def _samples(
         **dict.fromkeys(_MOVED, nothing),
         **moved,
     }
-    return Samples(tuple(names or (period.name for period in periods)), tuple(rows), facts)
+    return MetricSamples(tuple(names or (period.name for period in periods)), tuple(rows), facts)
 
 
 def _moved(
@@ -241,7 +241,7 @@ def noise_floor(metric: Measure, before: Spent, after: Spent, whole: float, base
     return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS
 
 
-def lacking(metric: Measure, direction: Direction | None, samples: Samples, values: Series) -> str | None:
+def lacking(metric: Measure, direction: Direction | None, samples: MetricSamples, values: Series) -> str | None:
     """Return what the samples lack for a metric to be computed; None if they lack nothing."""
     copies, way = MEASURES["copy_ns"].part.narrowed(direction).of(samples.facts), f"{direction} " if direction else ""
     if metric.needs == "copies" and not copies.any():

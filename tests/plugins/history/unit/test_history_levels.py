@@ -186,7 +186,7 @@ def test_points_of_the_plain_program_and_of_recordings_are_never_in_one_series()
 
 
 def test_what_is_not_a_metric_is_named() -> None:
-    assert metric_of("idle_time/host-sync").id == "idle_time"
+    assert metric_of("idle_time/host-sync").metric == "idle_time"
     for name in ("step_tme", "idle_time/host-snc", "step_time/host-sync"):
         with pytest.raises(UsageError, match=r"did you mean|causes: none"):
             metric_of(name)

@@ -45,13 +45,6 @@ def test_wrong_usage_is_reported_in_a_sentence(
     assert captured.out == "" and expected in " ".join(captured.err.split()) and "Traceback" not in captured.err
 
 
-@pytest.fixture
-def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read the traces of a job in this process."""
-    monkeypatch.setattr("overlapscope.ranks.engine.has_dask", lambda: False)
-
-
-@pytest.mark.usefixtures("one_process")
 def test_the_step_of_a_job_is_predicted_from_the_traces_of_all_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", DDP, "--no-straggler", "--bandwidth", "2x", "--format", "json"]) == 0
     result = msgspec.json.decode(capsys.readouterr().out, type=JointWhatIf)
@@ -64,14 +57,12 @@ def test_the_step_of_a_job_is_predicted_from_the_traces_of_all_ranks(capsys: pyt
     validate(json.loads(msgspec.json.encode(result)), schema_of("whatif-ranks"))
 
 
-@pytest.mark.usefixtures("one_process")
 def test_the_changes_of_a_job_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", DDP]) == 0
     answer = " ".join(capsys.readouterr().out.split())
     assert "--no-straggler let the latest rank compute like the others" in answer and "--best" not in answer
 
 
-@pytest.mark.usefixtures("one_process")
 def test_the_answer_for_a_job_is_its_step_with_a_row_for_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", DDP, "--no-straggler", "-v"]) == 0
     answer = capsys.readouterr().out
@@ -82,19 +73,16 @@ def test_the_answer_for_a_job_is_its_step_with_a_row_for_each_rank(capsys: pytes
     assert "Assumed: The extra work isn't needed." in answer
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_change_on_one_rank_leaves_the_others_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", DDP, "--graph", "step", "--rank", "1"]) == 0
     assert "On 1 rank; on rank 1: " in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_change_on_a_rank_without_a_trace_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", DDP, "--no-straggler", "--rank", "99", "--rank", "1"]) == 1
     assert "There is no trace of rank 99." in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("one_process")
 def test_ranks_without_the_others_are_not_joined(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     missing = tmp_path / "rank0.json.gz"
     missing.write_bytes((TRACES / "ddp" / "rank0.json.gz").read_bytes())
@@ -104,7 +92,6 @@ def test_ranks_without_the_others_are_not_joined(capsys: pytest.CaptureFixture[s
     assert "The traces of 1 rank (1) are missing, and the other ranks wait for these." in answer
 
 
-@pytest.mark.usefixtures("one_process")
 def test_two_changes_of_a_jobs_buckets_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", DDP, "--own-communicators", "--bucket-mb", "10"]) == 2
     assert "--own-communicators and --bucket-mb both move buckets; give one of them." in capsys.readouterr().err
