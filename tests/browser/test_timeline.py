@@ -736,6 +736,8 @@ def test_arrows_scroll_a_long_page_until_one_is_at_the_timeline(page: Page, dash
     visit(page, dashboard, "compare", trace="pipeline_1stream", **{"with": PIPELINE})
     expect(page.locator(".tl[data-exact=true]")).to_have_count(2)
     before = view(page)
+    # Tests share a page, and the one before may have left the mouse where a timeline is now.
+    page.mouse.move(0, 0)
     page.keyboard.press("ArrowDown")
     page.wait_for_function("() => window.scrollY > 0")
     assert view(page) == before
