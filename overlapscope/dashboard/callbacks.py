@@ -141,7 +141,7 @@ class Dashboard(dash.Dash):
             flask.request.get_json()
             # Python's json module, which Dash uses, accepts NaN and lone surrogates.
             post = msgspec.json.decode(flask.request.get_data(), type=_Post)
-            if isinstance(post.outputs, list) != isinstance(self.callback_map[post.output]["output"], list):
+            if _shape(post.outputs) != _shape(self.callback_map[post.output]["output"]):
                 _refuse("The outputs are not those of the callback.")
             return dispatch()
         except (PreventUpdate, HTTPException):
@@ -151,6 +151,13 @@ class Dashboard(dash.Dash):
                 raise
             # Dash raises various exceptions for unexpected posts.
             _refuse(f"{type(error).__name__}: {error}")
+
+
+def _shape(outputs: Any) -> bool | list[bool]:
+    """Return which outputs are of several components, as posted or as in the callback's definition."""
+    if isinstance(outputs, list):
+        return [isinstance(each, list) or isinstance(getattr(each, "component_id", ""), dict) for each in outputs]
+    return False
 
 
 def _checked(app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...]) -> Callable[..., Any]:

@@ -377,7 +377,7 @@ def _interval_sentence(section: DeviceReport, what: str) -> str:
     interval = between(device.alone.low_ns, device.alone.high_ns, "and")
     # A server's program is rarely the user's to run.
     can_run = section.trace.environment.recorder == "kineto" and not device.served
-    remedy = "`overlapscope run` measures it" if can_run else "if you know it, pass it as `--plain-step`"
+    remedy = "`overlapscope run` measures it" if can_run else "state it with `--plain-step`"
     return f"Recording slows the host. Without the profiler {what} takes between {interval}; {remedy}."
 
 

@@ -36,8 +36,7 @@ _OPTIONS: Final = {
         "`fuse_allreduce_rms`, or `enable_sp` with `fuse_gemm_comms`",
         "`--tensor-parallel-size`, `--data-parallel-size`",
         "`--async-scheduling`",
-        "no `--enforce-eager`; in `--compilation-config`, `cudagraph_capture_sizes`, `max_cudagraph_capture_size` and "
-        "`cudagraph_mode`",
+        "no `--enforce-eager`; `cudagraph_capture_sizes` in `--compilation-config`",
     ),
     "SGLang": _Options(
         "`--enable-two-batch-overlap`; `--enable-single-batch-overlap`; `--enable-flashinfer-allreduce-fusion`",
