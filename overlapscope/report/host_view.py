@@ -301,10 +301,9 @@ def host_parts(section: DeviceReport) -> Table:
     title, whole = (f"Where a step goes{on}", "step") if section.steps else (f"Where the time goes{on}", "all")
     shares = shares_of(parts, section.span_ns)
     lines = [
-        (host_words(section, name), unit.number(ns), shares[name])
-        for ns, name in largest((ns, name) for name, ns in parts.items())
+        (host_words(section, name), ns, shares[name]) for ns, name in largest((ns, name) for name, ns in parts.items())
     ]
-    return parts_table(title, unit, [*lines, (whole, unit.number(section.span_ns), "100")], total=True)
+    return parts_table(title, unit, lines, (whole, section.span_ns))
 
 
 def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:

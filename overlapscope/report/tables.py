@@ -113,10 +113,8 @@ def window(section: DeviceReport) -> Table:
 
 def partition_table(title: str, whole: str, unit: Unit, figures: TimeFigures) -> Table:
     """Return the buckets of some time, and the whole of them."""
-    lines: list[tuple[Cell | str, str, str]] = [
-        (Cell(part.name, color=part.color), unit.number(part.amount), part.share) for part in bar(figures, unit).parts
-    ]
-    return parts_table(title, unit, [*lines, (whole, unit.number(figures.span_ns), "100")], total=True)
+    parts = ((Cell(part.name, color=part.color), part.amount, part.share) for part in bar(figures, unit).parts)
+    return parts_table(title, unit, parts, (whole, figures.span_ns))
 
 
 def bar(figures: TimeFigures, unit: Unit) -> Bar:
@@ -127,10 +125,14 @@ def bar(figures: TimeFigures, unit: Unit) -> Bar:
     return Bar(tuple(Part(name, ns, unit.text(ns), shares[name], BUCKETS[name].id) for name, ns in amounts))
 
 
-def parts_table(title: str, unit: Unit, lines: Iterable[tuple[Cell | str, str, str]], *, total: bool = False) -> Table:
-    """Return a table of parts, each with its time and its share of the whole."""
+def parts_table(
+    title: str, unit: Unit, parts: Iterable[tuple[Cell | str, int, str]], whole: tuple[str, int] | None = None
+) -> Table:
+    """Return a table of parts, each with its time in ns and its share of the whole, which is the last row."""
+    last = [] if whole is None else [(*whole, "100")]
+    lines = ((name, unit.number(ns), part) for name, ns, part in (*parts, *last))
     head = words(title[:1].lower() + title[1:], heads=True)
-    return Table(title, (head, Column(unit.name), Column("%")), rows(lines), total=total)
+    return Table(title, (head, Column(unit.name), Column("%")), rows(lines), total=whole is not None)
 
 
 def figures(section: DeviceReport, device: Device) -> Table:
@@ -177,7 +179,7 @@ def cause_tables(figures: TimeFigures, unit: Unit) -> Iterator[Table]:
     for subject in _WITH_CAUSES:
         causes = causes_of(figures, subject)
         shares = shares_by_name(causes, sum(causes.values()))
-        lines = ((_cause(subject, cause), unit.number(ns), shares[cause]) for cause, ns in causes.items())
+        lines = ((_cause(subject, cause), ns, shares[cause]) for cause, ns in causes.items())
         yield parts_table(f"{capital(bucket_of(subject).name)} by cause", unit, lines)
 
 
@@ -187,16 +189,14 @@ def _cause(subject: Subject, cause: str, of: str = "") -> Cell:
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """Return the main causes of the buckets that have causes, largest first; shares are of the span."""
-    unit = section.unit
     named = [
         (ns, _cause(subject, cause, f"{short}: "))
         for subject, short in _WITH_CAUSES.items()
         for cause, ns in causes_of(device, subject).items()
     ]
     named.sort(key=lambda each: (-each[0], each[1].text))
-    return parts_table(
-        "Causes", unit, [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in named[:FEW]]
-    )
+    shown = ((cause, ns, bare_share(ns, device.span_ns)) for ns, cause in named[:FEW])
+    return parts_table("Causes", section.unit, shown)
 
 
 def largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
