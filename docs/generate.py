@@ -15,12 +15,14 @@ from typing import Any, Final
 from overlapscope import glossary
 from overlapscope.analysis import measured
 from overlapscope.catalog.measures import of_group
-from overlapscope.commands import commands, subcommand
+from overlapscope.commands import commands, front_parser, subcommand
 from overlapscope.commands.schema import schema_of, writers
 from overlapscope.documents.model import Text
+from overlapscope.installed import built_in_names
 from overlapscope.plugins.sql.formats import with_units
 from overlapscope.plugins.sql.tables import PROGRAM_WORDS, TABLES
 from overlapscope.render import markdown
+from overlapscope.start import HELP
 
 HERE = Path(__file__).parent
 WIDTH: Final = 100
@@ -252,7 +254,7 @@ def _type(kind: str, shape: Mapping[str, Any]) -> str:
     return str(shape.get("type", "any"))
 
 
-# -- types ----------------------------------------------------------------------------------------
+# -- files of the package ----------------------------------------------------------------------------------------
 
 STUB: Final = Path(measured.__file__).with_suffix(".pyi")
 
@@ -267,10 +269,16 @@ def stub() -> str:
     return "\n".join([*lines, _STUB_END])
 
 
+def front_help() -> str:
+    """Return the content of the file from which the command line prints its list of commands."""
+    return f"{' '.join(built_in_names())}\n{front_parser().format_help()}"
+
+
 def main() -> None:
     for path, text in pages().items():
         (HERE / path).write_text(text, encoding="utf-8")
     STUB.write_text(stub(), encoding="utf-8")
+    Path(HELP).write_text(front_help(), encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from overlapscope.base import registry
 from overlapscope.version import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from overlapscope.api import analyze, check, diff, load, whatif
     from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import record, step
@@ -52,14 +52,16 @@ _PLACES = {
     "step": "overlapscope.recorder.recording:step",
     "whatif": "overlapscope.api:whatif",
 }
-"""Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""
+"""Where the API is: each name is imported when first used, and the command line starts without typing."""
 
 
 def __getattr__(name: str) -> Any:
     place = _PLACES.get(name) or _place_in_plugin(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = registry.load(place)
+    from overlapscope.base.registry import load
+
+    value = globals()[name] = load(place)
     return value
 
 

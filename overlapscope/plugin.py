@@ -8,17 +8,12 @@ package registers its `Plugin` as an entry point of the group `overlapscope.plug
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from overlapscope.errors import UsageError
-
-GROUP: Final = "overlapscope.plugins"
-"""Package of the built-in plugins, and group of entry points for those of other packages."""
+from overlapscope.installed import GROUP, built_in_names, others_registered
 
 Place = str
 """An object, as `package.module:name`, or a module, as `package.module`."""
@@ -224,9 +219,7 @@ def plugins() -> Iterator[Plugin]:
 @cache
 def built_in() -> tuple[Plugin, ...]:
     """Return the plugins of this package, by name."""
-    folder = os.path.join(os.path.dirname(__file__), "plugins")
-    names = sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name, "__init__.py")))
-    return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in names)
+    return tuple(importlib.import_module(f"{GROUP}.{name}").PLUGIN for name in built_in_names())
 
 
 def sources() -> Iterator[TraceSource]:
@@ -247,8 +240,7 @@ def installed_plugins() -> tuple[Plugin, ...]:
     Raises:
         UsageError: One of them can't be imported, or is not a `Plugin`.
     """
-    # Most often there is none, and importing and asking importlib.metadata takes 0.1 s.
-    if not any(map(_registers, sys.path)):
+    if not others_registered():
         return ()
     from importlib.metadata import entry_points
 
@@ -265,14 +257,3 @@ def installed_plugins() -> tuple[Plugin, ...]:
             raise UsageError(f"{named} is not an {__name__}.Plugin; update or uninstall its package.")
         found.append(loaded)
     return tuple(found)
-
-
-def _registers(folder: str) -> bool:
-    """Return whether a package that is installed in a folder may register a plugin."""
-    with suppress(OSError):
-        for name in os.listdir(folder or os.curdir):
-            if name.endswith("-info"):
-                with suppress(OSError), open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
-                    if f"[{GROUP}]".encode() in file.read():
-                        return True
-    return False

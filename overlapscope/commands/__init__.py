@@ -204,7 +204,7 @@ def _run(arguments: list[str]) -> int:
     name, *rest = arguments
     try:
         if name.startswith("-"):
-            _front_parser(everything="--help-all" in arguments).parse_args(arguments)
+            front_parser(everything="--help-all" in arguments).parse_args(arguments)
         if place_of(name) is None:
             raise UsageError(_no_such_command(name, arguments))
         command = subcommand(name)
@@ -248,7 +248,7 @@ def place_of(name: str) -> str | None:
     return next((each.place for plugin in plugins() for each in plugin.commands if each.name == name), None)
 
 
-def _front_parser(*, everything: bool) -> argparse.ArgumentParser:
+def front_parser(*, everything: bool = False) -> argparse.ArgumentParser:
     """Return the parser of options before any command, whose help lists the commands.
 
     Args:

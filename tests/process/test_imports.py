@@ -18,7 +18,9 @@ HEAVY = ("numpy", "pandas", "msgspec", "rich", "torch")
 def loaded_by(code: str) -> set[str]:
     """Return the names of all modules that are loaded once the code has run."""
     shown = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    # Readline, which pytest imports, sets COLUMNS behind Python's back.
+    env = dict(os.environ)
+    done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True, env=env)
     return set(done.stderr.split())
 
 
@@ -34,6 +36,19 @@ def loaded_by(code: str) -> set[str]:
 )
 def test_a_command_loads_nothing_heavy_that_it_does_not_need(arguments: list[str], heavy: list[str]) -> None:
     assert not loaded_by(f"from overlapscope.commands import main; main({arguments!r})") & set(heavy)
+
+
+def test_the_list_of_commands_is_printed_from_a_file_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    asked = "import sys; sys.argv[1:] = ['--help']; from overlapscope.start import console; console()"
+    ours = {name for name in loaded_by(asked) if name.startswith("overlapscope")}
+    assert ours == {"overlapscope", "overlapscope.version", "overlapscope.installed", "overlapscope.start"}
+    command = [sys.executable, "-m", "overlapscope", "--help"]
+    from_file, made = (
+        subprocess.run(command, capture_output=True, check=True, env=os.environ | wide).stdout
+        for wide in ({}, {"COLUMNS": "80"})
+    )
+    assert from_file == made != b""
 
 
 def test_importing_the_reader_imports_neither_pandas_nor_rich() -> None:

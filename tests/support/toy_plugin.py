@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope import plugin
+from overlapscope.installed import GROUP
 
 MANIFEST = """
 from overlapscope.plugin import Command, Plugin, PluginPage, Recorder, TraceSource
@@ -125,7 +126,7 @@ def _register(folder: Path, **places: str) -> None:
     metadata = folder / "toy-1.0.dist-info"
     metadata.mkdir(exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    lines = [f"[{plugin.GROUP}]", *(f"{name} = {place}" for name, place in places.items())]
+    lines = [f"[{GROUP}]" * bool(places), *(f"{name} = {place}" for name, place in places.items())]
     (metadata / "entry_points.txt").write_text("\n".join(lines))
 
 

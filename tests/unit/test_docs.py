@@ -22,12 +22,13 @@ import pytest
 import yaml
 
 import overlapscope
-from docs.generate import STUB, pages, stub
+from docs.generate import STUB, front_help, pages, stub
 from overlapscope import errors
 from overlapscope.catalog.checks import trust_checks
 from overlapscope.commands import commands, main, subcommand
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
+from overlapscope.start import HELP
 from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, CodeBlock, lines
 
 WIDTH = 80
@@ -271,3 +272,7 @@ def test_extras_that_pages_install_are_there() -> None:
 
 def test_the_stub_has_the_fields_of_the_catalogue_of_measures() -> None:
     assert STUB.read_text(encoding="utf-8") == stub(), "write it anew: make renew"
+
+
+def test_the_list_of_commands_in_the_package_is_what_the_command_line_makes() -> None:
+    assert Path(HELP).read_text(encoding="ascii") == front_help(), "write it anew: make renew"

@@ -10,12 +10,12 @@ from typing import Final
 import pytest
 from msgspec import Struct
 
-from overlapscope import plugin
 from overlapscope.base import extras
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.glossary import GlossaryEntry, entries
 from overlapscope.inputs import read_report
+from overlapscope.installed import GROUP, others_registered
 from overlapscope.plugin import Command, Extra, ObserverOption, Plugin, plugins
 from overlapscope.reading.files import kind_of
 from overlapscope.recorder.options import Options
@@ -63,6 +63,12 @@ def registered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
         entries.cache_clear()
         yield register
     entries.cache_clear()
+
+
+def test_the_written_list_of_commands_holds_only_without_other_packages(registered: Registered) -> None:
+    assert others_registered()
+    registered()
+    assert not others_registered()
 
 
 def test_another_package_adds_a_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,4 +137,4 @@ def test_every_place_of_a_manifest_is_in_its_plugins_folder() -> None:
                 *each.after_torch.values(),
                 *each.api.values(),
             ]
-            assert all(place.startswith(f"{plugin.GROUP}.{each.name}.") for place in places)
+            assert all(place.startswith(f"{GROUP}.{each.name}.") for place in places)
