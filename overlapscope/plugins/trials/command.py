@@ -66,18 +66,8 @@ class TryCommand:
             metavar="N",
             help="steps to time in each run (default: for about 3 seconds, 20 to 300)",
         )
-        defaults = listed(change.id for change in CHANGES.values() if change.by_default)
         parser.add_argument(
-            "--only", type=_changes, default=(), metavar="CHANGE,...", help=f"try only these changes: {defaults}"
-        )
-        extra = listed(change.id for change in CHANGES.values() if not change.by_default)
-        parser.add_argument(
-            "--with",
-            dest="also",
-            type=_changes,
-            default=(),
-            metavar="CHANGE,...",
-            help=f"also try a change that is not tried unless asked for: {extra}",
+            "--only", type=_changes, default=(), metavar="CHANGE,...", help=f"try only these changes: {listed(CHANGES)}"
         )
         parser.add_argument("--scratch", action="store_true", help="give each run an empty working directory")
         rare.add_argument(
@@ -111,9 +101,7 @@ class TryCommand:
         from overlapscope.render.progress import Progress
 
         require_torch()
-        options = TrialOptions(
-            args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None, writes=args.write
-        )
+        options = TrialOptions(args.minutes, args.steps, args.only, keep=args.recordings is not None, writes=args.write)
         with ExitStack() as stack:
             # The program runs in a session of its own, and would continue after us.
             former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

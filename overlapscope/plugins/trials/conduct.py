@@ -87,7 +87,6 @@ class TrialOptions(Struct, frozen=True):
     steps: int | None
     """Number of steps to time; None to choose it."""
     only: Collection[str]
-    also: Collection[str]
     keep: bool = False
     """True to keep recordings."""
     writes: bool = False
@@ -182,7 +181,7 @@ class _Conductor:
         if self._steps_by is not None:
             notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
-        fitting, left_out = search.candidates(facts, outcome.ranks, self._options.only, self._options.also)
+        fitting, left_out = search.candidates(facts, outcome.ranks, self._options.only)
         workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
         wanted = (
             measure.plan(fmean(outcome.host_ns), self._options.steps, workers) if outcome.host_ns else measure.SURVEY

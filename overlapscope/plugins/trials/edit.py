@@ -27,11 +27,11 @@ except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
 from overlapscope.plugins.trials import calls
-from overlapscope.plugins.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver, with_argument
+from overlapscope.plugins.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver
 from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
 from overlapscope.plugins.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.plugins.trials.result import Edit
-from overlapscope.plugins.trials.rewrite import Compile, Insertion, Wish, rewrite
+from overlapscope.plugins.trials.rewrite import Compile, Wish, rewrite
 
 AHEAD: Final = """\
 import itertools
@@ -87,7 +87,7 @@ class _EditStep(Struct, frozen=True):
     """An edit at a place."""
 
     site: Site
-    ways: tuple[Wish | Compile | Insertion, ...]
+    ways: tuple[Wish | Compile, ...]
     """Alternative edits, of which the first clear one is made; empty if only advice is possible."""
     advice: str
     """The edit in words."""
@@ -229,54 +229,26 @@ def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditS
             yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
 
 
-def _foreach(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    options = (("foreach", "True"),)
-    for optimizer in facts.optimizers:
-        if optimizer.foreach_missing and not optimizer.takes_fused:
-            yield _step(optimizer.site, "foreach", value, f"torch.optim.{optimizer.name}", CallOptions(options))
-    for clipping in facts.clippings:
-        function = f"torch.nn.utils.{clipping.function}"
-        yield _step(clipping.site, "foreach", value, function, CallOptions(options, positional=5))
-
-
 def _gc(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    advice = CHANGES["gc"].advice
-    site = next((module.site for module in facts.modules), Site("", 0))
-    ways = (Insertion("gc", ("gc.collect()", "gc.freeze()"), site.line),) if site.path and not site.library else ()
-    yield _EditStep(site, ways, advice)
+    yield _EditStep(next((module.site for module in facts.modules), Site("", 0)), (), CHANGES["gc"].advice)
 
 
 def _threads(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    call, advice = (
-        f"torch.set_num_threads({value})",
-        CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}"),
-    )
-    if facts.threads_site is not None:
-        line = facts.threads_site.line
-        ways = (Wish(line, "torch.set_num_threads", with_argument(value)),)
-        yield _at(facts.threads_site, "threads", value, advice, ways)
-        return
-    site = next((module.site for module in facts.modules if not module.site.library), Site("", 0))
-    yield _EditStep(site, (Insertion("torch", (call,), None),) if site.path else (), advice)
+    advice = CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}")
+    yield _EditStep(facts.threads_site or Site("", 0), (), advice)
 
 
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for module in facts.modules:
         if not module.compiled:
-            mode = COMPILE_MODES.get(value)
-            ways = (Compile(module.site.line, module.name, mode, module.of_torch),) if mode else ()
-            advice = _GRAPH[f"forward {value}" if module.of_torch and ways else value]
+            ways = (Compile(module.site.line, module.name, COMPILE_MODES[value], module.of_torch),)
+            advice = _GRAPH[f"forward {value}" if module.of_torch else value]
             yield _at(module.site, "graph", value, advice, ways)
 
 
 def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
         yield _at(site, "prefetch", value, CHANGES["prefetch"].advice if site.library else _LOOP_AHEAD)
-
-
-def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    for read in facts.reads:
-        yield _at(read.site, "late-item", value, CHANGES["late-item"].advice)
 
 
 _LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
@@ -287,7 +259,6 @@ _GRAPH: Final = {
     "is called here, before the first step: `model.compile()` does nothing where its class is one of torch's own.",
     "forward fuse": "Set `model.forward = torch.compile(model.forward)` for the module that is called here, before the "
     "first step: `model.compile()` does nothing where its class is one of torch's own.",
-    "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
 }
 
 _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_EditStep]]]] = {
@@ -298,10 +269,8 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Edit
     "prefetch": _prefetch,
     "graph": _graph,
     "fused": _fused,
-    "foreach": _foreach,
     "gc": _gc,
     "threads": _threads,
-    "late-item": _late_item,
 }
 
 
@@ -319,9 +288,7 @@ def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cs
     return replace(step, ways=(*ways, *step.ways)) if site.library and by_line else step
 
 
-def _at(
-    site: Site, change: str, value: str, advice: str, ways: tuple[Wish | Compile | Insertion, ...] = ()
-) -> _EditStep:
+def _at(site: Site, change: str, value: str, advice: str, ways: tuple[Wish | Compile, ...] = ()) -> _EditStep:
     """Return an edit at a place; for a call that a library makes, by the library's option or in words."""
     if not site.library:
         return _EditStep(site, ways, advice)

@@ -75,10 +75,8 @@ SHIMS = {
     "prefetch": "copies:start_ahead",
     "graph": "graph:start",
     "fused": "options:start_fused",
-    "foreach": "options:start_foreach",
     "gc": "options:start_gc",
     "threads": "options:start_threads",
-    "late-item": "late_item:start",
 }
 """Place of the `Shim` of each change, imported when it is made."""
 
