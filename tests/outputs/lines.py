@@ -112,7 +112,6 @@ def _history() -> Iterator[str]:
         yield from _formats(f"history --history h.sqlite --by {by}", FORMATS)
     yield from _formats("history check --history h.sqlite", FORMATS)
     yield "history export --history h.sqlite figures.csv"
-    yield from _formats("history predictions --history h.sqlite", ("text", "markdown"))
     yield f"check {PAIR[0]} --history h.sqlite --job job"
     yield "PAGE history traces/ddp h.sqlite"
     yield "history prune --history h.sqlite --keep 2"

@@ -15,7 +15,7 @@ from overlapscope.base.output import tell
 from overlapscope.base.words import in_spreadsheet, parse_span, plural
 from overlapscope.commands import DONE, WRONG_INPUT
 from overlapscope.commands._options import add_actions, add_analysis, add_format, add_output, report_of, whole_number
-from overlapscope.commands._output import check_output, drawn, present, write, write_file
+from overlapscope.commands._output import check_output, present, write_file
 from overlapscope.errors import MissingPackage, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _MOST = whole_number("a number of entries", 1, 10**9)
 _SHOWN = 20
-_FORMATS = ("text", "markdown", "html")
 _TEXTS = ("job", "commit", "branch", "host", "labels", "gpu")
 """Columns with text from outside."""
 
@@ -92,11 +91,7 @@ class HistoryCommand:
         which.add_argument("--keep", metavar="N", type=_MOST, help="all but the newest N entries of each job")
         _add_query(prune, ("job",))
         _add_store(prune)
-        predictions = action("predictions", "show the errors of predictions of `overlapscope try`")
-        add_format(predictions, _FORMATS)
-        add_output(predictions)
-        _add_store(predictions)
-        actions = {"add": add, "check": check, "export": export, "prune": prune, "predictions": predictions}
+        actions = {"add": add, "check": check, "export": export, "prune": prune}
         self._after = {name: self._inherited(subparser) for name, subparser in actions.items()}
 
     def _inherited(self, subparser: argparse.ArgumentParser) -> set[str]:
@@ -119,7 +114,7 @@ class HistoryCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         self._check_places(args)
-        actions = {"add": _add, "check": _check, "export": _export, "prune": _prune, "predictions": _predictions}
+        actions = {"add": _add, "check": _check, "export": _export, "prune": _prune}
         return actions.get(args.action, _list)(args)
 
 
@@ -351,15 +346,4 @@ def _list(args: argparse.Namespace) -> int:
             job, levels = JobCourse(job=""), [Text(f"Levels are not shown: {error}")]
     title, *entries = document.blocks
     present(job, lambda: replace(document, blocks=(title, *levels, *entries)), args)
-    return DONE
-
-
-def _predictions(args: argparse.Namespace) -> int:
-    check_output(args.output, force=args.force, inputs=[args.history])
-    from overlapscope.plugins.history.document import predictions
-    from overlapscope.plugins.history.store import Store
-
-    with Store.open(args.history, read_only=True) as store:
-        document = predictions(store.predictions(), most=_SHOWN)
-    write(drawn(document, args), args.output, force=args.force)
     return DONE

@@ -2,7 +2,7 @@
 
 A drop is a directory or bucket where machines put entries. Each entry is a file, `ID.json.zst`, that appears complete
 and never changes. Files in a drop are not trusted. The page History reads a history or a drop for each page, so that
-new reports appear. Other plugins keep reports and predictions here (`report.origin.Keeper`).
+new reports appear. Other plugins keep reports here (`report.origin.Keeper`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +20,8 @@ from msgspec import Struct
 from overlapscope.base import disk
 from overlapscope.base.words import clean, size
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.plugins.history.entry import MOST_PACKED, SUFFIX, Entry, contradicted, entry, pack, unpack
+from overlapscope.plugins.history.entry import MOST_PACKED, SUFFIX, Entry, entry, pack, unpack
 from overlapscope.plugins.history.store import Store, default_path
-from overlapscope.prediction.result import StoredPrediction
 from overlapscope.ranks.files import error_text, filesystem_of, is_url, shown_url
 from overlapscope.report.model import Report
 from overlapscope.report.origin import Origin
@@ -109,10 +108,7 @@ def _read(place: _Directory | _Bucket, name: str, shown: str) -> Entry:
         raise UnreadableTrace(f"{clean(shown)}: cannot be read ({error_text(error)}).") from None
     if len(packed) > MOST_PACKED:
         raise UnreadableTrace(f"{clean(shown)}: is larger than {size(MOST_PACKED)}, and no entry of a history is.")
-    entry = unpack(packed, clean(shown))
-    if contradicted(entry):
-        raise UnreadableTrace(f"{clean(shown)}: states figures that are not those of the report in it.")
-    return entry
+    return unpack(packed, clean(shown))
 
 
 def _place(where: str | Path) -> _Directory | _Bucket:
@@ -264,10 +260,3 @@ def add(report: Report, origin: Origin, where: str) -> None:
 
 def _is_folder(where: str) -> bool:
     return is_url(where) or os.path.isdir(where)
-
-
-def add_predictions(predictions: Sequence[StoredPrediction]) -> None:
-    """Add predictions beside measurements to the user's history if it exists. Raises UsageError."""
-    if predictions and default_path().exists():
-        with Store.open() as store:
-            store.add_predictions(predictions)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import stat
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,25 +113,11 @@ class TryCommand:
             except ProgramFailed as failed:
                 return _tell_failure(failed)
             present(done.trial, lambda: document(done.trial), args, verbose=args.verbose)
-            _keep(done)
             if args.write and not done.interrupted:
                 return _edit(done, program, yes=args.yes)
             if args.write:
                 tell("Nothing is edited, because the trial was interrupted.")
             return INTERRUPTED if done.interrupted else DONE
-
-
-def _keep(done: Conducted) -> None:
-    """Hand predictions beside measurements to the plugins that keep them."""
-    from overlapscope.plugins.trials.summary import kept
-    from overlapscope.report.origin import keepers
-
-    predictions = kept(done.trial, time.time_ns())
-    try:
-        for keeper in keepers():
-            keeper.add_predictions(predictions)
-    except UsageError as error:
-        tell(f"overlapscope: warning: {error}")
 
 
 def _announce(args: argparse.Namespace, program: str) -> None:
