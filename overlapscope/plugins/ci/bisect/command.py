@@ -87,12 +87,6 @@ class BisectCommand:
 def _add_options(parser: argparse.ArgumentParser, rare: argparse._ActionsContainer) -> None:
     parser.add_argument("--setup", default="", metavar="COMMAND", help="shell command to run before each recording")
     parser.add_argument(
-        "--by",
-        choices=("order", "step-time"),
-        default="order",
-        help="what decides: the order of calls, or the step's length, which takes several runs (default: order)",
-    )
-    parser.add_argument(
         "--timeout",
         type=_span,
         metavar="TIME",
@@ -121,8 +115,6 @@ def _of_traces(args: argparse.Namespace) -> Bisection:
     from overlapscope.plugins.ci.bisect.find import bisect_traces
     from overlapscope.render.progress import Progress
 
-    if args.by != "order":
-        raise UsageError("stored traces are judged by order; leave out --by.")
     if not args.words or not all(map(os.path.exists, args.words)):
         raise UsageError(f"name traces that exist, or two commits and a program: {_EXAMPLE}.")
     with Progress() as progress:
@@ -151,7 +143,7 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
     except ValueError as error:
         raise UsageError(f"--run-options: {error}.") from None
     runs = program(command, args.setup, repository)
-    folder = folder_of(repository, ends[0], args.by, runs, options)
+    folder = folder_of(repository, ends[0], runs, options)
     with ExitStack() as stack:
         # The program runs in a session of its own, and would go on after us.
         for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -167,7 +159,7 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         tree = stack.enter_context(repository.worktree(folder / "tree", ends[1].id))
         with Progress() as progress:
-            session = RecordedCommits(repository, runs, folder, tree, progress, args.by, options, args.timeout, ends)
+            session = RecordedCommits(repository, runs, folder, tree, progress, options, args.timeout, ends)
             try:
                 return bisect_commits(session, ends, progress, shown(runs))
             except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The search through a repository's commits, by order or by time, and through stored traces."""
+"""The search through a repository's commits, and through stored traces."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from overlapscope.contracts.compare import Promise
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.inputs import read_trace
 from overlapscope.plugins.ci.bisect.judge import (
-    FEWEST_RUNS,
-    MOST_RUNS,
-    Border,
     by_order,
     contract_of,
     judged_by_order,
@@ -27,7 +24,6 @@ from overlapscope.plugins.ci.bisect.result import (
     BisectCandidate,
     Bisection,
     BisectOutcome,
-    By,
     JudgedCandidate,
     Verdict,
 )
@@ -52,12 +48,11 @@ class _Verdicts:
             self._progress.say(f"{now.candidate.short} {verdict}: {reason}")
         self.judged[name] = now
 
-    def result(self, by: By, ends: Ends, found: Found, wanted: Sequence[Promise], outcome: BisectOutcome) -> Bisection:
+    def result(self, ends: Ends, found: Found, wanted: Sequence[Promise], outcome: BisectOutcome) -> Bisection:
         """Return the result. `outcome` is that of the first bad candidate, if it is known."""
         some = tuple(map(self.describe, found.candidates))
         alone = len(some) == 1
         return Bisection(
-            by=by,
             good=ends[0],
             bad=ends[1],
             first=some[0] if alone else None,
@@ -88,15 +83,6 @@ def bisect_commits(session: RecordedCommits, ends: Ends, progress: Progress, com
     verdicts = _Verdicts(progress, session.repository.described)
     if session.outcomes:
         progress.say(f"Continuing: {plural(len(session.outcomes), 'commit')} recorded before.")
-    search = _by_order if session.by == "order" else _by_time
-    found, wanted = search(session, ends, verdicts)
-    first = found.candidates[0]
-    result = verdicts.result(session.by, ends, found, wanted, session.outcomes[first])
-    session.tidy((ends[0].id, first))
-    return _with_code(session, result, command)
-
-
-def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
     good, bad = ends
     session.begin(good)
     unstable = session.outcome_of_end(good, "GOOD")
@@ -105,7 +91,10 @@ def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tupl
     verdicts.tell(bad.id, *by_order(wanted)(broken))
     commits = Commits(session.repository, session.tree)
     found = first_that_loses(commits, (good.id, bad.id), wanted, session.outcome_of, session.repeats, verdicts.tell)
-    return found, wanted
+    first = found.candidates[0]
+    result = verdicts.result(ends, found, wanted, session.outcomes[first])
+    session.tidy((good.id, first))
+    return _with_code(session, result, command)
 
 
 def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[Promise, ...]:
@@ -117,33 +106,7 @@ def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[P
     if varies:
         raise UsageError(f"GOOD itself, recorded twice, does not always keep this: {names(varies)}.")
     unsure = f" This is uncertain: {names(broken.unknown)}." if broken.unknown else ""
-    raise UsageError(
-        f"BAD ({bad}) keeps all that GOOD's contract promises, so nothing is lost by order.{unsure} If it is slower, "
-        "--by step-time finds the commit."
-    )
-
-
-def _by_time(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
-    good, bad = ends
-    runs = FEWEST_RUNS
-    while True:
-        sides = [session.timed(end, runs, name=name).steps_ns for end, name in zip(ends, ("GOOD", "BAD"), strict=True)]
-        border = Border(sides[0], sides[1])
-        if border.differs or runs >= MOST_RUNS:
-            break
-        runs += 1
-    if not border.differs:
-        raise UsageError(f"BAD's steps are not longer than GOOD's by more than noise: {border.words}.")
-
-    def judge(commit: str, left: int) -> Verdict:
-        runs = 1
-        while (verdict := border.verdict(session.timed(verdicts.describe(commit), runs, left))) is None:
-            runs += 1
-        verdicts.tell(commit, *verdict)
-        return verdict[0]
-
-    verdicts.tell(bad.id, "bad", border.words)
-    return Found(Commits(session.repository, session.tree).first_bad(good.id, bad.id, judge), ()), ()
+    raise UsageError(f"BAD ({bad}) keeps all that GOOD's contract promises, so nothing is lost by order.{unsure}")
 
 
 def _with_code(session: RecordedCommits, result: Bisection, command: str) -> Bisection:
@@ -200,7 +163,7 @@ def bisect_traces(sources: Sequence[str], progress: Progress) -> Bisection:
     found = first_that_loses(
         TraceSeries(paths), (paths[0], paths[-1]), wanted, outcome_of, lambda path, verdict: True, verdicts.tell
     )
-    result = verdicts.result("order", ends, found, wanted, outcomes.get(found.candidates[0], BisectOutcome()))
+    result = verdicts.result(ends, found, wanted, outcomes.get(found.candidates[0], BisectOutcome()))
     comparison = ("diff",) if contract.host_ops is not None else ("contract", "diff")
     shows = shlex.join(["overlapscope", *comparison, paths[0], found.candidates[-1]])
     return replace(result, commands=(shows,))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from overlapscope.contracts.compare import Promise
-from overlapscope.plugins.ci.bisect.judge import Border, ByOrder
+from overlapscope.plugins.ci.bisect.judge import ByOrder
 from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
 from overlapscope.plugins.ci.bisect.search import Found, TraceSeries, first_that_loses
 
@@ -113,23 +113,3 @@ def test_a_copy_that_is_gone_for_a_while_is_no_sign_of_overlap() -> None:
     copied = Promise(result="lost", part="overlap", name="overlap of H2D 16.8 MB (train.py:7)", message="")
     lost, without = BisectOutcome(lost=(copied,)), BisectOutcome(gone=("H2D 16.8 MB (train.py:7)",))
     assert found("..LLL---LLL", {"L": lost, "-": without})[0].candidates == ["2"]
-
-
-# -- By time -----------------------------------------------------------------------------------------
-
-
-def test_steps_near_the_border_take_more_runs() -> None:
-    border = Border(good_ns=(100, 102, 98), bad_ns=(120, 118, 122))
-    assert border.differs
-    assert border.verdict(BisectOutcome(steps_ns=(101,))) == ("good", "a step takes 101 ns (1 run)")
-    assert border.verdict(BisectOutcome(steps_ns=(125,))) == ("bad", "a step takes 125 ns (1 run)")
-    assert border.verdict(BisectOutcome(steps_ns=(111,))) is None
-    assert border.verdict(BisectOutcome(steps_ns=(111,) * 12)) == (
-        "skipped",
-        "a step takes 111 ns (12 runs), between both",
-    )
-
-
-@pytest.mark.parametrize("bad", [(100, 103, 99), (95, 80, 140), (90, 91, 92)])
-def test_a_difference_within_the_noise_is_none(bad: tuple[int, ...]) -> None:
-    assert not Border(good_ns=(100, 102, 98), bad_ns=bad).differs

@@ -68,7 +68,6 @@ def test_a_trace_that_is_named_twice_has_no_place_in_the_order(
         (["v1", "v2"], "name traces that exist, or two commits and a program"),
         (["v1", "--", "python", "train.py"], "name two commits and a program"),
         (["v1", "v2", "--"], "name two commits and a program"),
-        (["a.json", "b.json", "--by", "step-time"], "stored traces are judged by order"),
         (["v1", "v2", "python", "train.py", "--lr", "1"], "unrecognized arguments: --lr"),
         (["v1", "v2", "--timeout", "soon", "--", "python", "train.py"], "is not a length of time"),
     ],
