@@ -28,7 +28,7 @@ ANALYSES = ("temporal", "overlap", "kernels", "launches", "queue", "memory", "se
 TABLES = (
     *("traces", "checks", "per_step", "causes_per_step", "devices", "causes", "plain_steps", "plain_causes", "steps"),
     *("ranges", "findings", "stalls", "gpu_ops", "copies", "peer_copies", "exposed_pieces", "comm_kernels"),
-    *("exposed_comm_pieces", "idle_pieces", "collectives", "group_collectives", "mesh_dimensions", "slow_groups"),
+    *("exposed_comm_pieces", "idle_pieces", "collectives"),
     *("runtime_calls", "cpu_ops", "annotations"),
 )
 CHANGES = ("--pin", "--side-stream", "--graph", "--prefetch", "--batch-copies", "--no-gc", "--best")
