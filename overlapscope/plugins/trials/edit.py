@@ -1,16 +1,12 @@
-"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere.
-
-They are written to its files all or none, with the originals kept beside them.
-"""
+"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere."""
 
 from __future__ import annotations
 
 import difflib
 import io
 import os
-import shutil
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.base import disk, words
 from overlapscope.base.extras import how_to_install
-from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.errors import MissingPackage
 
 try:
     import libcst as cst
@@ -296,54 +292,3 @@ def _at(site: Site, change: str, value: str, advice: str, ways: tuple[Wish | Com
     if term is None:
         return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
     return _EditStep(site, (Wish(None, calls.TRAINING_ARGUMENTS, term.options),), term.advice)
-
-
-def write(files: Sequence[File]) -> None:
-    """Write the edited files; `train.py.orig` keeps each original with its permissions.
-
-    Nothing is changed on an error.
-
-    Raises:
-        UsageError: A file has changed since its edit was made, or an original exists already.
-        OSError: A file can't be written.
-    """
-    for file in files:
-        if disk.read_regular(file.path) != file.before:
-            raise UsageError(f"{_name(file.path)} has changed since its edit was made; run `overlapscope try` again.")
-    check_originals(files)
-    begun: list[File] = []
-    try:
-        for file in files:
-            disk.write(original(file), [file.before], over=False)
-            begun.append(file)
-            shutil.copymode(file.path, original(file))
-            disk.write(file.path, [file.after])
-    except BaseException:
-        undo(begun)
-        raise
-
-
-def check_originals(files: Sequence[File]) -> None:
-    """Raise UsageError if an original exists already."""
-    for file in files:
-        if os.path.lexists(original(file)):
-            raise UsageError(f"{_name(original(file))} is there already; move it away, or remove it.")
-
-
-def undo(files: Sequence[File]) -> None:
-    """Restore the files and remove the originals. A file changed meanwhile stays, with its original. Raises OSError."""
-    for file in files:
-        now = disk.read_regular(file.path)
-        if now == file.after:
-            disk.write(file.path, [file.before])
-        if now in (file.before, file.after):
-            original(file).unlink(missing_ok=True)
-
-
-def original(file: File) -> Path:
-    """Return the path of a file's original."""
-    return file.path.with_name(f"{file.path.name}.orig")
-
-
-def _name(path: Path) -> str:
-    return words.clean(os.path.relpath(path))

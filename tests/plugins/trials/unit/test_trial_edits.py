@@ -6,8 +6,6 @@ import ast
 import importlib
 import io
 import os
-import resource
-import stat
 import sys
 import tokenize
 from importlib.util import find_spec
@@ -20,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.errors import MissingPackage
 from overlapscope.plugins.trials import calls as call_edits
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.edit import AHEAD, File, edit, edits, original, undo, write
+from overlapscope.plugins.trials.edit import AHEAD, edit, edits
 from overlapscope.plugins.trials.protocol import (
     Facts,
     Loader,
@@ -615,40 +613,3 @@ def test_who_has_no_libcst_is_told_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "overlapscope.plugins.trials.edit")
     with pytest.raises(MissingPackage, match=r"edited into programs with LibCST\. Install it with `pip install"):
         importlib.import_module("overlapscope.plugins.trials.edit")
-
-
-def test_a_written_edit_keeps_the_original_and_its_mode(tmp_path: Path) -> None:
-    program = EditedScript(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
-    program.path.chmod(0o750)
-    [file] = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), tmp_path).files
-    write([file])
-    assert program.path.read_bytes() == file.after
-    assert original(file).read_bytes() == file.before
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (program.path, original(file))} == {0o750}
-    with pytest.raises(UsageError, match="has changed since"):
-        write([file])
-    program.path.write_bytes(b"mine")
-    undo([file])
-    assert program.path.read_bytes() == b"mine" and original(file).read_bytes() == file.before
-    program.path.write_bytes(file.after)
-    undo([file])
-    assert program.path.read_bytes() == file.before and os.listdir(tmp_path) == ["train.py"]
-    original(file).write_text("mine")
-    with pytest.raises(UsageError, match=r"train\.py\.orig is there already"):
-        write([file])
-    assert program.path.read_bytes() == file.before and original(file).read_text() == "mine"
-
-
-def test_what_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
-    files = [File(tmp_path / name, b"before", after) for name, after in (("a.py", b"after"), ("b.py", bytes(1 << 16)))]
-    for file in files:
-        file.path.write_bytes(file.before)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limits[1]))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            write(files)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert sorted(os.listdir(tmp_path)) == ["a.py", "b.py"]
-    assert {file.path.read_bytes() for file in files} == {b"before"}
