@@ -111,7 +111,6 @@ def _history() -> Iterator[str]:
     for by in ("commit", "hour", "report"):
         yield from _formats(f"history --history h.sqlite --by {by}", FORMATS)
     yield from _formats("history check --history h.sqlite", FORMATS)
-    yield "history export --history h.sqlite figures.csv"
     yield f"check {PAIR[0]} --history h.sqlite --job job"
     yield "PAGE history traces/ddp h.sqlite"
     yield "history prune --history h.sqlite --keep 2"

@@ -5,8 +5,8 @@ from overlapscope.plugin import Command, Extra, Plugin, PluginPage
 PLUGIN = Plugin(
     name="history",
     extra=Extra(
-        ("fsspec", "pyarrow", "ruptures", "scipy"),
-        "changes in level of overlapscope history, its Parquet files, and histories at URLs",
+        ("fsspec", "ruptures", "scipy"),
+        "changes in level of overlapscope history, and histories at URLs",
     ),
     commands=(
         Command(
