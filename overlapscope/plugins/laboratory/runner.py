@@ -15,14 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from rich.text import Text
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.strip import most_informative
-from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.intervals import Intervals, covered
 from overlapscope.base.words import clean, plural
 from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.errors import OverlapscopeError, UsageError
@@ -35,8 +31,6 @@ from overlapscope.plugins.laboratory.results import (
     ExperimentResult,
     FindingSummary,
     Machine,
-    RecordedStrip,
-    StripLane,
     VariantResult,
     VerdictSummary,
     merged,
@@ -252,10 +246,7 @@ def _plain(values: Any) -> dict[str, Any]:
 
 # -- Analysis of recordings, reduced to the contents of the report --------------------------------------
 # Figures are those that `overlapscope analyze` shows of each recording with the step that the laboratory timed
-# (`--plain-step`). Only the strips are of the recording as it is.
-
-SLICES = 300
-"""Maximum number of slices of a strip."""
+# (`--plain-step`).
 
 
 def analyse(paths: Sequence[Path], directory: Path, plain_step_ns: int | None = None) -> tuple[Analysis, ...]:
@@ -264,26 +255,14 @@ def analyse(paths: Sequence[Path], directory: Path, plain_step_ns: int | None = 
     Their names become relative to `directory`. A trace without GPU activity has no device and adds nothing.
     """
     analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
-    page = Page(build(analyses, plain_step_ns=plain_step_ns))
-    timelines = {
-        (number, device.result.device): device.timeline
-        for number, analysis in enumerate(analyses)
-        for device in analysis.devices
-    }
     return tuple(
-        _essentials(
-            section,
-            section.device,
-            section.window,
-            timelines[section.number, section.device.device],
-            paths[section.number].relative_to(directory).as_posix(),
-        )
-        for section in page.sections()
+        _essentials(section, section.device, paths[section.number].relative_to(directory).as_posix())
+        for section in Page(build(analyses, plain_step_ns=plain_step_ns)).sections()
         if section.device is not None and section.window is not None
     )
 
 
-def _essentials(section: DeviceReport, device: Device, recorded: Device, timeline: Timeline, trace: str) -> Analysis:
+def _essentials(section: DeviceReport, device: Device, trace: str) -> Analysis:
     trust, stalls = section.trace.trust, device.host_stalls
     verdict = judge(section)
     return Analysis(
@@ -303,27 +282,9 @@ def _essentials(section: DeviceReport, device: Device, recorded: Device, timelin
         copies=device.copies,
         findings=tuple(msgspec.convert(finding, FindingSummary, from_attributes=True) for finding in section.findings),
         verdict=VerdictSummary(level=verdict.level, text=verdict.answer),
-        strip=_strip(timeline, recorded),
     )
 
 
 def _judged_causes(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
     """Return the causes that explain any of the judged time."""
     return {str(cause): ns for cause, ns in by_cause.items() if ns and cause != lead_in}
-
-
-def _strip(timeline: Timeline, device: Device) -> RecordedStrip:
-    """Return the part of the recording shown in strips, by kind of work instead of by stream."""
-    shown = most_informative(device)
-    start, end = shown.window.start_ns, shown.window.end_ns
-    slices = max(1, min(SLICES, end - start))
-    edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
-    lanes = []
-    for name in ("compute", "comm", "h2d", "d2h", "other", "idle"):
-        ran: Intervals = getattr(timeline, name)
-        busy = covered(ran, edges[:-1], edges[1:])
-        if busy.any():
-            tenths = np.minimum(9, 10 * busy // np.diff(edges))
-            fill = (str(tenth) if ns else "." for tenth, ns in zip(tenths.tolist(), busy.tolist(), strict=True))
-            lanes.append(StripLane(name=name, fill="".join(fill)))
-    return RecordedStrip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))
