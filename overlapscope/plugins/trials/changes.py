@@ -39,13 +39,6 @@ _ALL: Final = (
         "Pass `num_workers=N, persistent_workers=True` to the DataLoader.",
     ),
     Change(
-        "collate",
-        "take each batch from a TensorDataset at once",
-        (),
-        "Pass `sampler=BatchSampler(RandomSampler(data), N, drop_last=False), batch_size=None` to the DataLoader. It "
-        "then indexes the tensors once for a batch.",
-    ),
-    Change(
         "pin",
         "upload from pinned memory",
         ("pin",),

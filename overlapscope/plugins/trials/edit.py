@@ -193,11 +193,6 @@ def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Edi
             yield _step(loader.site, "workers", value, calls.DATA_LOADER, options)
 
 
-def _collate(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    for site in dict.fromkeys(loader.site for loader in facts.loaders if loader.collates):
-        yield _at(site, "collate", value, CHANGES["collate"].advice)
-
-
 def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
@@ -259,7 +254,6 @@ _GRAPH: Final = {
 
 _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_EditStep]]]] = {
     "workers": _workers,
-    "collate": _collate,
     "pin": _pin,
     "non-blocking": _non_blocking,
     "prefetch": _prefetch,

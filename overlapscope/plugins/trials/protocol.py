@@ -89,8 +89,6 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     pin_memory: bool
     on_gpu: bool
     """True if its batches are tensors on a GPU."""
-    collates: bool = False
-    """True if it stacks single samples of a `TensorDataset`."""
 
 
 class Uploads(msgspec.Struct, frozen=True, kw_only=True):

@@ -95,12 +95,6 @@ def _doubling(most: int) -> list[int]:
     return [*counts, most] if 2 < most < 16 and most not in counts else counts
 
 
-def _collate(facts: Facts) -> Fit:
-    if not any(loader.collates for loader in facts.loaders):
-        return "Its steps take no batches from a TensorDataset, sample by sample."
-    return Candidate("collate")
-
-
 def _pin(facts: Facts) -> Fit:
     if not facts.uploads:
         return _NO_UPLOADS
@@ -156,7 +150,6 @@ def _threads(facts: Facts) -> Fit:
 
 _FITS: Final[Mapping[str, Callable[[Facts], Fit]]] = {
     "workers": _workers,
-    "collate": _collate,
     "pin": _pin,
     "non-blocking": _non_blocking,
     "prefetch": _prefetch,

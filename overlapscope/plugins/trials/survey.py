@@ -122,7 +122,6 @@ class Survey:
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             on_gpu=on_gpu,
-            collates=torch_options.collates(loader.dataset, loader.collate_fn, loader.batch_sampler),
         )
 
     def _upload(self, upload: copies.Upload) -> None:

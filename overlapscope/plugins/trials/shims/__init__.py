@@ -69,7 +69,6 @@ Shim = Callable[[str, Note], Undo]
 
 SHIMS = {
     "workers": "options:start_workers",
-    "collate": "options:start_collate",
     "pin": "copies:start_pin",
     "non-blocking": "copies:start_non_blocking",
     "prefetch": "copies:start_ahead",

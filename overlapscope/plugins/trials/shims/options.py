@@ -1,8 +1,7 @@
 """Options that the program could have passed or set.
 
-DataLoaders take batches from worker processes, or from a `TensorDataset` by a single index operation. Optimizers are
-fused. The process has objects exempt from garbage collection,
-and fewer threads.
+DataLoaders take batches from worker processes, and optimizers are fused. The process has objects exempt from garbage
+collection, and fewer threads.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
-from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torch.utils.data import DataLoader, IterableDataset
 
 from overlapscope.plugins.trials.shims import Note
 from overlapscope.recorder.wrapping import Undo, around, before_making, together
@@ -51,28 +49,6 @@ def _iterate(iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
     if _MADE_TO_PERSIST in vars(loader) and getattr(loader, "_iterator", None) is not None:
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
     return iterate(loader)
-
-
-def start_collate(value: str, note: Note) -> Undo:
-    """Index the tensors with all indices of a batch, which gives the batch that `default_collate` would make."""
-
-    def iterate(make: Callable[..., Any], loader: DataLoader[Any]) -> Any:
-        if collates(loader.dataset, loader.collate_fn, loader.batch_sampler):
-            note.count()
-        return make(loader)
-
-    return together(around(DataLoader, "__iter__", iterate), around(_MapDatasetFetcher, "fetch", _fetch))
-
-
-def collates(dataset: object, collate: object, batches: object) -> bool:
-    """Return whether a loader takes single samples from a `TensorDataset`, and stacks them as usual."""
-    return type(dataset) is TensorDataset and collate is default_collate and bool(batches)
-
-
-def _fetch(load: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
-    if collates(fetcher.dataset, fetcher.collate_fn, fetcher.auto_collation):
-        return [tensor[indices] for tensor in fetcher.dataset.tensors]
-    return load(fetcher, indices)
 
 
 def start_gc(value: str, note: Note) -> Undo:

@@ -458,7 +458,7 @@ for epoch in range(3):
         gc.collect()
 """
 )
-HOST = (Setting("collate"), Setting("gc"), Setting("threads", "1"))
+HOST = (Setting("gc"), Setting("threads", "1"))
 
 
 def test_changes_of_the_host_are_made_and_compute_the_same(tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_changes_of_the_host_are_made_and_compute_the_same(tmp_path: Path) -> No
         changed = outcome_of(TENSORS, tmp_path, changes=[change])
         assert changed.effects[change.change] > 0 and not changed.refused
         assert changed.results is not None
-        if change.change in ("collate", "gc"):
+        if change.change == "gc":
             assert changed.results == unchanged.results
         assert max(map(distance, changed.results.sketches, unchanged.results.sketches)) < 1e-4
 
@@ -477,8 +477,6 @@ def test_facts_say_where_changes_of_the_host_can_gain(tmp_path: Path) -> None:
     facts = outcome_of(TENSORS, tmp_path, survey=True).facts
     assert facts is not None
     lines = TENSORS.splitlines()
-    (loader,) = facts.loaders
-    assert loader.collates
     assert 0 < facts.gc_pct < 100
     assert facts.threads == 3 and facts.threads_site is not None
     assert "set_num_threads" in lines[facts.threads_site.line - 1]

@@ -443,12 +443,6 @@ def test_changes_of_the_whole_process_are_described(tmp_path: Path) -> None:
     assert result.advice == ("Call `torch.set_num_threads(4)`, or set the variable `OMP_NUM_THREADS=4`.",)
 
 
-def test_batches_taken_at_once_are_described(tmp_path: Path) -> None:
-    program = EditedScript(tmp_path, "for x in DataLoader(TensorDataset(xs)):\n    model(x)\n")
-    loader = replace(program.loader("DataLoader"), collates=True)
-    assert "batch_size=None` to the DataLoader." in program.edited(Setting("collate"), loader=loader)[1]
-
-
 # -- libraries ---------------------------------------------------------------------------------------
 
 

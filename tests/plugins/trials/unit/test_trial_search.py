@@ -467,19 +467,17 @@ def test_workers_are_left_out_with_a_reason(facts: Facts, reason: str) -> None:
 
 
 def test_changes_of_the_host_are_tried_only_where_they_can_gain() -> None:
-    changes = ("collate", "gc", "threads")
+    changes = ("gc", "threads")
 
     def fit(**facts: Any) -> dict[str, str]:
         fitting, left_out = search.candidates(Facts(**{"cuda": False, "cpus": 4, **facts}), 2, changes)
         return {item.change: item.values[0] for item in fitting} | {item.change: item.reason for item in left_out}
 
     assert fit(gc_pct=0.2, threads=2) == {
-        "collate": "Its steps take no batches from a TensorDataset, sample by sample.",
         "gc": "Python's garbage collector takes 0.2% of its steps.",
         "threads": "Torch uses 2 threads, for 2 CPUs.",
     }
-    fitting = fit(loaders=(replace(loader(), collates=True),), gc_pct=12.0, threads=64)
-    assert fitting == {"collate": "", "gc": "", "threads": "2"}
+    assert fit(gc_pct=12.0, threads=64) == {"gc": "", "threads": "2"}
 
 
 def test_only_what_is_asked_for_is_tried() -> None:
