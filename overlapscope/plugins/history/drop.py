@@ -7,7 +7,6 @@ new reports appear. Other plugins keep reports here (`report.origin.Keeper`).
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Iterator
@@ -158,26 +157,15 @@ class _Bucket:
 
 
 class Stored(Struct, frozen=True):
-    """Location of stored reports."""
+    """A history's file, which need not exist yet."""
 
     path: Path
-    """The history's file, which need not exist yet."""
-    drop: str | None = None
-    """A directory or URL of reports; the file has those that were there at the last read."""
 
     @contextmanager
     def open(self) -> Iterator[Store]:
         """Open the history for reading. Raises UsageError if it is unreadable."""
-        self.pull()
         with Store.open(self.path, read_only=True) as store:
             yield store
-
-    def pull(self) -> tuple[str, ...]:
-        """Add new reports from the drop; return a sentence for each file that was skipped."""
-        if self.drop is None:
-            return ()
-        with Store.open(self.path) as store:
-            return pull(store, self.drop).bad
 
     @property
     def state(self) -> str:
@@ -195,9 +183,7 @@ class Stored(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """True if no report is stored; False for a drop, which may have new ones, and for an unreadable file."""
-        if self.drop is not None:
-            return False
+        """True if no report is stored; False for an unreadable file."""
         if not self.state:
             return True
         try:
@@ -208,25 +194,15 @@ class Stored(Struct, frozen=True):
 
 
 def find(named: str | None) -> Stored | None:
-    """Return the history in a file, or of the reports in a directory or at a URL.
-
-    The default is the user's history; None if the user can't have one.
+    """Return the history in a file, by default the user's; None if the user can't have one.
 
     Raises:
         UsageError: The place that was named has no history.
-        MissingPackage: A package for that kind of place is missing.
     """
     if named is None:
         with suppress(UsageError):
             return Stored(default_path())
         return None
-    if _is_folder(named):
-        from overlapscope.dashboard.upload import own_directory
-
-        stored = Stored(own_directory() / "history.sqlite", drop=named)
-        for sentence in stored.pull():
-            logging.getLogger(__name__).warning("%s", sentence)
-        return stored
     with Store.open(named, read_only=True):
         return Stored(Path(named))
 
