@@ -18,7 +18,7 @@ PLUGIN = Plugin(
         ),
         Command(
             "bisect",
-            "find the commit, or the stored trace, that lost overlap",
+            "find the commit that lost overlap",
             f"{__name__}.bisect.command:BisectCommand",
             group="Keep it fixed",
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import sys
@@ -41,26 +40,21 @@ class BisectCommand:
     the program needs:
     overlapscope bisect v1.2 main --setup "ln -s $PWD/data ." -- python train.py
 
-    Ctrl-C ends it, and the same command continues. With traces instead of
-    commits, it finds the first trace with the losses of the last:
-    overlapscope bisect traces/*.json.gz
+    Ctrl-C ends it, and the same command continues.
 
-    The exit code is 0 if one commit or trace was found; 1 if several may be
+    The exit code is 0 if one commit was found; 1 if several may be
     it, because they can't be judged; 2 if GOOD or BAD can't be judged, or
     nothing is lost; 130 after Ctrl-C.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.usage = (
-            "overlapscope bisect [options] GOOD BAD -- python SCRIPT [ARGUMENTS...]\n"
-            "       overlapscope bisect [options] TRACE TRACE..."
-        )
+        parser.usage = "overlapscope bisect [options] GOOD BAD -- python SCRIPT [ARGUMENTS...]"
         self._usage = parser.usage
         parser.add_argument(
             "words",
             nargs=argparse.REMAINDER,
             metavar="GOOD BAD",
-            help="two commits, and after -- the program; or traces, oldest first",
+            help="two commits, and after -- the program",
         )
         _add_options(parser, less_common(parser))
 
@@ -79,7 +73,7 @@ class BisectCommand:
         check_output(args.output, force=args.force)
         from overlapscope.plugins.ci.bisect.document import document
 
-        found = _of_commits(args, words[end + 1 :]) if end < len(words) else _of_traces(args)
+        found = _of_commits(args, words[end + 1 :])
         present(found, lambda: document(found), args, verbose=args.verbose)
         return DONE if found.first is not None else ONLY_RANGE
 
@@ -109,16 +103,6 @@ def _span(text: str) -> float:
         return parse_span(text) / 1e9
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _of_traces(args: argparse.Namespace) -> Bisection:
-    from overlapscope.plugins.ci.bisect.find import bisect_traces
-    from overlapscope.render.progress import Progress
-
-    if not args.words or not all(map(os.path.exists, args.words)):
-        raise UsageError(f"name traces that exist, or two commits and a program: {_EXAMPLE}.")
-    with Progress() as progress:
-        return bisect_traces(args.words, progress)
 
 
 def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:

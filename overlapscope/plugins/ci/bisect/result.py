@@ -13,22 +13,22 @@ Verdict = Literal["good", "bad", "skipped"]
 
 
 class BisectCandidate(Struct, frozen=True, order=True):
-    """A commit, or a stored trace."""
+    """A commit."""
 
     id: str
-    """Number of the commit, or path of the trace."""
+    """Its number."""
     author: str = ""
     date: str = ""
     subject: str = ""
 
     @property
     def short(self) -> str:
-        """The first digits of a commit's number, or the path."""
-        return self.id[:10] if self.subject or self.author else self.id
+        """The first digits of its number."""
+        return self.id[:10]
 
 
 class BisectOutcome(Struct, frozen=True, kw_only=True):
-    """Facts about a commit or trace, from which each search gets its verdict."""
+    """Facts about a commit, from which each search gets its verdict."""
 
     problem: str = ""
     """Reason why it can't be judged; empty if it can."""

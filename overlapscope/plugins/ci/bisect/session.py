@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,6 @@ from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order
 from overlapscope.plugins.ci.bisect.program import LAST_LINES, BisectedProgram, Failed, record, variables
 from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome
-from overlapscope.plugins.ci.bisect.search import steps_left
 from overlapscope.reading.cache_folder import default_folder
 from overlapscope.render.progress import Progress
 from overlapscope.version import __version__
@@ -216,3 +216,8 @@ class RecordedCommits:
 
 def _shown(candidate: BisectCandidate) -> str:
     return f"{candidate.short} {clean(candidate.subject, 60)}".rstrip()
+
+
+def steps_left(candidates: int) -> int:
+    """Return how many of them have to be judged, if none is skipped."""
+    return math.ceil(math.log2(candidates)) if candidates > 1 else 0
