@@ -75,7 +75,7 @@ All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-
 single iterations, without a profiler. `overlapscope scenarios list` describes the experiments.
 
 Data: [every claim](experiments.csv), [every variant](experiments-variants.csv). `overlapscope scenarios report --output
-DIR` writes the full report with a timeline of every variant. [Run experiments](../guides/laboratory.md) shows how to
+DIR` writes the full report. [Run experiments](../guides/laboratory.md) shows how to
 run them on your GPU. `python benchmarks/diagnoses.py` writes this page from `traces/laboratory`.
 """
 

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.join import report_on
-from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 
@@ -33,18 +27,6 @@ class QueriedTraces(Struct, frozen=True, eq=False, dict=True):
     def report(self) -> Report:
         """Report with the plain program and findings of all traces."""
         return build(self.analyses)
-
-    @cached_property
-    def ranks(self) -> RanksReport:
-        """Comparison of the traces as ranks of a job."""
-        return report_on(chain.from_iterable(map(_reduced, self.traces)))
-
-
-def _reduced(trace: Trace) -> tuple[ReducedRank | Unreadable, ...]:
-    try:
-        return reduce_any(trace)
-    except UnreadableTrace as error:
-        return (Unreadable(source=trace.source, reason=error.reason),)
 
 
 class Server(Protocol):

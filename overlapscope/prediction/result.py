@@ -12,7 +12,7 @@ import msgspec
 
 from overlapscope.analysis.results import PlainStep
 from overlapscope.base.registry import Shown
-from overlapscope.base.saved import SCHEMA_VERSION, Instant, Quantity, Tool
+from overlapscope.base.saved import SCHEMA_VERSION, Tool
 
 Origin = Literal["calibration", "trace", "table"]
 """Source of a hardware constant: a calibration of this GPU, the trace itself, or the shipped table."""
@@ -169,33 +169,3 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     def unchanged_step_ns(self) -> int:
         """Step that gains are counted from: the plain step, or the replayed step if the plain step is unknown."""
         return self.replayed_step_ns if self.plain is None else self.plain.step_ns
-
-
-class StoredPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A predicted and measured set of changes. Percentages are of the plain step, negative if it gets faster."""
-
-    at_ns: Instant
-    """Time of the measurement."""
-    program: str
-    """Command line of the program."""
-    device: str | None
-    """Product name of the GPU."""
-    change: str
-    """Changes, as `try` names them: `pin-memory, workers (6)`."""
-    predicted_pct: Quantity
-    low_pct: Quantity
-    high_pct: Quantity
-    measured_pct: Quantity
-    measured_low_pct: Quantity | None
-    """Lower end of the measured interval; None if there were too few runs."""
-    measured_high_pct: Quantity | None
-
-    @property
-    def error_pct(self) -> float:
-        """Difference between prediction and measurement, in percent of the plain step."""
-        return abs(self.predicted_pct - self.measured_pct)
-
-    @property
-    def inside(self) -> bool:
-        """True if the measurement lies in the predicted interval."""
-        return self.low_pct <= self.measured_pct <= self.high_pct

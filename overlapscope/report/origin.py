@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Protocol
@@ -18,7 +18,6 @@ from overlapscope.base.saved import Instant
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
 from overlapscope.plugin import built_in
-from overlapscope.prediction.result import StoredPrediction
 from overlapscope.report.model import Report
 from overlapscope.trace.model import TraceOrigin
 
@@ -103,16 +102,13 @@ def _text(argument: str | None) -> str | None:
 
 
 class Keeper(Protocol):
-    """A plugin's module that keeps reports and predictions. Every function may raise OverlapscopeError."""
+    """A plugin's module that keeps reports. Every function may raise OverlapscopeError."""
 
     def place(self, named: str | os.PathLike[str] | None) -> tuple[str, Path]:
         """Return where `add` adds to, by default a place of this user, and a directory for other files beside it."""
 
     def add(self, report: Report, origin: Origin, where: str) -> None:
         """Keep a report."""
-
-    def add_predictions(self, predictions: Sequence[StoredPrediction]) -> None:
-        """Keep predictions, if the user keeps any."""
 
 
 def keepers() -> Iterator[Keeper]:

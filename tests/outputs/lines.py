@@ -28,7 +28,7 @@ ANALYSES = ("temporal", "overlap", "kernels", "launches", "queue", "memory", "se
 TABLES = (
     *("traces", "checks", "per_step", "causes_per_step", "devices", "causes", "plain_steps", "plain_causes", "steps"),
     *("ranges", "findings", "stalls", "gpu_ops", "copies", "peer_copies", "exposed_pieces", "comm_kernels"),
-    *("exposed_comm_pieces", "idle_pieces", "collectives", "group_collectives", "mesh_dimensions", "slow_groups"),
+    *("exposed_comm_pieces", "idle_pieces", "collectives"),
     *("runtime_calls", "cpu_ops", "annotations"),
 )
 CHANGES = ("--pin", "--side-stream", "--graph", "--prefetch", "--batch-copies", "--no-gc", "--best")
@@ -111,8 +111,6 @@ def _history() -> Iterator[str]:
     for by in ("commit", "hour", "report"):
         yield from _formats(f"history --history h.sqlite --by {by}", FORMATS)
     yield from _formats("history check --history h.sqlite", FORMATS)
-    yield "history export --history h.sqlite figures.csv"
-    yield from _formats("history predictions --history h.sqlite", ("text", "markdown"))
     yield f"check {PAIR[0]} --history h.sqlite --job job"
     yield "PAGE history traces/ddp h.sqlite"
     yield "history prune --history h.sqlite --keep 2"

@@ -93,7 +93,6 @@ def test_every_installed_subcommand_helps(installed: Path, tmp_path: Path) -> No
         (1, "check {0} --forbid pageable-memory"),
         (0, "ranks {samples}/ddp"),
         (0, "ranks {samples}/ddp --format html"),
-        (0, "scenarios list"),
         (0, "scenarios report --output report"),
         (0, "explain"),
         (0, "explain pageable-memory"),

@@ -51,7 +51,21 @@ NOT_RUN = {
     "scenarios list": "needs PyTorch: tests/torch",
 }
 """Commands whose arguments are parsed and no more, and why."""
-OTHER_PROGRAMS = {"claude", "nsys", "pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
+OTHER_PROGRAMS = {
+    "claude",
+    "nsys",
+    "pip",
+    "cd",
+    "make",
+    "mkdir",
+    "ssh",
+    "torchrun",
+    "dask",
+    "pytest",
+    "python",
+    "git",
+    "sqlite3",
+}
 """Programs that a block may call that are not ours; their lines are not run."""
 REASONS = {"needs a GPU", "needs a server", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}

@@ -1,4 +1,4 @@
-"""Server of `overlapscope mcp`, over stdin and stdout: tools, pages about words, and prompts."""
+"""Server of `overlapscope mcp`, over stdin and stdout."""
 
 from __future__ import annotations
 
@@ -13,17 +13,12 @@ from typing import Final, NoReturn
 import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.server.mcpserver.resources import FunctionResource
 from mcp_types import ToolAnnotations
 
-from overlapscope import glossary
 from overlapscope.base.words import clean, shorten
-from overlapscope.catalog.causes import CAUSES
 from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.assistant.folders import Folders
 from overlapscope.plugins.assistant.tools import Tools
-from overlapscope.render import markdown
-from overlapscope.rules import RULES
 from overlapscope.version import __version__
 
 INSTRUCTIONS: Final = """\
@@ -55,8 +50,6 @@ def serve(folders: Folders) -> NoReturn:
     for tool in Tools(folders).all():
         text = re.sub(r"\s+", " ", tool.__doc__ or "").strip()
         server.add_tool(_wrapped(tool, folders), description=text, annotations=_READ_ONLY, structured_output=False)
-    _resources(server)
-    _prompts(server)
     server.run("stdio")
     os._exit(0)
 
@@ -78,50 +71,3 @@ def _wrapped(tool: Callable[..., str], folders: Folders) -> Callable[..., Awaita
         raise ToolError(shorten(clean(folders.relative(message)), _MOST_CHARACTERS))
 
     return call
-
-
-def _resources(server: MCPServer) -> None:
-    kinds = {"causes": [str(cause) for by_id in CAUSES.values() for cause in by_id], "rules": [*RULES]}
-    for kind, words in kinds.items():
-        for word in dict.fromkeys(words):
-            server.add_resource(
-                FunctionResource(
-                    uri=f"overlapscope://{kind}/{word}",
-                    name=word,
-                    description=f"What {word} means.",
-                    mime_type="text/markdown",
-                    fn=functools.partial(_page, word),
-                )
-            )
-
-
-def _page(word: str) -> str:
-    return markdown.render(glossary.explain(word))
-
-
-def _prompts(server: MCPServer) -> None:
-    @server.prompt(title="Why is my GPU waiting?")
-    def why(path: str) -> str:
-        """Find out whether data moves while the GPU computes, why not, and what to change."""
-        return (
-            f"Use overlapscope on the trace {path!r}: call verdict, then findings, and whatif for the changes that the "
-            "costliest findings name in `fix`. Answer: does data move while the GPU computes; if not, why; where in "
-            "the code; what would the fix save, as an interval. State units, recorded or plain, and what is unknown."
-        )
-
-    @server.prompt(title="What did my change bring?")
-    def compare(before: str, after: str) -> str:
-        """Compare two recordings of a program."""
-        return (
-            f"Use overlapscope: call diff with before={before!r} and after={after!r}. Say whether a step became "
-            "faster or slower by more than the noise, which bucket and cause explain it, and what is unknown."
-        )
-
-    @server.prompt(title="How do I keep it fixed?")
-    def keep(path: str) -> str:
-        """Propose budgets for CI that hold the overlap of a program."""
-        return (
-            f"Use overlapscope on {path!r}: call verdict for today's figures and check with budgets that they pass "
-            "with some room, such as 'efficiency_pct >= 80%'. Then write the budgets into overlapscope.toml and the "
-            "line `overlapscope check TRACE` into CI; explain what makes it fail."
-        )

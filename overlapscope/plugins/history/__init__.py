@@ -5,8 +5,8 @@ from overlapscope.plugin import Command, Extra, Plugin, PluginPage
 PLUGIN = Plugin(
     name="history",
     extra=Extra(
-        ("fsspec", "pyarrow", "ruptures", "scipy"),
-        "changes in level of overlapscope history, its Parquet files, and histories at URLs",
+        ("fsspec", "ruptures", "scipy"),
+        "changes in level of overlapscope history, and histories at URLs",
     ),
     commands=(
         Command(
@@ -22,8 +22,7 @@ PLUGIN = Plugin(
             "history",
             "History",
             f"{__name__}.page",
-            option="stored reports to show on the page History: the file of a history, or a directory of reports "
-            "(default: the history of overlapscope history, if there is one)",
+            option="history to show on the page History (default: that of overlapscope history, if there is one)",
             data=f"{__name__}.drop:find",
             state=("job", "metric", "by", "entry", "against"),
         ),

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlapscope.base.extras import how_to_install
 from overlapscope.base.output import tell
-from overlapscope.base.words import in_spreadsheet, parse_span, plural
+from overlapscope.base.words import parse_span, plural
 from overlapscope.commands import DONE, WRONG_INPUT
 from overlapscope.commands._options import add_actions, add_analysis, add_format, add_output, report_of, whole_number
-from overlapscope.commands._output import check_output, drawn, present, write, write_file
+from overlapscope.commands._output import check_output, present
 from overlapscope.errors import MissingPackage, UsageError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.plugins.history.entry import Entry
     from overlapscope.plugins.history.store import Store
 
 _MOST = whole_number("a number of entries", 1, 10**9)
 _SHOWN = 20
-_FORMATS = ("text", "markdown", "html")
-_TEXTS = ("job", "commit", "branch", "host", "labels", "gpu")
-"""Columns with text from outside."""
 
 
 class HistoryCommand:
@@ -82,21 +74,13 @@ class HistoryCommand:
         add_format(check)
         add_output(check)
         _add_store(check)
-        export = action("export", "write the figures as a table, one line for each report, device and metric")
-        export.add_argument("output", type=Path, metavar="FILE", help="file that ends in .csv or .parquet")
-        export.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
-        _add_store(export)
         prune = action("prune", "remove old entries, and free their disk space")
         which = prune.add_mutually_exclusive_group(required=True)
         which.add_argument("--older-than", metavar="AGE", type=_age_ns, help="entries older than 12h or 90d")
         which.add_argument("--keep", metavar="N", type=_MOST, help="all but the newest N entries of each job")
         _add_query(prune, ("job",))
         _add_store(prune)
-        predictions = action("predictions", "show the errors of predictions of `overlapscope try`")
-        add_format(predictions, _FORMATS)
-        add_output(predictions)
-        _add_store(predictions)
-        actions = {"add": add, "check": check, "export": export, "prune": prune, "predictions": predictions}
+        actions = {"add": add, "check": check, "prune": prune}
         self._after = {name: self._inherited(subparser) for name, subparser in actions.items()}
 
     def _inherited(self, subparser: argparse.ArgumentParser) -> set[str]:
@@ -119,7 +103,7 @@ class HistoryCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         self._check_places(args)
-        actions = {"add": _add, "check": _check, "export": _export, "prune": _prune, "predictions": _predictions}
+        actions = {"add": _add, "check": _check, "prune": _prune}
         return actions.get(args.action, _list)(args)
 
 
@@ -236,62 +220,7 @@ def _entries(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
-# -- Export, prune and list ---------------------------------------------------------------------------
-
-
-def _export(args: argparse.Namespace) -> int:
-    check_output(args.output, force=args.force, inputs=[args.history])
-    from overlapscope.plugins.history.store import Store
-
-    with Store.open(args.history, read_only=True) as store:
-        write_file([to_bytes(store, args.output.suffix)], args.output, force=args.force)
-    return DONE
-
-
-def to_bytes(store: Store, suffix: str) -> bytes:
-    """Return the table as a file of the type with this suffix. Raises UsageError, MissingPackage."""
-    frame = to_frame(store)
-    match suffix:
-        case ".csv":
-            for name in _TEXTS:
-                frame[name] = frame[name].map(in_spreadsheet, na_action="ignore")
-            return frame.to_csv(index=False, lineterminator="\n").encode("utf-8", "backslashreplace")
-        case ".parquet":
-            out = io.BytesIO()
-            try:
-                frame.to_parquet(out, index=False, engine="pyarrow")
-            except ImportError:
-                raise MissingPackage(f"Parquet needs pyarrow. {how_to_install('history')}") from None
-            return out.getvalue()
-    raise UsageError(f"there is no format for files that end in {suffix!r}; name one that ends in .csv or .parquet.")
-
-
-def to_frame(store: Store) -> pd.DataFrame:
-    """Return the table, oldest report first. `value` has the metric's unit (`catalog.measures.METRICS`)."""
-    import pandas as pd
-
-    rows = store.rows()
-    points = [point for metric in store.metrics() for point in ((metric, point) for point in store.points(metric))]
-    figures = pd.DataFrame(
-        (
-            (point.id, metric, point.rank, point.device, point.value, point.spread, point.samples)
-            for metric, point in points
-        ),
-        columns=["id", "metric", "rank", "device", "value", "spread", "samples"],
-    ).astype({"rank": "Int64", "device": "int64", "samples": "int64", "value": "float64", "spread": "float64"})
-    reports = pd.DataFrame(
-        (
-            (
-                *(row.id, origin.at_ns, origin.job, origin.commit, origin.branch, origin.host),
-                *(json.dumps(origin.labels, sort_keys=True), row.gpu, row.plain, row.outcome),
-            )
-            for row in rows
-            for origin in [row.origin]
-        ),
-        columns=["id", "at", *_TEXTS[:5], "gpu", "plain", "outcome"],
-    )
-    reports["at"] = pd.to_datetime(reports["at"], unit="ns", utc=True)
-    return reports.merge(figures, on="id", how="inner", sort=False)
+# -- Prune, check and list ----------------------------------------------------------------------------
 
 
 def _prune(args: argparse.Namespace) -> int:
@@ -351,15 +280,4 @@ def _list(args: argparse.Namespace) -> int:
             job, levels = JobCourse(job=""), [Text(f"Levels are not shown: {error}")]
     title, *entries = document.blocks
     present(job, lambda: replace(document, blocks=(title, *levels, *entries)), args)
-    return DONE
-
-
-def _predictions(args: argparse.Namespace) -> int:
-    check_output(args.output, force=args.force, inputs=[args.history])
-    from overlapscope.plugins.history.document import predictions
-    from overlapscope.plugins.history.store import Store
-
-    with Store.open(args.history, read_only=True) as store:
-        document = predictions(store.predictions(), most=_SHOWN)
-    write(drawn(document, args), args.output, force=args.force)
     return DONE

@@ -1,14 +1,13 @@
-"""Documents of a history: entries, levels of metrics with their changes and charts, a check, and predictions."""
+"""Documents of a history: entries, levels of metrics with their changes and charts, and a check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -30,14 +29,12 @@ from overlapscope.documents.model import (
     StripBlock,
     StripLine,
     Text,
-    with_code,
 )
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
 from overlapscope.plugins.history.course import Course, HistoryCheck, JobCourse, Judged
 from overlapscope.plugins.history.entry import moment, short
 from overlapscope.plugins.history.levels import Group, LevelChange, Levels
 from overlapscope.plugins.history.store import HistoryRow, Query, Store
-from overlapscope.prediction.result import StoredPrediction
 
 _FIGURES = {"step_time": "step", "efficiency_pct": "efficiency", "idle_pct": "idle"}
 """Metrics shown for each entry, with the titles of their columns."""
@@ -270,71 +267,6 @@ def _sentence(judged: Judged) -> str:
         floor = difference(standing.floor, judged.unit)
         return f"{text}: {change}, which may be noise (changes up to {floor} always may)."
     return f"{text}: it is {standing.status}, {change}."
-
-
-# -- Predictions ------------------------------------------------------------------------------------
-
-
-class Belief(msgspec.Struct, frozen=True, kw_only=True):
-    """Accuracy of the predictions on a device."""
-
-    device: str | None
-    count: int
-    error_pct: float
-    """Median error, in percent of the plain step."""
-    inside: int
-    """Number of measurements in the predicted interval."""
-
-
-def beliefs(predictions: Iterable[StoredPrediction]) -> list[Belief]:
-    """Return the accuracy by device, in the order of their first predictions."""
-    by_device: dict[str | None, list[StoredPrediction]] = {}
-    for prediction in predictions:
-        by_device.setdefault(prediction.device, []).append(prediction)
-    return [
-        Belief(
-            device=device,
-            count=len(mine),
-            error_pct=median(prediction.error_pct for prediction in mine),
-            inside=sum(prediction.inside for prediction in mine),
-        )
-        for device, mine in by_device.items()
-    ]
-
-
-def predictions(predicted: Sequence[StoredPrediction], *, most: int) -> Document:
-    """Return the errors of predictions by device, and the newest predictions."""
-    title = "Predictions beside measurements"
-    if not predicted:
-        none = "The history has no predictions yet; `overlapscope try` adds them to a history that is there."
-        return Document(title, (Heading(title, 1), Text(with_code(none))))
-    sums = table_of(
-        beliefs(predicted),
-        (words("GPU", flexible=True), lambda row: Cell(clean(row.device or "unknown", 60))),
-        (Column("changes"), lambda row: Cell(f"{row.count:,}", row.count)),
-        (Column("median error"), lambda row: Cell(f"{row.error_pct:.1f} points", row.error_pct)),
-        (
-            Column("inside the interval"),
-            lambda row: Cell(f"{row.inside:,} of {row.count:,}", row.inside / row.count),
-        ),
-        title="By GPU",
-    )
-    newest = table_of(
-        list(reversed(predicted))[:most],
-        (words("measured (UTC)"), lambda row: Cell(moment(row.at_ns), row.at_ns)),
-        (words("program", flexible=True), lambda row: Cell(clean(row.program, 40))),
-        (words("change", flexible=True), lambda row: Cell(clean(row.change, 60))),
-        (Column("predicted"), lambda row: _points(row.predicted_pct, row.low_pct, row.high_pct)),
-        (Column("measured"), lambda row: _points(row.measured_pct, row.measured_low_pct, row.measured_high_pct)),
-        title="Newest",
-    )
-    note = "Percent of a step of the unchanged program without the profiler, negative where it is faster."
-    return Document(title, (Heading(title, 1), sums, replace(newest, note=note)))
-
-
-def _points(value: float, low: float | None, high: float | None) -> Cell:
-    interval = "" if low is None or high is None else f" ({low:+.1f} to {high:+.1f})"
-    return Cell(f"{value:+.1f}{interval}", value)
 
 
 # -- Charts ------------------------------------------------------------------------------------------

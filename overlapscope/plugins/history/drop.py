@@ -2,15 +2,14 @@
 
 A drop is a directory or bucket where machines put entries. Each entry is a file, `ID.json.zst`, that appears complete
 and never changes. Files in a drop are not trusted. The page History reads a history or a drop for each page, so that
-new reports appear. Other plugins keep reports and predictions here (`report.origin.Keeper`).
+new reports appear. Other plugins keep reports here (`report.origin.Keeper`).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +19,8 @@ from msgspec import Struct
 from overlapscope.base import disk
 from overlapscope.base.words import clean, size
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.plugins.history.entry import MOST_PACKED, SUFFIX, Entry, contradicted, entry, pack, unpack
+from overlapscope.plugins.history.entry import MOST_PACKED, SUFFIX, Entry, entry, pack, unpack
 from overlapscope.plugins.history.store import Store, default_path
-from overlapscope.prediction.result import StoredPrediction
 from overlapscope.ranks.files import error_text, filesystem_of, is_url, shown_url
 from overlapscope.report.model import Report
 from overlapscope.report.origin import Origin
@@ -109,10 +107,7 @@ def _read(place: _Directory | _Bucket, name: str, shown: str) -> Entry:
         raise UnreadableTrace(f"{clean(shown)}: cannot be read ({error_text(error)}).") from None
     if len(packed) > MOST_PACKED:
         raise UnreadableTrace(f"{clean(shown)}: is larger than {size(MOST_PACKED)}, and no entry of a history is.")
-    entry = unpack(packed, clean(shown))
-    if contradicted(entry):
-        raise UnreadableTrace(f"{clean(shown)}: states figures that are not those of the report in it.")
-    return entry
+    return unpack(packed, clean(shown))
 
 
 def _place(where: str | Path) -> _Directory | _Bucket:
@@ -162,26 +157,15 @@ class _Bucket:
 
 
 class Stored(Struct, frozen=True):
-    """Location of stored reports."""
+    """A history's file, which need not exist yet."""
 
     path: Path
-    """The history's file, which need not exist yet."""
-    drop: str | None = None
-    """A directory or URL of reports; the file has those that were there at the last read."""
 
     @contextmanager
     def open(self) -> Iterator[Store]:
         """Open the history for reading. Raises UsageError if it is unreadable."""
-        self.pull()
         with Store.open(self.path, read_only=True) as store:
             yield store
-
-    def pull(self) -> tuple[str, ...]:
-        """Add new reports from the drop; return a sentence for each file that was skipped."""
-        if self.drop is None:
-            return ()
-        with Store.open(self.path) as store:
-            return pull(store, self.drop).bad
 
     @property
     def state(self) -> str:
@@ -199,9 +183,7 @@ class Stored(Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """True if no report is stored; False for a drop, which may have new ones, and for an unreadable file."""
-        if self.drop is not None:
-            return False
+        """True if no report is stored; False for an unreadable file."""
         if not self.state:
             return True
         try:
@@ -212,25 +194,15 @@ class Stored(Struct, frozen=True):
 
 
 def find(named: str | None) -> Stored | None:
-    """Return the history in a file, or of the reports in a directory or at a URL.
-
-    The default is the user's history; None if the user can't have one.
+    """Return the history in a file, by default the user's; None if the user can't have one.
 
     Raises:
         UsageError: The place that was named has no history.
-        MissingPackage: A package for that kind of place is missing.
     """
     if named is None:
         with suppress(UsageError):
             return Stored(default_path())
         return None
-    if _is_folder(named):
-        from overlapscope.dashboard.upload import own_directory
-
-        stored = Stored(own_directory() / "history.sqlite", drop=named)
-        for sentence in stored.pull():
-            logging.getLogger(__name__).warning("%s", sentence)
-        return stored
     with Store.open(named, read_only=True):
         return Stored(Path(named))
 
@@ -264,10 +236,3 @@ def add(report: Report, origin: Origin, where: str) -> None:
 
 def _is_folder(where: str) -> bool:
     return is_url(where) or os.path.isdir(where)
-
-
-def add_predictions(predictions: Sequence[StoredPrediction]) -> None:
-    """Add predictions beside measurements to the user's history if it exists. Raises UsageError."""
-    if predictions and default_path().exists():
-        with Store.open() as store:
-            store.add_predictions(predictions)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Iterator
-from math import inf, isclose
+from collections.abc import Callable
 from statistics import stdev
 from typing import Annotated, Final, Literal
 
@@ -13,18 +12,16 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep, TraceResult
+from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep
 from overlapscope.base.saved import SCHEMA_VERSION, Quantity, decode
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.places import JudgedFigure
 from overlapscope.budgets.places import figures as judged_figures
 from overlapscope.budgets.verdicts import CheckResult
-from overlapscope.catalog.measures import METRICS, Measure
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading.files import zstd_module
 from overlapscope.report.model import Report, of_program
 from overlapscope.report.origin import Name, Origin
-from overlapscope.version import __version__
 
 SUFFIX: Final = ".json.zst"
 """Suffix of an entry's file, `ID.json.zst`."""
@@ -147,8 +144,6 @@ def short(commit: str) -> str:
 KEPT_BYTES: Final = 16 << 10
 """Maximum size of a packed entry in bytes. Parts that make it larger are left out."""
 
-_ROUNDED: Final = 1e-9
-
 
 def figures(report: Report) -> tuple[HistoryFigure, ...]:
     """Return all figures of a report (`budgets.places.figures`)."""
@@ -211,86 +206,6 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         return whole
     note = f"The history keeps no {listed(cuts)} of this report, because it is large."
     return replace(kept, left_out=tuple(cuts), report=replace(kept.report, notes=(*kept.report.notes, note)))
-
-
-_MOST_LAUNCHES = 10**9
-"""Number of launches that no recording has: each takes some 100 bytes of it."""
-
-
-def contradicted(entry: Entry) -> bool:
-    """Return whether an entry states another GPU or other figures than its report gives.
-
-    Another version may define figures differently, and a large report has lost its steps. Then figures can't be
-    computed again, and only impossible ones contradict the report.
-    """
-    report = entry.report
-    program = of_program(report)
-    if entry.gpu != gpu_of(report) or entry.plain != (program is not report):
-        return True
-    may_be_cut = "steps" in entry.left_out or report.tool.version != __version__
-    cut = may_be_cut and not any(device.steps for device in program.devices)
-    if any(_impossible(figure, program, cut=cut) for figure in entry.figures):
-        return True
-    if report.tool.version != __version__:
-        return False
-    again, stated = (
-        {(figure.metric, figure.rank, figure.device): figure for figure in all if not cut or _metric(figure).of_host}
-        for all in (figures(report), entry.figures)
-    )
-    return again.keys() != stated.keys() or not all(_same(again[key], stated[key]) for key in again)
-
-
-def _metric(figure: HistoryFigure) -> Measure:
-    return METRICS[figure.metric.partition("/")[0]]
-
-
-def _impossible(figure: HistoryFigure, report: Report, *, cut: bool) -> bool:
-    """Return whether no analysis of this recording has such a figure. `cut`: whether its report has lost its steps."""
-    if figure.metric.partition("/")[0] not in METRICS:
-        # A newer version may have further metrics.
-        return report.tool.version == __version__
-    metric = _metric(figure)
-    spans_ns = [
-        spans_ns
-        for trace in report.traces
-        if trace.rank == figure.rank
-        for device, spans_ns in _spans_ns(trace, of_host=metric.of_host)
-        if device == figure.device
-    ]
-    if not spans_ns:
-        return True
-    longest_ns, steps = spans_ns[0]
-    # A step of the host may be longer than any on the device.
-    bounds = {"ns": longest_ns, "pct": 100.0, "launches": _MOST_LAUNCHES} if metric.needs != "host" else {}
-    largest = bounds.get(metric.unit, inf) * (1 + _ROUNDED)
-    return (
-        not 0 <= figure.value <= largest
-        or not 0 <= (figure.spread or 0.0) <= largest
-        or not 0 <= figure.floor < inf
-        or not 1 <= figure.samples <= (inf if cut and not metric.of_host else max(steps, 1))
-    )
-
-
-def _spans_ns(trace: TraceResult, *, of_host: bool) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield each device of a trace with the longest time that a figure of it can be, and its number of steps."""
-    if not of_host:
-        yield from ((device.device, (device.span_ns, len(device.steps))) for device in trace.devices)
-    elif trace.host is not None:
-        yield 0, (max(step.span_ns for step in trace.host.steps), len(trace.host.steps))
-
-
-def _same(again: HistoryFigure, stated: HistoryFigure) -> bool:
-    def alike(first: float | None, second: float | None) -> bool:
-        return first == second or (
-            first is not None and second is not None and isclose(first, second, rel_tol=_ROUNDED, abs_tol=_ROUNDED)
-        )
-
-    return (
-        again.samples == stated.samples
-        and alike(again.value, stated.value)
-        and alike(again.spread, stated.spread)
-        and alike(again.floor, stated.floor)
-    )
 
 
 def gpu_of(report: Report) -> str | None:

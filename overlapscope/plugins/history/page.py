@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,17 +61,15 @@ def _stored(context: PageContext) -> Stored | None:
 def _content(context: PageContext) -> list[Component]:
     stored = _stored(context)
     try:
-        if stored is not None and (stored.state or stored.drop is not None):
+        if stored is not None and stored.state:
             with stored.open() as store:
                 if jobs := store.jobs():
                     return _shown(context, stored, store, jobs)
     except OverlapscopeError as error:
         return [render.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))]
-    how = _HOW_TO_FILL if stored is None or stored.drop is None else _NO_REPORT
-    return [render.panel("No report is stored", parts.empty(*how))]
+    return [render.panel("No report is stored", parts.empty(*_HOW_TO_FILL))]
 
 
-_NO_REPORT = ("The directory has no report of a history yet.",)
 _HOW_TO_FILL = (
     "Add reports or traces to the history, after each run or each commit:",
     "`overlapscope history add train.trace.json.gz --job train.py`",
@@ -273,9 +270,6 @@ def look(context: PageContext, ticks: int | None, state: str | None) -> Any:
     stored = _stored(context)
     if stored is None:
         return dash.no_update, dash.no_update
-    with suppress(OverlapscopeError):
-        # The page shows the error when it is opened.
-        stored.pull()
     now = stored.state
     return (dash.no_update, dash.no_update) if now == state else (_content(context), now)
 

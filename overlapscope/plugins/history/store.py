@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -23,7 +23,6 @@ from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.plugins.history.entry import Entry, EntryId, Ordinal, pack, unpack
-from overlapscope.prediction.result import StoredPrediction
 from overlapscope.report.origin import Origin
 
 # -- File --------------------------------------------------------------------------------------------
@@ -36,7 +35,7 @@ _AGAIN_S: Final = 0.01
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Endings of the files that SQLite makes beside the database."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = """
     CREATE TABLE reports (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at_ns INTEGER NOT NULL, job TEXT NOT NULL,
@@ -47,13 +46,7 @@ _SCHEMA: Final = """
     CREATE TABLE figures (
         metric INTEGER NOT NULL, report INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
         value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL, floor REAL NOT NULL,
-        PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID;
-    CREATE TABLE predictions (
-        at_ns INTEGER NOT NULL, program TEXT NOT NULL, device TEXT, change TEXT NOT NULL,
-        predicted_pct REAL NOT NULL, low_pct REAL NOT NULL, high_pct REAL NOT NULL,
-        measured_pct REAL NOT NULL, measured_low_pct REAL, measured_high_pct REAL,
-        UNIQUE (at_ns, program, change))
-"""
+        PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID"""
 """Statements that create the schema. `figures` is stored by metric, because queries read one metric of all reports."""
 
 
@@ -337,17 +330,6 @@ class Store:
                 )
         return True
 
-    def add_predictions(self, predictions: Iterable[StoredPrediction]) -> None:
-        """Add predictions. Those in the store already stay unchanged."""
-        names = StoredPrediction.__struct_fields__
-        places = ", ".join("?" for _ in names)
-        with self._writing() as execute:
-            for prediction in predictions:
-                execute(
-                    f"INSERT OR IGNORE INTO predictions ({', '.join(names)}) VALUES ({places})",
-                    msgspec.structs.astuple(prediction),
-                )
-
     def delete(self, ids: Sequence[str]) -> int:
         """Delete entries, and return how many existed."""
         with self._writing() as execute:
@@ -437,10 +419,6 @@ class Store:
             raise NotInTrace(f"{self.path}: {which} with {clean(id, 80)!r}; `overlapscope history` lists them.")
         [row] = matches
         return unpack(row["packed"] or b"", f"{self.path}: {clean(row['id'], 80)}")
-
-    def predictions(self) -> list[StoredPrediction]:
-        """Return all predictions, oldest first."""
-        return self._read("SELECT * FROM predictions ORDER BY at_ns, rowid", (), StoredPrediction)
 
     def ids(self) -> frozenset[str]:
         """Return the ids of all entries."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.abc
 import importlib.util
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from msgspec import Struct
 
@@ -26,7 +21,7 @@ from overlapscope.rules import RULES
 
 _HERE = Path(__file__).parent
 _OF_RECORDING = ("torch", "tensordict")
-"""Packages that scenario files import, and that aren't needed to read results."""
+"""Packages that scenario files import, and that are installed for recording."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
@@ -40,30 +35,13 @@ class ScenarioFile(Struct, frozen=True):
 def shipped() -> dict[str, Path]:
     """Return the scenario files shipped with overlapscope by name, from an installed package or a checkout."""
     for directory in (_HERE.parents[1] / "scenarios", _HERE.parents[2] / "scenarios"):
-        scenarios = {path.stem: path for path in sorted(directory.glob("*.py")) if _is_scenario(path)}
-        if scenarios:
-            return scenarios
+        if directory.is_dir():
+            return {path.stem: path for path in sorted(directory.glob("*.py"))}
     return {}
 
 
-def _is_scenario(path: Path) -> bool:
-    """Return whether a file defines an `EXPERIMENT`, without running it; True for a file that can't be parsed."""
-    try:
-        body = ast.parse(path.read_bytes(), str(path)).body
-    except (SyntaxError, ValueError):
-        return True
-    targets = [
-        target
-        for node in body
-        for target in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
-    ]
-    return any(isinstance(target, ast.Name) and target.id == "EXPERIMENT" for target in targets)
-
-
-def load(path: Path, *, to_list: bool = False) -> ScenarioFile:
+def load(path: Path) -> ScenarioFile:
     """Run a scenario file.
-
-    An experiment loaded with `to_list` doesn't need torch; if torch is missing, it can't be run.
 
     Returns:
         The file and its experiment.
@@ -77,12 +55,7 @@ def load(path: Path, *, to_list: bool = False) -> ScenarioFile:
         missing = (error.name or "").partition(".")[0]
         if missing not in _OF_RECORDING:
             raise UsageError(f"{path}: needs the module {error.name}, which is not installed.") from None
-        if not to_list:
-            raise UsageError(
-                f"{path.name}: needs {missing}, which is not installed. {how_to_install('record')}"
-            ) from None
-        with stand_ins(_OF_RECORDING):
-            return load(path)
+        raise UsageError(f"{path.name}: needs {missing}, which is not installed. {how_to_install('record')}") from None
     except UsageError:
         raise
     except Exception as error:
@@ -160,54 +133,3 @@ def check_distinct(entries: Sequence[ScenarioFile]) -> None:
             raise UsageError(
                 f"{other.path} and {entry.path} both define {entry.experiment.name!r}; rename one of them."
             )
-
-
-# -- Without torch ---------------------------------------------------------------------------------
-
-
-@contextmanager
-def stand_ins(packages: Sequence[str]) -> Iterator[None]:
-    """Provide empty stand-ins for these packages while a file is loaded only for its declarations."""
-    finder = _StandInFinder(packages)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [name for name, module in sys.modules.items() if isinstance(module, _StandIn)]:
-            del sys.modules[name]
-
-
-class _StandIn(ModuleType):
-    """Module in which every name exists and can be called, subclassed and used in type annotations."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__ = []
-
-    def __getattr__(self, name: str) -> _StandIn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _StandIn(f"{self.__name__}.{name}")
-
-    def __call__(self, *args: Any, **options: Any) -> _StandIn:
-        return self
-
-    __getitem__ = __or__ = __ror__ = __call__
-
-    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return ()
-
-
-class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, packages: Sequence[str]) -> None:
-        self._packages = packages
-
-    def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in self._packages else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Do nothing."""

@@ -14,7 +14,7 @@ from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_actions, whole_number
 from overlapscope.commands._output import check_output, make_directory, write
-from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.errors import UsageError
 from overlapscope.plugins.laboratory.experiment import SCALES
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def _list() -> int:
     from overlapscope.plugins.laboratory.document import listing
     from overlapscope.render import terminal
 
-    entries, faults = _load(list(catalog.shipped().values()), to_list=True)
+    entries = _load(list(catalog.shipped().values()))
     write(terminal.to_stream(listing(entry.experiment for entry in entries), sys.stdout), None)
-    return FAILED if faults else DONE
+    return DONE
 
 
 def _paths(names: Sequence[str]) -> list[Path]:
@@ -134,26 +134,13 @@ def _paths(names: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(paths))
 
 
-def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[ScenarioFile], int]:
-    """Return the experiments of the files, and the number of files that could not be loaded.
-
-    If none could be loaded, the first error is raised.
-    """
+def _load(paths: Sequence[Path]) -> list[ScenarioFile]:
+    """Return the experiments of the files. Raises UsageError if one can't be loaded."""
     from overlapscope.plugins.laboratory import catalog
 
-    entries: list[ScenarioFile] = []
-    faults: list[OverlapscopeError] = []
-    for path in paths:
-        try:
-            entries.append(catalog.load(path, to_list=to_list))
-        except OverlapscopeError as error:
-            faults.append(error)
-    if faults and not entries:
-        raise faults[0]
-    for fault in faults:
-        tell(f"overlapscope: {fault}")
+    entries = [catalog.load(path) for path in paths]
     catalog.check_distinct(entries)
-    return entries, len(faults)
+    return entries
 
 
 # -- Run -------------------------------------------------------------------------------------------
@@ -166,7 +153,7 @@ def _run(args: argparse.Namespace) -> int:
     from overlapscope.render.progress import Progress
 
     require_torch()
-    entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
+    entries = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))
     directory = Path(os.path.realpath(args.output))
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{args.output}: is not a directory; choose another.")
@@ -185,7 +172,7 @@ def _run(args: argparse.Namespace) -> int:
             if (directory / RESULTS).exists():
                 compare = f"overlapscope scenarios report --results {args.output}"
                 progress.say(f"Results are in {directory}; `{compare}` compares them.")
-    return FAILED if faults or any(result.status == "failed" for result in done) else DONE
+    return FAILED if any(result.status == "failed" for result in done) else DONE
 
 
 # -- Report ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from overlapscope.base.words import bandwidth, clean, plural, size, unit_for
+from overlapscope.base.words import bandwidth, clean, plural, size
 from overlapscope.documents import model
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
@@ -34,11 +34,9 @@ from overlapscope.plugins.laboratory.results import (
     ExperimentResult,
     Link,
     Machine,
-    RecordedStrip,
     VariantResult,
 )
 from overlapscope.plugins.laboratory.tables import all_tables, named_analyses, variants
-from overlapscope.trace.model import Kind as OpKind
 
 _KINDS: dict[Kind, str] = {
     "order": "which variant is faster",
@@ -51,10 +49,7 @@ _STANDING: dict[bool | None, tuple[str, Tone]] = {
     None: ("unknown", "fair"),
 }
 _LEVELS: dict[str, Tone] = {"good": "good", "fair": "fair", "poor": "poor"}
-_LANES = {kind.name.lower(): kind for kind in OpKind}
 _BARS_HEIGHT = 300
-_STRIP_WIDTH = 100
-"""Maximum width of a strip, in characters."""
 
 
 def summary(comparisons: Sequence[ExperimentComparison]) -> Document:
@@ -66,7 +61,7 @@ def summary(comparisons: Sequence[ExperimentComparison]) -> Document:
 def document(comparisons: Sequence[ExperimentComparison], *, brief: bool = False) -> Document:
     """Return the full report.
 
-    With `brief`, for a terminal, it has no timelines, and diagnoses that hold are only counted.
+    With `brief`, for a terminal, diagnoses that hold are only counted.
     """
     blocks: list[Block] = [Heading("Laboratory report", 1), *overview(comparisons)]
     blocks.append(Links({_anchor(of, at): clean(of.result.name, 80) for at, of in enumerate(comparisons)}))
@@ -130,8 +125,6 @@ def chapter(comparison: ExperimentComparison, plots: str, *, brief: bool = False
     yield from _charts(comparison, plots)
     yield from (table for table in all_tables(comparison) if table.rows)
     named = named_analyses(result)
-    if named and not brief:
-        yield model.panel("Timelines", *(model.StripBlock(partial(_draw, name, of.strip)) for name, of in named))
     if named:
         yield model.panel("Verdicts", Items(tuple(_verdict(name, analysis) for name, analysis in named)))
     claims = list(comparison.claims)
@@ -295,30 +288,3 @@ def _bars(
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         showlegend=True,
     )
-
-
-def _draw(name: str, shown: RecordedStrip, glyphs: model.Glyphs) -> model.Drawing:
-    """Draw a strip as text: a line for each kind of work, and the scale."""
-    lines = []
-    for lane in shown.lanes:
-        kind = _LANES.get(lane.name)
-        filled = _fills(lane.fill, _STRIP_WIDTH)
-        drawn = "".join(glyphs.empty if full is None else glyphs.compute[min(3, int(full * 4))] for full in filled)
-        kinds = tuple(None if full is None else kind for full in filled)
-        lines.append(model.StripLine(clean(lane.name, 8), drawn, kinds))
-    end = unit_for(shown.span_ns).text(shown.span_ns)
-    cells = max((len(line.text) for line in lines), default=0)
-    scale = f"{'':<{model.LABEL_WIDTH}}0 {glyphs.rule * max(1, cells - len(end) - 3)} {end}"
-    title = clean(f"{name}, {shown.label or 'all that was recorded'}, as recorded", 120)
-    return model.Drawing(title, tuple(lines), (), scale, "")
-
-
-def _fills(fill: str, width: int) -> list[float | None]:
-    """Merge a lane's slices into at most `width`, each from 0 to 1 by how full it is; None where nothing ran."""
-    width = min(width, len(fill))
-    joined: list[float | None] = []
-    for number in range(width):
-        part = fill[len(fill) * number // width : len(fill) * (number + 1) // width]
-        values = [(int(digit) + 1) / 10 for digit in part if digit.isdecimal()]
-        joined.append(sum(values) / len(part) if values else None)
-    return joined

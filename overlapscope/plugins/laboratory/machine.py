@@ -1,4 +1,4 @@
-"""Description of this machine, including the speed of its link between host and GPU."""
+"""Description of this machine, including the speed of its link between host and GPU; as a program, it prints that."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import torch
 
 from overlapscope.plugins.laboratory.results import Link, Machine
@@ -133,3 +134,7 @@ class _Copies:
         first = marks[0][0]
         took_ms: float = max(first.elapsed_time(end) for _, end in marks)
         return len(copies) * (mib << 20) / took_ms / 1e6
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(describe()).decode())

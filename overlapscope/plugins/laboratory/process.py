@@ -1,45 +1,40 @@
-"""The worker process, as its parent sees it, and the messages between the two."""
+"""The process that runs a variant, or one for each rank of a job, as its parent sees it, and what each rank reports."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Generic, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
 from overlapscope.base.child import Child, how_it_ended
 from overlapscope.plugins.laboratory.experiment import WrongResults
-from overlapscope.plugins.laboratory.results import Machine, TimeSpread
+from overlapscope.plugins.laboratory.results import TimeSpread
 
-# -- Messages ----------------------------------------------------------------------------------------
-# Each side appends lines of JSON to a file of its own. These survive a process that dies at any moment, and every rank
-# of a job reads the same commands.
-
-COMMANDS, EVENTS = "commands.jsonl", "events.jsonl"
-POLL_S = 0.02
+OUTPUT: Final = "output"
+"""Name of the file with the output of the process and its programs."""
+_WORKER: Final = "overlapscope.plugins.laboratory.worker"
+_POLL_S: Final = 0.02
+_GRACE_S: Final = 10.0
+"""Seconds that a process has to exit by itself."""
+_LAST_LINES: Final = 3
+_CRASH: Final = re.compile(r"Fatal Python error: .*")
+_CRASHED_AT: Final = re.compile(r"^Current thread .*\n\s*(.+)", re.MULTILINE)
+_SIGNALLED: Final = re.compile(r"Signal (\d+) \(SIG")
 
 Phase = Literal["preparing", "timing", "recording"]
 
-T = TypeVar("T")
 
-
-class DescribeMachine(msgspec.Struct, frozen=True, tag=True):
-    """Request that is answered by `MachineDescribed`."""
-
-
-class RunVariant(msgspec.Struct, frozen=True, tag=True):
-    """Request that each rank answers with `Began` for each phase, `VariantMeasured` for results, and `Ended`."""
+class VariantTask(msgspec.Struct, frozen=True):
+    """A variant to run."""
 
     path: str
     """Scenario file."""
@@ -48,187 +43,91 @@ class RunVariant(msgspec.Struct, frozen=True, tag=True):
     repeat: int
     trace: str
     """File to record into."""
+    directory: str
+    """Directory for the output and each rank's `VariantMeasured`, named `rank0.json`."""
 
 
-class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Request to exit."""
-
-
-Command = DescribeMachine | RunVariant | Stop
-
-
-class RankStarted(msgspec.Struct, frozen=True, tag=True):
-    """Message of a rank that has started."""
+class VariantMeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """Report of a rank, replaced after each phase so that it outlives a process that dies."""
 
     rank: int
     pid: int
-
-
-class MachineDescribed(msgspec.Struct, frozen=True, tag=True):
-    """The machine, as the worker sees it."""
-
-    machine: Machine
-
-
-class Began(msgspec.Struct, frozen=True, tag=True):
-    """Message of a rank that has begun a phase."""
-
-    rank: int
-    phase: Phase
-
-
-class VariantMeasured(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """All results so far of a rank for the variant it runs."""
-
-    rank: int
+    phases: tuple[Phase, ...] = ()
+    """Phases begun so far."""
     wall_ms: TimeSpread | None = None
     host_ms: TimeSpread | None = None
     figures: dict[str, float | None] = {}
     wrong_results: WrongResults | None = None
     trace: str | None = None
     notes: tuple[str, ...] = ()
-
-
-class Ended(msgspec.Struct, frozen=True, tag=True):
-    """Message of a rank that has finished the variant."""
-
-    rank: int
+    ended: bool = False
+    """True if the rank has finished the variant, or failed."""
     error: str | None = None
-    """Error, if any."""
 
 
-Event = RankStarted | MachineDescribed | Began | VariantMeasured | Ended
+def run(
+    task: VariantTask, ranks: int, begun: Callable[[Phase], None]
+) -> tuple[tuple[VariantMeasured, ...], str | None]:
+    """Run a variant until all ranks have finished it, or one has failed, or the process has died.
 
+    Args:
+        task: The variant.
+        ranks: Number of processes.
+        begun: Called at the beginning of each phase of the first rank.
 
-class Outbox:
-    """Writer of messages to a file, each in one write, so that those of several processes don't mix."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def send(self, message: Command | Event) -> None:
-        os.write(self._file, msgspec.json.encode(message) + b"\n")
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-class Inbox(Generic[T]):
-    """Reader of a file of messages, which need not exist yet."""
-
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder[T]) -> None:
-        self._path = path
-        self._decoder = decoder
-        self._read = 0
-
-    def poll(self) -> list[T]:
-        """Return the messages written since the last call."""
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._read)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        lines = data[: data.rfind(b"\n") + 1]
-        self._read += len(lines)
-        return [self._decoder.decode(line) for line in lines.splitlines()]
-
-
-_WORKER = "overlapscope.plugins.laboratory.worker"
-_GRACE_S = 10.0
-"""Seconds that a worker has to exit by itself."""
-_LAST_LINES = 3
-_CRASH = re.compile(r"Fatal Python error: .*")
-_CRASHED_AT = re.compile(r"^Current thread .*\n\s*(.+)", re.MULTILINE)
-_SIGNALLED = re.compile(r"Signal (\d+) \(SIG")
-
-
-# -- The process -------------------------------------------------------------------------------------
-
-
-class WorkerDied(Exception):
-    """The process ended, or was ended, before its work was done; the text says how, as far as is known."""
-
-
-class Worker:
-    """A process that runs variants, or one for each rank of a job; started by entering the context."""
-
-    def __init__(self, *, ranks: int = 1) -> None:
-        self._ranks = ranks
-        self._pids: list[int] = []
-        self._unread: deque[Event] = deque()
-        self._abandoned = False
-
-    def __enter__(self) -> Worker:
-        self._directory = tempfile.TemporaryDirectory(prefix="overlapscope-")
-        place = Path(self._directory.name)
-        self._log = place / "output"
-        self._commands = Outbox(place / COMMANDS)
-        self._events = Inbox(place / EVENTS, msgspec.json.Decoder(Event))
-        with open(self._log, "wb") as output:
-            command = [*self._launcher(), _WORKER, str(place)]
-            self._child = Child(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
-        return self
-
-    def _launcher(self) -> list[str]:
-        if self._ranks == 1:
-            return [sys.executable, "-X", "faulthandler", "-m"]
-        job = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self._ranks)]
-        return [sys.executable, "-m", *job, "-m"]
-
-    def send(self, command: Command) -> None:
-        """Send the worker a command."""
-        self._commands.send(command)
-
-    def events(self) -> Iterator[Event]:
-        """Yield the worker's events as they come.
-
-        Raises:
-            WorkerDied: The worker has ended.
-        """
+    Returns:
+        The reports of the ranks that made one, and the error, if any.
+    """
+    directory = Path(task.directory)
+    with open(directory / OUTPUT, "wb") as output:
+        command = [*_launcher(ranks), _WORKER, msgspec.json.encode(task).decode()]
+        child = Child(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+    reports: tuple[VariantMeasured, ...] = ()
+    told, finished = 0, False
+    try:
         while True:
-            ended = self._child.poll() is not None
-            self._unread.extend(self._events.poll())
-            while self._unread:
-                event = self._unread.popleft()
-                if isinstance(event, RankStarted):
-                    self._pids.append(event.pid)
-                yield event
-            if ended:
-                raise WorkerDied(self._how_it_ended())
-            time.sleep(POLL_S)
+            died = child.poll() is not None
+            reports = _reports(directory)
+            phases = reports[0].phases if reports and reports[0].rank == 0 else ()
+            for phase in phases[told:]:
+                begun(phase)
+            told = len(phases)
+            error = next((report for report in reports if report.error is not None), None)
+            if error is not None:
+                return reports, f"rank {error.rank}: {error.error}" if ranks > 1 else error.error
+            finished = len(reports) == ranks and all(report.ended for report in reports)
+            if finished or died:
+                return reports, None if finished else _how_it_died(child.returncode, directory / OUTPUT, ranks)
+            time.sleep(_POLL_S)
+    finally:
+        _end(child, [report.pid for report in reports], finished=finished)
 
-    def abandon(self) -> None:
-        """Give the worker up: leaving the context does not wait for its unfinished work."""
-        self._abandoned = True
 
-    def output(self) -> str:
-        """Return the output of the worker and its programs."""
-        return self._log.read_text(errors="replace")
+def _launcher(ranks: int) -> list[str]:
+    if ranks == 1:
+        return [sys.executable, "-X", "faulthandler", "-m"]
+    job = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [sys.executable, "-m", *job, "-m"]
 
-    def _how_it_ended(self) -> str:
-        output = self.output()
-        signalled = _SIGNALLED.search(output) if self._ranks > 1 else None
-        code = -int(signalled[1]) if signalled else self._child.returncode
-        why = ", perhaps because the machine ran out of memory" if code == -signal.SIGKILL else ""
-        return f"its process {how_it_ended(code)}{why}{_last_words(output)}"
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None and not self._abandoned:
-            self.send(Stop())
-            self._child.ends_within(_GRACE_S)
-        if self._child.stdin is not None:
-            self._child.stdin.close()
-        if not self._child.ends_within(_GRACE_S):
-            # Ranks, which may be stuck in a call, have sessions of their own.
-            for pid in self._pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self._child.end()
-        self._commands.close()
-        self._directory.cleanup()
+def _reports(directory: Path) -> tuple[VariantMeasured, ...]:
+    """Return the ranks' reports so far, by rank; each rank replaces its file at once."""
+    files = (path.read_bytes() for path in directory.glob("rank*.json"))
+    return tuple(
+        sorted((msgspec.json.decode(data, type=VariantMeasured) for data in files), key=lambda each: each.rank)
+    )
+
+
+def _how_it_died(code: int, output: Path, ranks: int) -> str:
+    text = output.read_text(errors="replace")
+    signalled = _SIGNALLED.search(text) if ranks > 1 else None
+    return how_it_died(-int(signalled[1]) if signalled else code, text)
+
+
+def how_it_died(code: int, output: str) -> str:
+    """Return a clause on how a process ended, with its exit code and the end of its output."""
+    why = ", perhaps because the machine ran out of memory" if code == -signal.SIGKILL else ""
+    return f"its process {how_it_ended(code)}{why}{_last_words(output)}"
 
 
 def _last_words(output: str) -> str:
@@ -239,3 +138,17 @@ def _last_words(output: str) -> str:
     else:
         shown = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
     return f"; its last words: {' | '.join(shown)}" if shown else ""
+
+
+def _end(child: Child, pids: Sequence[int], *, finished: bool) -> None:
+    """End the processes, which end by themselves if they have `finished`, or when their stdin is closed."""
+    if finished:
+        child.ends_within(_GRACE_S)
+    if child.stdin is not None:
+        child.stdin.close()
+    if not child.ends_within(_GRACE_S):
+        # Ranks, which may be stuck in a call, have sessions of their own.
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    child.end()

@@ -77,23 +77,6 @@ class FindingSummary(msgspec.Struct, frozen=True, kw_only=True):
     title: str
 
 
-class StripLane(msgspec.Struct, frozen=True, kw_only=True):
-    """Fill of each slice of a strip by a kind of work."""
-
-    name: str
-    fill: str
-    """One character per slice: `.` for nothing, otherwise 0 to 9 for the tenths begun."""
-
-
-class RecordedStrip(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the recording, divided into equal slices."""
-
-    label: str
-    """Step shown; empty for the whole recording."""
-    span_ns: int
-    lanes: tuple[StripLane, ...]
-
-
 class VerdictSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Verdict on a device in a few sentences."""
 
@@ -126,7 +109,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     copies: tuple[CopyGroup, ...]
     findings: tuple[FindingSummary, ...]
     verdict: VerdictSummary
-    strip: RecordedStrip
 
     @property
     def rules(self) -> tuple[str, ...]:

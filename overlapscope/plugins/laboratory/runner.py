@@ -1,47 +1,36 @@
 """Runner of experiments: measured, recorded and analyzed one after another, in separate processes.
 
-A variant that raises an error, runs out of memory or crashes takes down only its own process; the next one gets a new
-process. Results are on disk after each variant.
+Each variant has a process of its own, so that an error or a crash ends nothing else. Results are on disk after each
+variant.
 """
 
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from rich.text import Text
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.strip import most_informative
-from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.intervals import Intervals, covered
 from overlapscope.base.words import clean, plural
 from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.plugins.laboratory import process
 from overlapscope.plugins.laboratory.catalog import ScenarioFile
 from overlapscope.plugins.laboratory.experiment import PAPER, Experiment, Variant
-from overlapscope.plugins.laboratory.process import (
-    Began,
-    DescribeMachine,
-    Ended,
-    MachineDescribed,
-    RunVariant,
-    VariantMeasured,
-    Worker,
-    WorkerDied,
-)
+from overlapscope.plugins.laboratory.process import VariantMeasured, VariantTask, how_it_died
 from overlapscope.plugins.laboratory.results import (
     Analysis,
     ExperimentResult,
     FindingSummary,
     Machine,
-    RecordedStrip,
-    StripLane,
     VariantResult,
     VerdictSummary,
     merged,
@@ -76,16 +65,13 @@ def describe_machine() -> Machine:
 
     Raises:
         UsageError: If PyTorch can't use the GPU that is present.
-    """  # noqa: DOC501
-    with Worker() as worker:
-        worker.send(DescribeMachine())
-        try:
-            for event in worker.events():
-                if isinstance(event, MachineDescribed):
-                    return event.machine
-        except WorkerDied as death:
-            raise UsageError(f"this machine cannot be measured: {death}.") from None
-    raise AssertionError("a worker's events end with its death only")
+    """
+    # The commands themselves don't load torch.
+    command = [sys.executable, "-X", "faulthandler", "-m", "overlapscope.plugins.laboratory.machine"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, errors="replace")
+    if done.returncode:
+        raise UsageError(f"this machine cannot be measured: {how_it_died(done.returncode, done.stderr)}.")
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Machine)
 
 
 def run(entries: Sequence[ScenarioFile], plan: Plan, machine: Machine, progress: Progress) -> list[VariantResult]:
@@ -125,15 +111,8 @@ class _Experiment:
             return self._skip(reason)
         self._place.mkdir(parents=True, exist_ok=True)
         (self._place / LOG).unlink(missing_ok=True)
-        waiting = list(self._experiment.variants)
-        while waiting:
-            with Worker(ranks=self._experiment.ranks) as worker:
-                while waiting:
-                    result = self._run_variant(worker, waiting.pop(0))
-                    self._keep(result)
-                    # Ranks find each other through their launcher's store, which keeps the entries of earlier groups.
-                    if result.status == "failed" or self._experiment.ranks > 1:
-                        break
+        for variant in self._experiment.variants:
+            self._keep(self._run_variant(variant))
         return self._result.variants
 
     def _skip(self, reason: str) -> tuple[VariantResult, ...]:
@@ -154,21 +133,19 @@ class _Experiment:
             return f"it needs {plural(experiment.gpus, 'GPU')}; PyTorch sees {len(machine.gpus) or 'none'} here"
         return None
 
-    def _run_variant(self, worker: Worker, variant: Variant) -> VariantResult:
+    def _run_variant(self, variant: Variant) -> VariantResult:
         trace = self._place / f"{variant.name}.trace.json.gz"
-        worker.send(RunVariant(str(self._path), variant.name, self._plan.scale, self._plan.repeat, str(trace)))
-        measured: dict[int, VariantMeasured] = {}
-        error = None
-        try:
-            error = self._follow(worker, variant, measured)
-        except WorkerDied as death:
-            error = str(death)
-        result = self._measured(variant, measured)
-        if error is not None:
-            worker.abandon()
-            with open(self._place / LOG, "a", errors="replace") as log:
-                log.write(f"== {variant.name}: {error}\n{worker.output()}\n")
-            return msgspec.structs.replace(result, status="failed", error=error)
+        with tempfile.TemporaryDirectory(prefix="overlapscope-") as directory:
+            task = VariantTask(
+                str(self._path), variant.name, self._plan.scale, self._plan.repeat, str(trace), directory
+            )
+            reports, error = process.run(task, self._experiment.ranks, lambda phase: self._phase(variant, phase))
+            result = self._measured(variant, reports)
+            if error is not None:
+                with open(self._place / LOG, "a", errors="replace") as log:
+                    log.write(f"== {variant.name}: {error}\n")
+                    log.write(f"{Path(directory, process.OUTPUT).read_text(errors='replace')}\n")
+                return msgspec.structs.replace(result, status="failed", error=error)
         self._phase(variant, "analyzing")
         try:
             traces = [self._plan.directory / trace for trace in result.traces]
@@ -177,30 +154,12 @@ class _Experiment:
         except OverlapscopeError as fault:
             return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analyzed: {fault}")
 
-    def _follow(self, worker: Worker, variant: Variant, measured: dict[int, VariantMeasured]) -> str | None:
-        """Collect the messages of the ranks until all have ended, or one has failed; return its error."""
-        ended = 0
-        for event in worker.events():
-            match event:
-                case Began(rank=0):
-                    self._phase(variant, event.phase)
-                case VariantMeasured():
-                    measured[event.rank] = event
-                case Ended():
-                    ended += 1
-                    if event.error is not None:
-                        return f"rank {event.rank}: {event.error}" if self._experiment.ranks > 1 else event.error
-                    if ended == self._experiment.ranks:
-                        return None
-        raise AssertionError("a worker's events end with its death only")
-
     def _phase(self, variant: Variant, phase: str) -> None:
         self._progress.note(f"{phase} {self._experiment.name}/{variant.name}")
 
-    def _measured(self, variant: Variant, by_rank: dict[int, VariantMeasured]) -> VariantResult:
+    def _measured(self, variant: Variant, ranks: Sequence[VariantMeasured]) -> VariantResult:
         """Return the variant with its measurements: times of the slowest rank, figures of the first."""
         result = next(other for other in self._result.variants if other.name == variant.name)
-        ranks = [by_rank[rank] for rank in sorted(by_rank)]
         if not ranks:
             return result
         slowest = max(ranks, key=lambda rank: rank.wall_ms.median if rank.wall_ms else 0.0)
@@ -287,10 +246,7 @@ def _plain(values: Any) -> dict[str, Any]:
 
 # -- Analysis of recordings, reduced to the contents of the report --------------------------------------
 # Figures are those that `overlapscope analyze` shows of each recording with the step that the laboratory timed
-# (`--plain-step`). Only the strips are of the recording as it is.
-
-SLICES = 300
-"""Maximum number of slices of a strip."""
+# (`--plain-step`).
 
 
 def analyse(paths: Sequence[Path], directory: Path, plain_step_ns: int | None = None) -> tuple[Analysis, ...]:
@@ -299,26 +255,14 @@ def analyse(paths: Sequence[Path], directory: Path, plain_step_ns: int | None = 
     Their names become relative to `directory`. A trace without GPU activity has no device and adds nothing.
     """
     analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
-    page = Page(build(analyses, plain_step_ns=plain_step_ns))
-    timelines = {
-        (number, device.result.device): device.timeline
-        for number, analysis in enumerate(analyses)
-        for device in analysis.devices
-    }
     return tuple(
-        _essentials(
-            section,
-            section.device,
-            section.window,
-            timelines[section.number, section.device.device],
-            paths[section.number].relative_to(directory).as_posix(),
-        )
-        for section in page.sections()
+        _essentials(section, section.device, paths[section.number].relative_to(directory).as_posix())
+        for section in Page(build(analyses, plain_step_ns=plain_step_ns)).sections()
         if section.device is not None and section.window is not None
     )
 
 
-def _essentials(section: DeviceReport, device: Device, recorded: Device, timeline: Timeline, trace: str) -> Analysis:
+def _essentials(section: DeviceReport, device: Device, trace: str) -> Analysis:
     trust, stalls = section.trace.trust, device.host_stalls
     verdict = judge(section)
     return Analysis(
@@ -338,27 +282,9 @@ def _essentials(section: DeviceReport, device: Device, recorded: Device, timelin
         copies=device.copies,
         findings=tuple(msgspec.convert(finding, FindingSummary, from_attributes=True) for finding in section.findings),
         verdict=VerdictSummary(level=verdict.level, text=verdict.answer),
-        strip=_strip(timeline, recorded),
     )
 
 
 def _judged_causes(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
     """Return the causes that explain any of the judged time."""
     return {str(cause): ns for cause, ns in by_cause.items() if ns and cause != lead_in}
-
-
-def _strip(timeline: Timeline, device: Device) -> RecordedStrip:
-    """Return the part of the recording shown in strips, by kind of work instead of by stream."""
-    shown = most_informative(device)
-    start, end = shown.window.start_ns, shown.window.end_ns
-    slices = max(1, min(SLICES, end - start))
-    edges = start + (end - start) * np.arange(slices + 1, dtype=np.int64) // slices
-    lanes = []
-    for name in ("compute", "comm", "h2d", "d2h", "other", "idle"):
-        ran: Intervals = getattr(timeline, name)
-        busy = covered(ran, edges[:-1], edges[1:])
-        if busy.any():
-            tenths = np.minimum(9, 10 * busy // np.diff(edges))
-            fill = (str(tenth) if ns else "." for tenth, ns in zip(tenths.tolist(), busy.tolist(), strict=True))
-            lanes.append(StripLane(name=name, fill="".join(fill)))
-    return RecordedStrip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))

@@ -1,47 +1,29 @@
-"""Process that runs variants of an experiment on command.
+"""Process that runs a variant of an experiment.
 
-python -m overlapscope.plugins.laboratory.worker DIRECTORY
+python -m overlapscope.plugins.laboratory.worker TASK
 
-The directory holds the commands and the events (`process.py`). Under `torchrun`, each rank does the same. The parent
-process holds the other end of the worker's stdin, and the worker exits when that is closed, so that nothing stays on
-the GPU after the parent has died.
+Under `torchrun`, each rank does the same. The parent process holds the other end of the worker's stdin, and the worker
+exits when that is closed, so that nothing stays on the GPU after the parent has died.
 """
 
 from __future__ import annotations
 
-import functools
-import gc
 import math
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from overlapscope.base.child import end_with_stdin
+from overlapscope.plugins.laboratory import catalog
 from overlapscope.plugins.laboratory.experiment import Experiment, Program, Variant
-from overlapscope.plugins.laboratory.process import (
-    COMMANDS,
-    EVENTS,
-    POLL_S,
-    Began,
-    Command,
-    DescribeMachine,
-    Ended,
-    Inbox,
-    MachineDescribed,
-    Outbox,
-    Phase,
-    RankStarted,
-    RunVariant,
-    Stop,
-    VariantMeasured,
-)
+from overlapscope.plugins.laboratory.process import Phase, VariantMeasured, VariantTask
 from overlapscope.plugins.laboratory.results import TimeSpread
 
 _ERROR_LIMIT = 400
@@ -51,41 +33,19 @@ _LEAST, _MOST = 5, 1000
 _WARM_UP = 2
 
 
-def main(directory: Path) -> None:
-    """Carry out commands until `Stop`."""
+def main(task: VariantTask) -> None:
+    """Run the variant and report it; the traceback of an error goes to stderr."""
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    rank = int(os.environ.get("RANK", "0"))
-    events = Outbox(directory / EVENTS)
-    events.send(RankStarted(rank, os.getpid()))
-    for command in _commands(directory / COMMANDS):
-        match command:
-            case DescribeMachine():
-                from overlapscope.plugins.laboratory import machine
-
-                events.send(MachineDescribed(machine.describe()))
-            case RunVariant():
-                events.send(Ended(rank, _error_of(_VariantRun(command, rank, events), command.path)))
-            case Stop():
-                return
-
-
-def _commands(path: Path) -> Iterator[Command]:
-    inbox = Inbox(path, msgspec.json.Decoder(Command))
-    while True:
-        yield from inbox.poll()
-        time.sleep(POLL_S)
-
-
-def _error_of(run: _VariantRun, path: str) -> str | None:
-    """Run a variant and return its error as a sentence; the traceback goes to stderr."""
+    run = _VariantRun(task, int(os.environ.get("RANK", "0")))
     try:
         run.run()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # A program that calls sys.exit has failed too.
         traceback.print_exc()
-        return _sentence(error, path)
-    return None
+        run.report(ended=True, error=_sentence(error, task.path))
+    else:
+        run.report(ended=True)
 
 
 def _sentence(error: BaseException, path: str) -> str:
@@ -97,47 +57,44 @@ def _sentence(error: BaseException, path: str) -> str:
     return f"{text[:_ERROR_LIMIT]} ({Path(place.filename).name}:{place.lineno} in {place.name})"
 
 
-@functools.cache
-def _experiment(path: str) -> Experiment:
-    from overlapscope.plugins.laboratory import catalog
-
-    return catalog.load(Path(path)).experiment
-
-
 class _VariantRun:
     """One variant on one rank."""
 
-    def __init__(self, run: RunVariant, rank: int, events: Outbox) -> None:
-        self._run = run
-        self._rank = rank
-        self._events = events
-        self._results = VariantMeasured(rank=rank)
+    def __init__(self, task: VariantTask, rank: int) -> None:
+        self._task = task
+        self._report = VariantMeasured(rank=rank, pid=os.getpid())
+        self._file = Path(task.directory, f"rank{rank}.json")
+
+    def report(self, **more: Any) -> None:
+        """Add to the report."""
+        self._report = msgspec.structs.replace(self._report, **more)
+        half = self._file.with_suffix(".half")
+        half.write_bytes(msgspec.json.encode(self._report))
+        os.replace(half, self._file)
 
     def run(self) -> None:
         self._begin("preparing")
-        experiment = _experiment(self._run.path)
-        (variant,) = (candidate for candidate in experiment.variants if candidate.name == self._run.variant)
+        experiment = catalog.load(Path(self._task.path)).experiment
+        (variant,) = (candidate for candidate in experiment.variants if candidate.name == self._task.variant)
         program = self._prepared(experiment, variant)
         try:
             self._begin("timing")
-            wall, host = measure(program.step, repeat=self._run.repeat)
-            self._tell(wall_ms=wall, host_ms=host)
+            wall, host = measure(program.step, repeat=self._task.repeat)
+            self.report(wall_ms=wall, host_ms=host)
             if program.figures is not None:
-                self._tell(figures=_finite(program.figures()))
+                self.report(figures=_finite(program.figures()))
             if program.count_wrong is not None:
-                self._tell(wrong_results=program.count_wrong())
+                self.report(wrong_results=program.count_wrong())
             self._begin("recording")
             self._record(experiment, program)
         finally:
             if program.close is not None:
                 program.close()
-            del program
-            _give_back_memory()
 
     def _prepared(self, experiment: Experiment, variant: Variant) -> Program:
         if experiment.gpus:
             _choose_gpu()
-        sizes = experiment.sizes.get(self._run.scale, {})
+        sizes = experiment.sizes.get(self._task.scale, {})
         prepared = experiment.prepare(**{**sizes, **variant.parameters})
         return prepared if isinstance(prepared, Program) else Program(prepared)
 
@@ -146,7 +103,7 @@ class _VariantRun:
 
         step = program.recorded_step or program.step
         recording = record(
-            self._run.trace,
+            self._task.trace,
             wait=0,
             warmup=experiment.warmup_steps,
             active=experiment.recorded_steps,
@@ -158,14 +115,10 @@ class _VariantRun:
             for _ in range(experiment.warmup_steps + experiment.recorded_steps):
                 step()
                 rec.step()
-        self._tell(trace=str(rec.path), notes=tuple(rec.notes))
+        self.report(trace=str(rec.path), notes=tuple(rec.notes))
 
     def _begin(self, phase: Phase) -> None:
-        self._events.send(Began(self._rank, phase))
-
-    def _tell(self, **more: Any) -> None:
-        self._results = msgspec.structs.replace(self._results, **more)
-        self._events.send(self._results)
+        self.report(phases=(*self._report.phases, phase))
 
 
 def measure(step: Callable[[], object], *, repeat: int) -> tuple[TimeSpread, TimeSpread]:
@@ -225,13 +178,5 @@ def _finite(figures: Any) -> dict[str, float | None]:
     return {name: float(value) if math.isfinite(value) else None for name, value in figures.items()}
 
 
-def _give_back_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(msgspec.json.decode(sys.argv[1], type=VariantTask))

@@ -28,7 +28,6 @@ from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, intersect
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.plugins.sql.tables import SqlColumn, SqlTable, Type
-from overlapscope.ranks.comm_result import Communication
 from overlapscope.report.model import Report
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.tools import QueriedTraces
@@ -54,9 +53,6 @@ def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
         "boolean": pa.bool_(),
     }
     schema = pa.schema([(column.name, types[column.type]) for column in table.columns])
-    if table.joined:
-        filled = _records(table.columns, _FROM_RANKS[table.name](job.ranks.communication))
-        return pa.table([_column(filled[field.name], field.type) for field in schema], schema=schema)
     parts = [_part(filled, job.traces[number], schema) for number, filled in _parts(table, job)]
     return pa.concat_tables([schema.empty_table(), *parts])
 
@@ -176,18 +172,6 @@ _FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any
     "stalls": _device_rows("host_stalls"),
 }
 
-
-def _dimensions(comm: Communication) -> Iterator[dict[str, Any]]:
-    mesh = list(comm.mesh.shape) if comm.mesh is not None else []
-    for number, each in enumerate(comm.dimensions):
-        yield _flat(each, dimension=number, mesh=str(mesh)) | {"spans": str(list(each.spans))}
-
-
-_FROM_RANKS: Final[dict[str, Callable[[Communication], Iterable[Mapping[str, Any]]]]] = {
-    "group_collectives": lambda comm: (_flat(row, process_group=row.group) for row in comm.rows),
-    "mesh_dimensions": _dimensions,
-    "slow_groups": lambda comm: (_flat(slow, process_group=slow.group) for slow in comm.slow_groups),
-}
 
 # -- Columns ---------------------------------------------------------------------------------------
 

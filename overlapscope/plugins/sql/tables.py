@@ -47,8 +47,6 @@ class SqlTable(msgspec.Struct, frozen=True):
     """Meaning of a row."""
     columns: tuple[SqlColumn, ...]
     figures: Figures = "recorded"
-    joined: bool = False
-    """True if its rows are of all traces together, compared as the ranks of a job."""
 
 
 def _integers(**meanings: str) -> tuple[SqlColumn, ...]:
@@ -120,32 +118,11 @@ _HOST: Final = (
     *_texts(name="its name"),
     *_TIMES,
 )
-_COMM_TIMES: Final = _integers(
-    busy_ns="time in which at least one of its kernels ran, summed over the ranks",
-    hidden_ns="part of it beside compute",
-    exposed_ns="part of it without compute",
-    waiting_ns="part of it before the last rank arrived, or the other side of a message began",
-    transfer_ns="part of it after that",
-    unjudged_ns="part of it for which that is unknown",
-    exposed_waiting_ns="part of waiting_ns without compute",
-    exposed_transfer_ns="part of transfer_ns without compute",
-    exposed_unjudged_ns="part of unjudged_ns without compute",
-)
-_GROUP: Final = _texts(
-    collective="the collective, such as allreduce",
-    process_group="name of the process group; empty if not recorded",
-    description="its description, such as mesh_dp; empty if not recorded",
-    group_ranks="its ranks, as recorded",
-)
 _CORRELATION: Final = _integers(correlation="joins calls and GPU ops; not unique, as a graph's ops share one")
 
 
 def _table(name: str, rows: str, *columns: tuple[SqlColumn, ...], figures: Figures = "recorded") -> SqlTable:
     return SqlTable(name, rows, (*_TRACE, *(column for group in columns for column in group)), figures)
-
-
-def _job_table(name: str, rows: str, *columns: tuple[SqlColumn, ...]) -> SqlTable:
-    return SqlTable(name, rows, tuple(column for group in columns for column in group), joined=True)
 
 
 _ALL: Final = (
@@ -420,57 +397,6 @@ _ALL: Final = (
             elements_out="elements received",
             bytes="size of the larger of these",
             sequence="number of the collective within its group",
-        ),
-    ),
-    _job_table(
-        "group_collectives",
-        "a collective of a process group, in judged steps",
-        _GROUP,
-        _integers(
-            dimension="id in mesh_dimensions",
-            group_size="number of ranks of the group",
-            ranks="number of ranks that ran it",
-            count="number of kernels of all ranks",
-            bytes="size of their messages; NULL if unknown",
-        ),
-        _COMM_TIMES,
-        _integers(
-            transferred_bytes="messages of the collectives whose speed is known, counted once for the group",
-            transferred_ns="time from the last arrival to the end in these",
-        ),
-        (SqlColumn("bus_gb_per_s", "number", "bus bandwidth of these, by the factor of nccl-tests"),),
-    ),
-    _job_table(
-        "mesh_dimensions",
-        "process groups along a dimension of the mesh",
-        _integers(dimension="number of the row, from 0"),
-        _texts(
-            name="their description; without one, their collectives",
-            spans="places in mesh that a group spans, such as [0]; [] if unknown or none",
-            mesh="sizes of the mesh's dimensions, such as [2, 4]; [] if unknown",
-        ),
-        _integers(
-            groups="number of groups",
-            group_size="number of ranks of a group",
-            ranks="number of ranks that communicate in them",
-        ),
-        _COMM_TIMES,
-        (SqlColumn("best_gb_per_s", "number", "highest bus bandwidth here, of 3 collectives or more alike"),),
-    ),
-    _job_table(
-        "slow_groups",
-        "a collective slower in one group than in its peers",
-        _GROUP,
-        _integers(
-            dimension="id in mesh_dimensions",
-            bytes="size of each rank's message",
-            count="number of collectives",
-            peers="number of other groups",
-            lost_ns="time that they took longer than at the speed of the others",
-        ),
-        (
-            SqlColumn("bus_gb_per_s", "number", "bus bandwidth of the median one"),
-            SqlColumn("peers_gb_per_s", "number", "the same of the other groups"),
         ),
     ),
     _table("runtime_calls", "a call into the CUDA runtime or driver", _HOST, _CORRELATION),

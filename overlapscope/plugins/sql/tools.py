@@ -6,17 +6,15 @@ Each query runs in a child process, whose end frees its memory and threads even 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
-import pickle
-import select
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from multiprocessing.connection import Connection
 from threading import Lock
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 from msgspec import Struct
 from pydantic import Field
@@ -46,7 +44,6 @@ ORDER BY start_ns, end_ns, what, stream
 """
 _DIES_WITH_PARENT: Final = 1
 """Linux's number of the request to be killed when the parent ends."""
-_BLOCK_BYTES: Final = 1 << 16
 _turn: Final = Lock()
 
 Trace = Annotated[str, Field(description="name of a trace, as list_traces gives it")]
@@ -196,53 +193,37 @@ def in_child_process(work: Callable[[], str], limit_s: float) -> str | None:
     """
     if sys.platform != "linux":
         return work()
+    processes = multiprocessing.get_context("fork")
     # With a single child, the limit on its memory limits all memory.
     with _turn:
-        reading, writing = os.pipe()
+        reading, writing = processes.Pipe(duplex=False)
+        child = processes.Process(target=_run_in_child, args=(work, writing), daemon=True)
         with warnings.catch_warnings():
             # Python warns that other threads may hold locks. A child that waits for a lock is killed at the limit.
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            _run_in_child(work, writing)
-        os.close(writing)
+            child.start()
+        writing.close()
         try:
-            answer = _read_all(reading, time.monotonic() + limit_s)
+            answer: str | Exception | None = reading.recv() if reading.poll(limit_s) else None
+        except EOFError:
+            answer = None
         finally:
-            os.close(reading)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-    if answer is None:
-        return None
-    text, error = pickle.loads(answer)
-    if error is not None:
-        raise error
-    return str(text)
+            reading.close()
+            child.kill()
+            child.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
-def _read_all(reading: int, deadline_s: float) -> bytes | None:
-    """Return the content of a pipe; None if it is empty, or isn't closed in time."""
-    blocks: list[bytes] = []
-    while select.select([reading], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
-        block = os.read(reading, _BLOCK_BYTES)
-        if not block:
-            return b"".join(blocks) or None
-        blocks.append(block)
-    return None
-
-
-def _run_in_child(work: Callable[[], str], writing: int) -> NoReturn:
-    """Write the result of `work`, or its exception, to the pipe, and end this process."""
-    with suppress(BaseException):
-        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-        # Stdin and stdout belong to the client, and libraries that run out of memory write to stderr.
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in range(3):
-            os.dup2(nowhere, standard)
-        try:
-            answer = pickle.dumps((work(), None))
-        except Exception as error:
-            answer = pickle.dumps((None, error))
-        with open(writing, "wb") as pipe:
-            pipe.write(answer)
-    os._exit(0)
+def _run_in_child(work: Callable[[], str], writing: Connection) -> None:
+    """Write the result of `work`, or its exception, to the pipe."""
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    # Stdin and stdout belong to the client, and libraries that run out of memory write to stderr.
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+    try:
+        writing.send(work())
+    except Exception as error:
+        writing.send(error)

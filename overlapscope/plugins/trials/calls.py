@@ -5,7 +5,6 @@ Libraries that run the training loop have options of their own for some changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import libcst as cst
@@ -48,17 +47,6 @@ class CallOptions(Struct, frozen=True):
                 raise Unclear(f"the call has a `{name}` already")
             call = _with(call, name, cst.parse_expression(value))
         return call
-
-
-def with_argument(value: str) -> Callable[[cst.Call], cst.Call]:
-    """Return an edit that replaces a call's only argument."""
-
-    def edited(call: cst.Call) -> cst.Call:
-        if len(call.args) != 1 or call.args[0].star:
-            raise Unclear("the call has other arguments")
-        return call.with_changes(args=[call.args[0].with_changes(value=cst.parse_expression(value))])
-
-    return edited
 
 
 def pinned_receiver(call: cst.Call) -> cst.Call:

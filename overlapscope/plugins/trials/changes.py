@@ -29,8 +29,6 @@ class Change:
     """How to make it by hand if no edit can be shown: sentences, with code in backticks."""
     unpredicted: tuple[str, ...] = ()
     """Values that `predicted_by` does not fit."""
-    by_default: bool = True
-    """True if it is tried by default."""
 
 
 _ALL: Final = (
@@ -39,13 +37,6 @@ _ALL: Final = (
         "load batches in worker processes",
         ("faster-loader",),
         "Pass `num_workers=N, persistent_workers=True` to the DataLoader.",
-    ),
-    Change(
-        "collate",
-        "take each batch from a TensorDataset at once",
-        (),
-        "Pass `sampler=BatchSampler(RandomSampler(data), N, drop_last=False), batch_size=None` to the DataLoader. It "
-        "then indexes the tensors once for a batch.",
     ),
     Change(
         "pin",
@@ -68,19 +59,12 @@ _ALL: Final = (
     ),
     Change(
         "graph",
-        "compile the model, or launch its kernels as a CUDA graph",
+        "compile the model",
         ("graph",),
-        'Call `model.compile(mode="reduce-overhead")` or `model.compile()`, or use '
-        "`torch.cuda.make_graphed_callables`.",
+        'Call `model.compile(mode="reduce-overhead")` or `model.compile()`.',
         unpredicted=("fuse",),
     ),
     Change("fused", "use a fused optimizer", ("fused",), "Pass `fused=True` to the optimizer."),
-    Change(
-        "foreach",
-        "update and clip many parameters at a time",
-        (),
-        "Pass `foreach=True` to the optimizer and to `clip_grad_norm_`.",
-    ),
     Change(
         "gc",
         "exempt long-lived objects from garbage collection",
@@ -92,13 +76,6 @@ _ALL: Final = (
         "use as many threads as there are CPUs",
         (),
         "Call `torch.set_num_threads(N)`, or set the variable `OMP_NUM_THREADS=N`.",
-    ),
-    Change(
-        "late-item",
-        "read values one step later",
-        ("no-sync aten::item",),
-        "Copy the value with `non_blocking=True` into pinned memory, and read it a step later.",
-        by_default=False,
     ),
 )
 
@@ -129,9 +106,7 @@ def words() -> Iterator[GlossaryEntry]:
                 *titled("The code to change", change.advice),
                 *titled(
                     "Related",
-                    f"`overlapscope try --only {change.id} SCRIPT` tries it alone."
-                    if change.by_default
-                    else f"It is tried only if asked for: `overlapscope try --with {change.id} SCRIPT`.",
+                    f"`overlapscope try --only {change.id} SCRIPT` tries it alone.",
                     f"`overlapscope whatif` predicts it with {listed(predicted)}." if predicted else "",
                 ),
             ),

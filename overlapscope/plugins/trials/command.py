@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
 import signal
 import stat
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,12 +23,10 @@ from overlapscope.errors import UsageError
 from overlapscope.plugins.trials.changes import CHANGES
 
 if TYPE_CHECKING:
-    from overlapscope.plugins.trials.conduct import Conducted, ProgramFailed
+    from overlapscope.plugins.trials.conduct import ProgramFailed
     from overlapscope.plugins.trials.processes import CommandLine
 
 _LAST_LINES = 40
-NOT_CONFIRMED = 1
-"""Exit code where the edited program fails, is not faster, or does not compute the same."""
 _FEWEST_STEPS, _MOST_STEPS = 10, 100_000
 
 
@@ -49,9 +45,7 @@ class TryCommand:
     ends it and shows the results so far.
 
     The exit code is 0, whether changes pay or not; the program's own, if it
-    fails without any change; 1 if --write puts the originals back, because the edited
-    program fails, is not faster, or does not compute the same; 2 if it makes
-    too few steps; 130 after Ctrl-C.
+    fails without any change; 2 if it makes too few steps; 130 after Ctrl-C.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -66,18 +60,8 @@ class TryCommand:
             metavar="N",
             help="steps to time in each run (default: for about 3 seconds, 20 to 300)",
         )
-        defaults = listed(change.id for change in CHANGES.values() if change.by_default)
         parser.add_argument(
-            "--only", type=_changes, default=(), metavar="CHANGE,...", help=f"try only these changes: {defaults}"
-        )
-        extra = listed(change.id for change in CHANGES.values() if not change.by_default)
-        parser.add_argument(
-            "--with",
-            dest="also",
-            type=_changes,
-            default=(),
-            metavar="CHANGE,...",
-            help=f"also try a change that is not tried unless asked for: {extra}",
+            "--only", type=_changes, default=(), metavar="CHANGE,...", help=f"try only these changes: {listed(CHANGES)}"
         )
         parser.add_argument("--scratch", action="store_true", help="give each run an empty working directory")
         rare.add_argument(
@@ -86,13 +70,6 @@ class TryCommand:
             metavar="DIR",
             help="keep the recordings before and after, and what each run printed, in DIR (default: none is kept)",
         )
-        parser.add_argument(
-            "--write",
-            action="store_true",
-            help="after a question, edit the best set of changes into the program's files, keep FILE.orig of each, "
-            "and run it once more",
-        )
-        rare.add_argument("--yes", action="store_true", help="with --write, do not ask")
         add_format(parser)
         add_output(parser)
         add_verbose(rare, "also show the values of a change that were not chosen")
@@ -100,10 +77,6 @@ class TryCommand:
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
         check_not_python(args)
-        if args.write and not args.yes and not (sys.stdin and sys.stdin.isatty()):
-            raise UsageError(
-                "--write asks before it edits, and stdin is not a terminal; add --yes to edit without asking."
-            )
         program = _program(args)
         from overlapscope.plugins.trials.conduct import ProgramFailed, TrialOptions, conduct
         from overlapscope.plugins.trials.document import document
@@ -111,9 +84,7 @@ class TryCommand:
         from overlapscope.render.progress import Progress
 
         require_torch()
-        options = TrialOptions(
-            args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None, writes=args.write
-        )
+        options = TrialOptions(args.minutes, args.steps, args.only, keep=args.recordings is not None)
         with ExitStack() as stack:
             # The program runs in a session of its own, and would continue after us.
             former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -126,25 +97,7 @@ class TryCommand:
             except ProgramFailed as failed:
                 return _tell_failure(failed)
             present(done.trial, lambda: document(done.trial), args, verbose=args.verbose)
-            _keep(done)
-            if args.write and not done.interrupted:
-                return _edit(done, program, yes=args.yes)
-            if args.write:
-                tell("Nothing is edited, because the trial was interrupted.")
             return INTERRUPTED if done.interrupted else DONE
-
-
-def _keep(done: Conducted) -> None:
-    """Hand predictions beside measurements to the plugins that keep them."""
-    from overlapscope.plugins.trials.summary import kept
-    from overlapscope.report.origin import keepers
-
-    predictions = kept(done.trial, time.time_ns())
-    try:
-        for keeper in keepers():
-            keeper.add_predictions(predictions)
-    except UsageError as error:
-        tell(f"overlapscope: warning: {error}")
 
 
 def _announce(args: argparse.Namespace, program: str) -> None:
@@ -184,49 +137,6 @@ def _directory(recordings: Path | None, stack: ExitStack) -> Path:
         raise UsageError(f"{recordings}: is not empty; name a new directory for --recordings.")
     make_directory(recordings)
     return recordings.absolute()
-
-
-# -- The edit -------------------------------------------------------------------------------------
-
-
-def _edit(done: Conducted, program: CommandLine, *, yes: bool) -> int:
-    """Edit the program's files; undo it unless another run confirms it."""
-    from overlapscope.plugins.trials.edit import edits, original, undo, write
-
-    files = edits(done.facts, done.best, program.root).files if done.best is not None else ()
-    if not files:
-        tell(
-            "Nothing is edited: no change pays."
-            if done.best is None
-            else "Nothing is edited: see what to edit by hand."
-        )
-        return DONE
-    names = listed(clean(os.path.relpath(file.path)) for file in files)
-    if not yes and not _agrees(f"Edit {names} as shown above? [y/N] "):
-        tell("Nothing is edited.")
-        return DONE
-    write(files)
-    try:
-        tell("Running the program once more, as edited.")
-        confirmed = done.once_more()
-    except BaseException:
-        undo(files)
-        raise
-    if confirmed.why_not:
-        undo(files)
-        tell(f"{confirmed.why_not} The edit is undone: {names} is as before.")
-        return NOT_CONFIRMED
-    kept = listed(clean(os.path.relpath(original(file))) for file in files)
-    tell(
-        f"Edited {names}, and kept {kept}. As edited, a step takes {-confirmed.pct:.1f}% less than it did; results: "
-        f"{confirmed.results}."
-    )
-    return DONE
-
-
-def _agrees(question: str) -> bool:
-    print(question, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 # -- The program ----------------------------------------------------------------------------------

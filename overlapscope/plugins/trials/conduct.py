@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -16,10 +15,10 @@ from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.trials import measure, search
-from overlapscope.plugins.trials.edit import check_originals, edit, edits
-from overlapscope.plugins.trials.measure import SOUND, change, sameness, timing
-from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Setting, Steps, Task, TrialProgram
-from overlapscope.plugins.trials.result import Predicted, Sameness, Trial
+from overlapscope.plugins.trials.edit import edit
+from overlapscope.plugins.trials.measure import timing
+from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Steps, Task, TrialProgram
+from overlapscope.plugins.trials.result import Predicted, Trial
 from overlapscope.plugins.trials.search import AS_IS, Planned, Run, Settings
 from overlapscope.plugins.trials.summary import TrialFindings, predict_sets, step_ns_of, summarize
 from overlapscope.render.progress import Progress
@@ -53,31 +52,6 @@ class Conducted(Struct, frozen=True):
     trial: Trial
     interrupted: bool
     """True after Ctrl-C."""
-    facts: Facts
-    best: Settings | None
-    once_more: Callable[[], Confirmed]
-    """Function that runs the edited program, which takes as long as a run."""
-
-
-class Confirmed(Struct, frozen=True):
-    """Result of a run of the edited program."""
-
-    failure: str
-    """Sentence on how it failed; empty if it didn't."""
-    pct: float = 0.0
-    """Change of its step, in percent; negative if it is shorter than before the edit."""
-    results: Sameness = "unknown"
-
-    @property
-    def why_not(self) -> str:
-        """Reason against the edit, in a sentence; empty if there is none."""
-        if self.failure:
-            return f"The edited program fails. {clean(self.failure, 300)}"
-        if self.results not in SOUND:
-            return f"The edited program does not compute the same (results: {self.results})."
-        if self.pct >= 0:
-            return f"As edited, a step takes {self.pct:.1f}% more than it did."
-        return ""
 
 
 class TrialOptions(Struct, frozen=True):
@@ -87,11 +61,8 @@ class TrialOptions(Struct, frozen=True):
     steps: int | None
     """Number of steps to time; None to choose it."""
     only: Collection[str]
-    also: Collection[str]
     keep: bool = False
     """True to keep recordings."""
-    writes: bool = False
-    """True to edit the best changes into the program's files."""
 
 
 def conduct(program: TrialProgram, options: TrialOptions, directory: Path, progress: Progress) -> Conducted:
@@ -105,7 +76,7 @@ def conduct(program: TrialProgram, options: TrialOptions, directory: Path, progr
 
     Raises:
         ProgramFailed: The unchanged program fails.
-        UsageError: It has no steps or too few, or an original is in the way of an edit.
+        UsageError: It has no steps or too few.
         KeyboardInterrupt: Ctrl-C was pressed twice, or before the unchanged program had run.
     """
     conductor = _Conductor(program, options, directory, progress)
@@ -134,7 +105,7 @@ def conduct(program: TrialProgram, options: TrialOptions, directory: Path, progr
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
-    return Conducted(trial, interrupted, findings.facts, findings.best, partial(conductor.once_more, findings))
+    return Conducted(trial, interrupted)
 
 
 def _predicted(findings: TrialFindings) -> Mapping[Settings, Predicted]:
@@ -182,16 +153,13 @@ class _Conductor:
         if self._steps_by is not None:
             notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
-        fitting, left_out = search.candidates(facts, outcome.ranks, self._options.only, self._options.also)
+        fitting, left_out = search.candidates(facts, outcome.ranks, self._options.only)
         workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
         wanted = (
             measure.plan(fmean(outcome.host_ns), self._options.steps, workers) if outcome.host_ns else measure.SURVEY
         )
         if not ended.complete:
             wanted = measure.shortened(wanted, outcome.all_steps)
-        if self._options.writes:
-            every = tuple(Setting(candidate.change, value) for candidate in fitting for value in candidate.values)
-            check_originals(edits(facts, every, self._program.root).files)
         findings = TrialFindings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
         self._first(findings)
         return findings
@@ -304,16 +272,6 @@ class _Conductor:
         while planned := search.rounds(findings.runs, findings.kept, self._left_for_rounds_s(findings)):
             for run in planned:
                 self._make(findings, run)
-
-    def once_more(self, findings: TrialFindings) -> Confirmed:
-        """Run the edited program, and compare it with the original."""
-        run = _finished(Planned(AS_IS, 0), self._run(findings.plan))
-        if run.timing is None:
-            return Confirmed(run.failure)
-        before = [other.timing for other in findings.runs.of(AS_IS) if other.timing is not None]
-        pct = fmean(change([(original, run.timing)]).pct for original in before)
-        same = sameness(run.results, [other.results for other in findings.runs.unchanged])
-        return Confirmed("", pct, same)
 
     def _give_up(self, findings: TrialFindings) -> None:
         """Leave out the changes that the ladder has not reached."""

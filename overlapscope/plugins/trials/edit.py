@@ -1,16 +1,12 @@
-"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere.
-
-They are written to its files all or none, with the originals kept beside them.
-"""
+"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere."""
 
 from __future__ import annotations
 
 import difflib
 import io
 import os
-import shutil
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.base import disk, words
 from overlapscope.base.extras import how_to_install
-from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.errors import MissingPackage
 
 try:
     import libcst as cst
@@ -27,11 +23,11 @@ except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
 from overlapscope.plugins.trials import calls
-from overlapscope.plugins.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver, with_argument
+from overlapscope.plugins.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver
 from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
 from overlapscope.plugins.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.plugins.trials.result import Edit
-from overlapscope.plugins.trials.rewrite import Compile, Insertion, Wish, rewrite
+from overlapscope.plugins.trials.rewrite import Compile, Wish, rewrite
 
 AHEAD: Final = """\
 import itertools
@@ -87,7 +83,7 @@ class _EditStep(Struct, frozen=True):
     """An edit at a place."""
 
     site: Site
-    ways: tuple[Wish | Compile | Insertion, ...]
+    ways: tuple[Wish | Compile, ...]
     """Alternative edits, of which the first clear one is made; empty if only advice is possible."""
     advice: str
     """The edit in words."""
@@ -197,11 +193,6 @@ def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Edi
             yield _step(loader.site, "workers", value, calls.DATA_LOADER, options)
 
 
-def _collate(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    for site in dict.fromkeys(loader.site for loader in facts.loaders if loader.collates):
-        yield _at(site, "collate", value, CHANGES["collate"].advice)
-
-
 def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
@@ -229,54 +220,26 @@ def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditS
             yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
 
 
-def _foreach(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    options = (("foreach", "True"),)
-    for optimizer in facts.optimizers:
-        if optimizer.foreach_missing and not optimizer.takes_fused:
-            yield _step(optimizer.site, "foreach", value, f"torch.optim.{optimizer.name}", CallOptions(options))
-    for clipping in facts.clippings:
-        function = f"torch.nn.utils.{clipping.function}"
-        yield _step(clipping.site, "foreach", value, function, CallOptions(options, positional=5))
-
-
 def _gc(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    advice = CHANGES["gc"].advice
-    site = next((module.site for module in facts.modules), Site("", 0))
-    ways = (Insertion("gc", ("gc.collect()", "gc.freeze()"), site.line),) if site.path and not site.library else ()
-    yield _EditStep(site, ways, advice)
+    yield _EditStep(next((module.site for module in facts.modules), Site("", 0)), (), CHANGES["gc"].advice)
 
 
 def _threads(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    call, advice = (
-        f"torch.set_num_threads({value})",
-        CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}"),
-    )
-    if facts.threads_site is not None:
-        line = facts.threads_site.line
-        ways = (Wish(line, "torch.set_num_threads", with_argument(value)),)
-        yield _at(facts.threads_site, "threads", value, advice, ways)
-        return
-    site = next((module.site for module in facts.modules if not module.site.library), Site("", 0))
-    yield _EditStep(site, (Insertion("torch", (call,), None),) if site.path else (), advice)
+    advice = CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}")
+    yield _EditStep(facts.threads_site or Site("", 0), (), advice)
 
 
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for module in facts.modules:
         if not module.compiled:
-            mode = COMPILE_MODES.get(value)
-            ways = (Compile(module.site.line, module.name, mode, module.of_torch),) if mode else ()
-            advice = _GRAPH[f"forward {value}" if module.of_torch and ways else value]
+            ways = (Compile(module.site.line, module.name, COMPILE_MODES[value], module.of_torch),)
+            advice = _GRAPH[f"forward {value}" if module.of_torch else value]
             yield _at(module.site, "graph", value, advice, ways)
 
 
 def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
         yield _at(site, "prefetch", value, CHANGES["prefetch"].advice if site.library else _LOOP_AHEAD)
-
-
-def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    for read in facts.reads:
-        yield _at(read.site, "late-item", value, CHANGES["late-item"].advice)
 
 
 _LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
@@ -287,21 +250,17 @@ _GRAPH: Final = {
     "is called here, before the first step: `model.compile()` does nothing where its class is one of torch's own.",
     "forward fuse": "Set `model.forward = torch.compile(model.forward)` for the module that is called here, before the "
     "first step: `model.compile()` does nothing where its class is one of torch's own.",
-    "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
 }
 
 _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_EditStep]]]] = {
     "workers": _workers,
-    "collate": _collate,
     "pin": _pin,
     "non-blocking": _non_blocking,
     "prefetch": _prefetch,
     "graph": _graph,
     "fused": _fused,
-    "foreach": _foreach,
     "gc": _gc,
     "threads": _threads,
-    "late-item": _late_item,
 }
 
 
@@ -319,9 +278,7 @@ def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cs
     return replace(step, ways=(*ways, *step.ways)) if site.library and by_line else step
 
 
-def _at(
-    site: Site, change: str, value: str, advice: str, ways: tuple[Wish | Compile | Insertion, ...] = ()
-) -> _EditStep:
+def _at(site: Site, change: str, value: str, advice: str, ways: tuple[Wish | Compile, ...] = ()) -> _EditStep:
     """Return an edit at a place; for a call that a library makes, by the library's option or in words."""
     if not site.library:
         return _EditStep(site, ways, advice)
@@ -329,54 +286,3 @@ def _at(
     if term is None:
         return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
     return _EditStep(site, (Wish(None, calls.TRAINING_ARGUMENTS, term.options),), term.advice)
-
-
-def write(files: Sequence[File]) -> None:
-    """Write the edited files; `train.py.orig` keeps each original with its permissions.
-
-    Nothing is changed on an error.
-
-    Raises:
-        UsageError: A file has changed since its edit was made, or an original exists already.
-        OSError: A file can't be written.
-    """
-    for file in files:
-        if disk.read_regular(file.path) != file.before:
-            raise UsageError(f"{_name(file.path)} has changed since its edit was made; run `overlapscope try` again.")
-    check_originals(files)
-    begun: list[File] = []
-    try:
-        for file in files:
-            disk.write(original(file), [file.before], over=False)
-            begun.append(file)
-            shutil.copymode(file.path, original(file))
-            disk.write(file.path, [file.after])
-    except BaseException:
-        undo(begun)
-        raise
-
-
-def check_originals(files: Sequence[File]) -> None:
-    """Raise UsageError if an original exists already."""
-    for file in files:
-        if os.path.lexists(original(file)):
-            raise UsageError(f"{_name(original(file))} is there already; move it away, or remove it.")
-
-
-def undo(files: Sequence[File]) -> None:
-    """Restore the files and remove the originals. A file changed meanwhile stays, with its original. Raises OSError."""
-    for file in files:
-        now = disk.read_regular(file.path)
-        if now == file.after:
-            disk.write(file.path, [file.before])
-        if now in (file.before, file.after):
-            original(file).unlink(missing_ok=True)
-
-
-def original(file: File) -> Path:
-    """Return the path of a file's original."""
-    return file.path.with_name(f"{file.path.name}.orig")
-
-
-def _name(path: Path) -> str:
-    return words.clean(os.path.relpath(path))

@@ -29,7 +29,6 @@ def try_changes(
     steps: int | None = None,
     minutes: float = 5.0,
     only: Collection[str] = (),
-    also: Collection[str] = (),
 ) -> Trial:
     """Try changes on a step function, as `overlapscope try` does on a program (`docs/guides/try.md`).
 
@@ -41,8 +40,7 @@ def try_changes(
             and raises StopIteration when there are no more.
         steps: Number of steps to time in each run.
         minutes: Maximum time for all runs.
-        only: Changes to try instead of the defaults.
-        also: Changes to try besides the defaults.
+        only: Changes to try instead of all.
 
     Returns:
         What each change saves, and whether the program still computes the same.
@@ -51,7 +49,7 @@ def try_changes(
         UsageError: There are too few steps.
         Exception: Any error of `build` or a step without a change.
     """
-    options = TrialOptions(minutes, steps, tuple(only), tuple(also))
+    options = TrialOptions(minutes, steps, tuple(only))
     with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
         return conduct(_Function(build), options, Path(directory), progress).trial
 

@@ -41,16 +41,6 @@ def site(frame: FrameType | None) -> Site:
     return innermost or Site("", 0)
 
 
-def is_program(file: str) -> bool:
-    """Return whether a file belongs to the program."""
-    return _package(file) is None
-
-
-def is_ours(file: str) -> bool:
-    """Return whether a file belongs to overlapscope."""
-    return file.startswith(_OURS)
-
-
 @cache
 def _package(file: str) -> str | None:
     """Return the installed package of a file; None for the program's files."""

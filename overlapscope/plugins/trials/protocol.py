@@ -84,17 +84,11 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Place that made it."""
     loop: Site | None
     """Place that iterates over it."""
-    dataset: str
-    """Class name."""
     iterable: bool
     num_workers: int
     pin_memory: bool
     on_gpu: bool
     """True if its batches are tensors on a GPU."""
-    collates: bool = False
-    """True if it stacks single samples of a `TensorDataset`."""
-    batches: int
-    """Number of batches taken from it."""
 
 
 class Uploads(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,18 +98,8 @@ class Uploads(msgspec.Struct, frozen=True, kw_only=True):
     method: Literal["to", "cuda", "copy_"]
     pinned: bool
     non_blocking: bool
-    count: int
-    bytes: int
     from_loader: bool
     """True if they move tensors of a DataLoader's batch."""
-
-
-class Reads(msgspec.Struct, frozen=True, kw_only=True):
-    """Reads of GPU values within steps that the host waits for, by `.item()` or `float()`."""
-
-    site: Site
-    method: Literal["item", "float"]
-    count: int
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,16 +112,6 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     takes_fused: bool
     """True if its class has the option, which all its parameters allow."""
     fused: bool
-    foreach_missing: bool = False
-    """True if it could update many parameters at a time by `foreach=True`, but doesn't."""
-
-
-class Clipping(msgspec.Struct, frozen=True):
-    """Calls that clip gradients with `foreach=False`."""
-
-    site: Site
-    function: str
-    """`clip_grad_norm_`."""
 
 
 class Module(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +124,6 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
     compiled: bool
     of_torch: bool = False
     """True if its class is torch's own, such as `Sequential`, on which `compile()` has no effect."""
-    capturable: str = ""
-    """Clause on why `make_graphed_callables` does not fit it; empty if it does."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,9 +137,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Number of CPUs that its process may use."""
     loaders: tuple[Loader, ...] = ()
     uploads: tuple[Uploads, ...] = ()
-    reads: tuple[Reads, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
-    clippings: tuple[Clipping, ...] = ()
     modules: tuple[Module, ...] = ()
     gc_pct: float = 0.0
     """Percentage of its steps' time in Python's garbage collector."""

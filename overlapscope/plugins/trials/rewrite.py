@@ -64,17 +64,7 @@ class Compile(Struct, frozen=True):
         return f"{module}.compile({mode})"
 
 
-class Insertion(Struct, frozen=True):
-    """Statements to add to a file."""
-
-    package: str
-    """Package that they use, which is imported if it isn't yet."""
-    statements: tuple[str, ...]
-    line: int | None
-    """Line of a call: they are added before the outermost loop around it; None to add them after the import."""
-
-
-def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile | Insertion]]) -> tuple[bytes, list[str]]:
+def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[bytes, list[str]]:
     """Return the text with the first clear edit of each wish's alternatives, and why each wish failed.
 
     The reason is that of the last alternative, in a clause; empty for a wish that is fulfilled or has no alternatives.
@@ -147,11 +137,8 @@ class _ProgramText:
         names = (name for node in self._all(cst.Import) for name in node.names if not name.asname)
         self._imported = {name.evaluated_name for name in names}
 
-    def add(self, wish: Wish | Compile | Insertion, changes: _Changes) -> None:
+    def add(self, wish: Wish | Compile, changes: _Changes) -> None:
         """Add the changes for a wish. Raises Unclear."""
-        if isinstance(wish, Insertion):
-            self._insert(wish, changes)
-            return
         if isinstance(wish, Compile):
             module = self._module(wish)
             if wish.of_torch and "torch" not in self._imported:
@@ -163,38 +150,6 @@ class _ProgramText:
             wish.change(call)
         for call in calls:
             changes.calls[call].append(wish.change)
-
-    def _insert(self, wish: Insertion, changes: _Changes) -> None:
-        """Add statements to the file. Raises Unclear."""
-        imports = [
-            (node, self._parents[node])
-            for node in self._all(cst.Import)
-            if isinstance(self._parents[self._parents[node]], cst.Module)
-        ]
-        plain = {node: [name.evaluated_name for name in node.names if name.asname is None] for node, _ in imports}
-        named = [line for node, line in imports if wish.package in plain[node]]
-        if not imports or not (named or wish.line is not None):
-            raise Unclear(f"the file does not `import {wish.package}`")
-        if wish.line is None:
-            changes.statements[named[0]] |= dict.fromkeys(wish.statements)
-            return
-        loop = self._loop(wish.line)
-        if not named:
-            changes.statements[imports[0][1]][f"import {wish.package}"] = None
-        changes.statements[loop] |= dict.fromkeys(wish.statements)
-
-    def _loop(self, line: int) -> cst.CSTNode:
-        """Return the outermost loop of the function around the calls on a line. Raises Unclear."""
-        loops = [
-            node
-            for call in self._calls
-            if self._line(call) == line
-            for node in itertools.takewhile(lambda node: not isinstance(node, cst.FunctionDef), self._parents_of(call))
-            if isinstance(node, cst.For | cst.While)
-        ]
-        if not loops:
-            raise Unclear("the function there has no loop")
-        return min(loops, key=lambda loop: self._places[loop].start.line)
 
     def _find(self, wish: Wish) -> list[cst.Call]:
         calls = [call for call in self._calls if self._is_meant(call, wish)]

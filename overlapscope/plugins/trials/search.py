@@ -17,8 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import plural
-from overlapscope.plugins.trials import late_values
-from overlapscope.plugins.trials.changes import CHANGES
+from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
 from overlapscope.plugins.trials.measure import (
     SOUND,
     WORST_LAST,
@@ -35,7 +34,7 @@ from overlapscope.plugins.trials.result import LeftOut, Sameness
 
 # -- Changes that fit the program --------------------------------------------------------------------
 
-_ON_GPUS: Final = ("pin", "non-blocking", "prefetch", "graph", "late-item")
+_ON_GPUS: Final = ("pin", "non-blocking", "prefetch", "graph")
 _NO_GPU: Final = "The program uses no GPU."
 _NO_UPLOADS: Final = "Its steps copy nothing to the GPU."
 
@@ -54,20 +53,17 @@ Fit = Candidate | str
 """The change with the values to try, or a sentence on why it does not fit."""
 
 
-def candidates(
-    facts: Facts, ranks: int, only: Collection[str], also: Collection[str]
-) -> tuple[list[Candidate], list[LeftOut]]:
+def candidates(facts: Facts, ranks: int, only: Collection[str]) -> tuple[list[Candidate], list[LeftOut]]:
     """Return the changes to try, in the catalogue's order, and the changes that do not fit.
 
     Args:
-        only: Changes to choose from; empty for all defaults.
-        also: Further changes, which are not tried by default.
+        only: Changes to choose from; empty for all.
     """
     facts = replace(facts, cpus=facts.cpus // ranks)
     fitting: list[Candidate] = []
     unfit: list[LeftOut] = []
-    for id, listed in CHANGES.items():
-        if id not in (only or also) and not (listed.by_default and not only):
+    for id in CHANGES:
+        if only and id not in only:
             continue
         fit = _NO_GPU if id in _ON_GPUS and not facts.cuda else _FITS[id](facts)
         if isinstance(fit, str):
@@ -99,12 +95,6 @@ def _doubling(most: int) -> list[int]:
     return [*counts, most] if 2 < most < 16 and most not in counts else counts
 
 
-def _collate(facts: Facts) -> Fit:
-    if not any(loader.collates for loader in facts.loaders):
-        return "Its steps take no batches from a TensorDataset, sample by sample."
-    return Candidate("collate")
-
-
 def _pin(facts: Facts) -> Fit:
     if not facts.uploads:
         return _NO_UPLOADS
@@ -132,8 +122,7 @@ def _graph(facts: Facts) -> Fit:
         return "Its steps call no module with parameters."
     if all(module.compiled for module in facts.modules):
         return "Its module is compiled already."
-    capture = ("capture",) if any(not module.capturable for module in facts.modules) else ()
-    return Candidate("graph", ("compile", "fuse", *capture))
+    return Candidate("graph", tuple(COMPILE_MODES))
 
 
 def _fused(facts: Facts) -> Fit:
@@ -144,13 +133,6 @@ def _fused(facts: Facts) -> Fit:
     if not any(optimizer.takes_fused and not optimizer.fused for optimizer in facts.optimizers):
         return "Its optimizer has no fused form for these parameters."
     return Candidate("fused")
-
-
-def _foreach(facts: Facts) -> Fit:
-    missing = any(optimizer.foreach_missing and not optimizer.takes_fused for optimizer in facts.optimizers)
-    if not missing and not facts.clippings:
-        return "Its optimizers and its clipping handle many parameters at a time already, or can be fused."
-    return Candidate("foreach")
 
 
 def _gc(facts: Facts) -> Fit:
@@ -166,27 +148,15 @@ def _threads(facts: Facts) -> Fit:
     return Candidate("threads", (str(cpus),))
 
 
-def _late_item(facts: Facts) -> Fit:
-    if not facts.reads:
-        return "Its steps read no value with `.item()` or `float()`."
-    reasons = [late_values.why_not(read.site.path, read.site.line) for read in facts.reads if not read.site.library]
-    if not reasons:
-        return "Only libraries read values in its steps."
-    return Candidate("late-item") if "" in reasons else reasons[0]
-
-
 _FITS: Final[Mapping[str, Callable[[Facts], Fit]]] = {
     "workers": _workers,
-    "collate": _collate,
     "pin": _pin,
     "non-blocking": _non_blocking,
     "prefetch": _prefetch,
     "graph": _graph,
     "fused": _fused,
-    "foreach": _foreach,
     "gc": _gc,
     "threads": _threads,
-    "late-item": _late_item,
 }
 
 

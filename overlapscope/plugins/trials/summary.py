@@ -15,7 +15,6 @@ from overlapscope.plugins.trials.measure import StepPlan, same_bits
 from overlapscope.plugins.trials.protocol import Facts, Setting
 from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Runs, Settings
-from overlapscope.prediction.result import StoredPrediction
 
 
 class TrialFindings(Struct):
@@ -139,7 +138,7 @@ def step_ns_of(runs: Runs, settings: Settings) -> int | None:
     return round(fmean(timing.step_ns for timing in timings)) if timings else None
 
 
-# -- Predictions, for the trial and for those who keep them ------------------------------------------
+# -- Predictions -------------------------------------------------------------------------------------
 
 _Settings = tuple[Setting, ...]
 
@@ -179,23 +178,3 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
 def _interventions(setting: Setting) -> tuple[str, ...]:
     change = CHANGES[setting.change]
     return () if setting.value in change.unpredicted else change.predicted_by
-
-
-def kept(trial: Trial, at_ns: int) -> list[StoredPrediction]:
-    """Return the rows for the history: each set of changes that was both predicted and measured."""
-    return [
-        StoredPrediction(
-            at_ns=at_ns,
-            program=trial.program,
-            device=trial.device_name,
-            change=", ".join((*tried.after, Setting(tried.change, tried.value).text)),
-            predicted_pct=tried.predicted_pct.value,
-            low_pct=tried.predicted_pct.low,
-            high_pct=tried.predicted_pct.high,
-            measured_pct=tried.measured_pct,
-            measured_low_pct=tried.measured_low_pct,
-            measured_high_pct=tried.measured_high_pct,
-        )
-        for tried in trial.changes
-        if tried.predicted_pct is not None and tried.measured_pct is not None
-    ]

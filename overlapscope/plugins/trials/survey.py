@@ -5,25 +5,22 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from msgspec.structs import replace
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from overlapscope.plugins.trials import protocol
 from overlapscope.plugins.trials.observed import ModuleCalls, site, tensors
-from overlapscope.plugins.trials.protocol import Clipping, Facts, Loader, Module, Reads, Site, Uploads
+from overlapscope.plugins.trials.protocol import Facts, Loader, Module, Site, Uploads
 from overlapscope.plugins.trials.shims import copies
 from overlapscope.plugins.trials.shims import options as torch_options
-from overlapscope.plugins.trials.shims.graph import is_compiled, is_of_torch, why_not
+from overlapscope.plugins.trials.shims.graph import is_compiled, is_of_torch
 from overlapscope.recorder import devices
 from overlapscope.recorder.sampling.facts import Collections, usable_cpus
 from overlapscope.recorder.wrapping import around, together
@@ -44,10 +41,7 @@ class Survey:
         self._loaders: dict[tuple[Site, Site], Loader] = {}
         self._batches: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         """Addresses of the latest batch's tensors, by iterator."""
-        self._uploads: dict[Uploads, tuple[int, int]] = {}
-        """Count and bytes of uploads, by their other properties."""
-        self._reads: Counter[Reads] = Counter()
-        self._clippings: dict[Clipping, None] = {}
+        self._uploads: dict[Uploads, None] = {}
         self._threads_site: Site | None = None
         self._collections = Collections()
         self._counting_ns: int | None = None
@@ -61,10 +55,7 @@ class Survey:
             around(DataLoader, "__iter__", self._iterate),
             around(_BaseDataLoaderIter, "__next__", self._next),
             copies.watch(self._upload),
-            around(torch.Tensor, "item", partial(self._read, "item")),
-            around(torch.Tensor, "__float__", partial(self._read, "float")),
             around(torch, "set_num_threads", self._set_threads),
-            *(around(torch.nn.utils, name, partial(self._clip, name)) for name in torch_options.CLIPPING),
             self._collections.stop,
         )
         """Stop observing."""
@@ -89,11 +80,9 @@ class Survey:
             device_name=torch.cuda.get_device_name() if cuda else None,
             cpus=usable_cpus(),
             loaders=tuple(self._loaders.values()),
-            uploads=tuple(replace(group, count=count, bytes=size) for group, (count, size) in self._uploads.items()),
-            reads=tuple(replace(group, count=count) for group, count in self._reads.items()),
+            uploads=tuple(self._uploads),
             optimizers=tuple(map(self._optimizer, optimizers)),
             modules=tuple(self._modules.values()),
-            clippings=tuple(self._clippings),
             gc_pct=self._gc_pct,
             threads=torch.get_num_threads(),
             threads_site=self._threads_site,
@@ -126,17 +115,13 @@ class Survey:
 
     def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
         made_at = self._first.get(id(loader.dataset)) or self._made_at.get(loader) or loop
-        earlier = self._loaders.get((made_at, loop))
         self._loaders[made_at, loop] = Loader(
             site=made_at,
             loop=loop,
-            dataset=type(loader.dataset).__name__,
             iterable=isinstance(loader.dataset, IterableDataset),
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             on_gpu=on_gpu,
-            collates=torch_options.collates(loader.dataset, loader.collate_fn, loader.batch_sampler),
-            batches=1 if earlier is None else earlier.batches + 1,
         )
 
     def _upload(self, upload: copies.Upload) -> None:
@@ -152,19 +137,10 @@ class Survey:
             pinned=upload.source.is_pinned(),
             non_blocking=upload.non_blocking,
             from_loader=any(lies in batch for batch in self._batches.values()),
-            count=0,
-            bytes=0,
         )
-        count, size = self._uploads.get(kind, (0, 0))
-        self._uploads[kind] = count + 1, size + upload.source.nbytes
+        self._uploads[kind] = None
 
-    # -- Reads, optimizers and modules -----------------------------------------------------------
-
-    def _read(self, method: Literal["item", "float"], read: Callable[..., Any], tensor: torch.Tensor) -> Any:
-        with suppress(Exception):
-            if self._stepping and tensor.is_cuda:
-                self._reads[Reads(site=site(sys._getframe()), method=method, count=0)] += 1
-        return read(tensor)
+    # -- Optimizers and modules ------------------------------------------------------------------
 
     def _optimizer(self, optimizer: Optimizer) -> protocol.Optimizer:
         return protocol.Optimizer(
@@ -173,14 +149,7 @@ class Survey:
             takes_fused=isinstance(optimizer, tuple(torch_options.with_option("fused")))
             and not torch_options.why_not(type(optimizer), optimizer.param_groups),
             fused=any(bool(group.get("fused")) for group in optimizer.param_groups),
-            foreach_missing=torch_options.is_missing(optimizer),
         )
-
-    def _clip(self, name: str, clip: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with suppress(Exception):
-            if torch_options.is_off(torch_options.arguments(clip, *args, **options).arguments):
-                self._clippings[Clipping(site(sys._getframe()), name)] = None
-        return clip(*args, **options)
 
     def _set_threads(self, set_threads: Callable[[int], None], count: int) -> None:
         set_threads(count)
@@ -188,12 +157,10 @@ class Survey:
             self._threads_site = site(sys._getframe())
 
     def _called(self, module: torch.nn.Module, frame: FrameType) -> None:
-        where, given = site(frame.f_back), frame.f_locals
+        where = site(frame.f_back)
         self._modules[where] = Module(
             site=where,
             name=type(module).__name__,
             compiled=is_compiled(module),
             of_torch=is_of_torch(module),
-            capturable=why_not(module, given.get("args", ()), given.get("kwargs", {}))
-            or ("" if module.training and torch.is_grad_enabled() else "it computes no gradients"),
         )

@@ -6,14 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from overlapscope.analysis.results import Environment, TraceResult, Trust
-from overlapscope.base.saved import Tool
 from overlapscope.plugins.history.entry import Entry, HistoryFigure, digest
 from overlapscope.report.model import Report
 from overlapscope.report.origin import Origin
 
 REPORT = Report(
-    # Figures of another version are not held against the report, unless they are impossible.
-    tool=Tool(version="0"),
     traces=(
         TraceResult(
             source="train.json.gz",

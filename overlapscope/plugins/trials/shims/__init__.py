@@ -69,16 +69,13 @@ Shim = Callable[[str, Note], Undo]
 
 SHIMS = {
     "workers": "options:start_workers",
-    "collate": "options:start_collate",
     "pin": "copies:start_pin",
     "non-blocking": "copies:start_non_blocking",
     "prefetch": "copies:start_ahead",
     "graph": "graph:start",
     "fused": "options:start_fused",
-    "foreach": "options:start_foreach",
     "gc": "options:start_gc",
     "threads": "options:start_threads",
-    "late-item": "late_item:start",
 }
 """Place of the `Shim` of each change, imported when it is made."""
 

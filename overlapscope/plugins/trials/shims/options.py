@@ -1,8 +1,7 @@
 """Options that the program could have passed or set.
 
-DataLoaders take batches from worker processes, or from a `TensorDataset` by a single index operation. Optimizers are
-fused, or update and clip many parameters at a time (`foreach`). The process has objects exempt from garbage collection,
-and fewer threads.
+DataLoaders take batches from worker processes, and optimizers are fused. The process has objects exempt from garbage
+collection, and fewer threads.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import gc
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
-from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torch.utils.data import DataLoader, IterableDataset
 
 from overlapscope.plugins.trials.shims import Note
 from overlapscope.recorder.wrapping import Undo, around, before_making, together
@@ -51,28 +49,6 @@ def _iterate(iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
     if _MADE_TO_PERSIST in vars(loader) and getattr(loader, "_iterator", None) is not None:
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
     return iterate(loader)
-
-
-def start_collate(value: str, note: Note) -> Undo:
-    """Index the tensors with all indices of a batch, which gives the batch that `default_collate` would make."""
-
-    def iterate(make: Callable[..., Any], loader: DataLoader[Any]) -> Any:
-        if collates(loader.dataset, loader.collate_fn, loader.batch_sampler):
-            note.count()
-        return make(loader)
-
-    return together(around(DataLoader, "__iter__", iterate), around(_MapDatasetFetcher, "fetch", _fetch))
-
-
-def collates(dataset: object, collate: object, batches: object) -> bool:
-    """Return whether a loader takes single samples from a `TensorDataset`, and stacks them as usual."""
-    return type(dataset) is TensorDataset and collate is default_collate and bool(batches)
-
-
-def _fetch(load: Callable[..., Any], fetcher: Any, indices: Any) -> Any:
-    if collates(fetcher.dataset, fetcher.collate_fn, fetcher.auto_collation):
-        return [tensor[indices] for tensor in fetcher.dataset.tensors]
-    return load(fetcher, indices)
 
 
 def start_gc(value: str, note: Note) -> Undo:
@@ -152,53 +128,3 @@ def _parameters(params: Iterable[object]) -> Iterator[torch.Tensor]:
             yield from [given] if isinstance(given, torch.Tensor) else given
         elif isinstance(entry, tuple):
             yield entry[1]
-
-
-CLIPPING: Final = ("clip_grad_norm_", "clip_grad_value_")
-"""Functions of `torch.nn.utils` with the option, which they use by default where it fits."""
-
-
-def start_foreach(value: str, note: Note) -> Undo:
-    """Pass the option to each new optimizer that has it, and to calls that clip gradients without it."""
-
-    def make(optimizer: Optimizer, given: dict[str, Any]) -> None:
-        if given.get("fused") or given.get("differentiable"):
-            note.refuse("The program asks for another implementation of the optimizer.")
-        elif not given.get("foreach"):
-            given["foreach"] = True
-            note.count()
-
-    def clip(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        given = arguments(function, *args, **options)
-        if is_off(given.arguments):
-            given.arguments["foreach"] = True
-            note.count()
-        return function(*given.args, **given.kwargs)
-
-    optimizers = (before_making(kind, make) for kind in with_option("foreach"))
-    return together(*optimizers, *(around(torch.nn.utils, name, clip) for name in CLIPPING))
-
-
-def arguments(function: Callable[..., Any], *args: Any, **options: Any) -> inspect.BoundArguments:
-    """Return the arguments of a call by name."""
-    return inspect.signature(function).bind(*args, **options)
-
-
-def is_off(given: dict[str, Any]) -> bool:
-    """Return whether a call switches the option off."""
-    return given.get("foreach") is False
-
-
-def is_missing(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer has the option, but would not use it.
-
-    By default torch uses it for parameters on a GPU.
-    """
-    if not isinstance(optimizer, tuple(with_option("foreach"))):
-        return False
-    return any(
-        not group.get("fused")
-        and not group.get("differentiable")
-        and (is_off(group) or (group.get("foreach") is None and not all(each.is_cuda for each in group["params"])))
-        for group in optimizer.param_groups
-    )

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page, expect
 
-from overlapscope.plugins.history.drop import put
 from overlapscope.plugins.history.entry import Entry, digest
 from overlapscope.plugins.history.store import Store
 from tests.browser.conftest import Serve
@@ -105,18 +104,14 @@ def test_a_report_leads_to_its_trace_where_the_dashboard_has_it_and_tells_its_ch
     arrive(page, "timeline", FAST.name.partition(".")[0])
 
 
-def test_a_directory_of_reports_is_shown_and_what_comes_later_too(
-    page: Page, serve_traces: Serve, tmp_path: Path
-) -> None:
+def test_a_history_is_shown_and_what_comes_later_too(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
     first, *others = weeks(8, 1)
-    drop = tmp_path / "drop"
-    put(first, drop)
-    served = serve_traces("--history", drop)
+    history = write(tmp_path / "history.sqlite", first)
+    served = serve_traces("--history", history)
     visit(page, served, "history")
     points = page.locator("#history-chart .scatterlayer .trace").first.locator(".points path")
     expect(points).to_have_count(1)
-    for other in others:
-        put(other, drop)
+    write(history, *others)
     visit(page, served, "history", by="report")
     expect(points).to_have_count(8)
 

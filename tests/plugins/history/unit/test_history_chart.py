@@ -11,7 +11,7 @@ from overlapscope.catalog.measures import METRICS
 from overlapscope.errors import UsageError
 from overlapscope.plugins.history.course import Course
 from overlapscope.plugins.history.document import chart
-from overlapscope.plugins.history.drop import Stored, find, put
+from overlapscope.plugins.history.drop import Stored, find
 from overlapscope.plugins.history.levels import By, Group, levels
 from overlapscope.plugins.history.store import Store
 from tests.plugins.history.histories import BEGIN_NS, HOUR_NS, commit_of, weeks, write
@@ -76,26 +76,13 @@ def test_names_and_percentages_are_reported_as_they_are() -> None:
 def test_a_history_that_grows_is_another_one_and_one_that_is_read_is_not(tmp_path: Path) -> None:
     first, second = weeks(2, 1)
     stored = find(str(write(tmp_path / "history.sqlite", first)))
-    assert stored is not None and stored.drop is None
+    assert stored is not None
     before = stored.state
     with stored.open() as store:
         assert store.ids() == {first.id}
     assert stored.state == before
     write(stored.path, second)
     assert stored.state != before
-
-
-def test_a_directory_is_read_into_a_history_of_its_own(tmp_path: Path) -> None:
-    entries = list(weeks(3, 1))
-    for entry in entries[:2]:
-        put(entry, tmp_path / "drop")
-    (tmp_path / "drop" / f"{'0' * 32}.json.zst").write_bytes(b"nothing")
-    stored = find(str(tmp_path / "drop"))
-    assert stored is not None and len(stored.pull()) == 1
-    put(entries[2], tmp_path / "drop")
-    with stored.open() as store:
-        assert store.ids() == {entry.id for entry in entries}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drop"]
 
 
 def test_what_is_not_a_history_is_reported_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from overlapscope.plugins.history.document import listing
 from overlapscope.plugins.history.store import EVERYTHING, Store
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
-from tests.plugins.history.entries import figure, make_entry
+from tests.plugins.history.entries import make_entry
 from tests.support.diff_samples import HOSTILE
 from tests.support.helpers import TRACES
 from tests.support.schemas import validate
@@ -111,29 +110,6 @@ def test_what_is_left_for_others_is_added_once_and_what_is_bad_is_named(
     assert main(["history", "add", str(drop)]) == 2
     assert "f.json.zst: is not an entry of a history" in capsys.readouterr().err
     assert main(["history", "add", str(drop), "--job", "other"]) == 2
-
-
-def test_the_figures_come_back_from_csv_and_parquet(tmp_path: Path) -> None:
-    import pandas as pd
-
-    pytest.importorskip("pyarrow")
-    with Store.open() as store:
-        store.add(
-            make_entry(10**18, [figure("step_time", 2.5, rank=1), figure("idle_pct", 50.0)], job="=cmd", commit="c")
-        )
-        store.add(make_entry(10**18 + 1, [figure("step_time", 1.25, spread=None)], labels={"a": "b"}))
-    for suffix in ("csv", "parquet"):
-        assert main(["history", "export", str(tmp_path / f"out.{suffix}")]) == 0
-    parquet = pd.read_parquet(tmp_path / "out.parquet")
-    assert parquet["job"].tolist() == ["=cmd", "=cmd", "train.py"]
-    assert parquet["value"].tolist() == [2.5, 50.0, 1.25]
-    assert parquet["rank"].tolist() == [1, pd.NA, pd.NA]
-    assert parquet["at"].astype("int64").tolist() == [10**18, 10**18, 10**18 + 1]
-    csv = pd.read_csv(io.BytesIO((tmp_path / "out.csv").read_bytes()))
-    assert csv["job"].tolist() == ["'=cmd", "'=cmd", "train.py"]
-    for column in ("metric", "device", "value", "samples", "plain", "labels"):
-        assert csv[column].tolist() == parquet[column].tolist()
-    assert main(["history", "export", str(tmp_path / "out.xls")]) == 2
 
 
 def test_names_that_mean_harm_stay_text(history: Path) -> None:

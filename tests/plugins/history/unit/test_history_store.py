@@ -22,16 +22,12 @@ from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import clean
-from overlapscope.catalog import measures
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
-from overlapscope.plugins.history.document import Belief, beliefs, predictions
 from overlapscope.plugins.history.drop import pull, put
-from overlapscope.plugins.history.entry import Entry, HistoryFigure, contradicted, digest, figures, pack, unpack
+from overlapscope.plugins.history.entry import Entry, HistoryFigure, digest, figures, pack, unpack
 from overlapscope.plugins.history.entry import entry as kept
 from overlapscope.plugins.history.store import HistoryRow, Point, Query, Store
-from overlapscope.prediction.result import StoredPrediction
 from overlapscope.reading import load
-from overlapscope.render import terminal
 from overlapscope.report.model import build
 from overlapscope.report.origin import Origin, of_report, origin
 from tests.plugins.history.entries import REPORT, figure, make_entry
@@ -307,20 +303,17 @@ def test_a_damaged_store_is_reported_in_a_sentence(tmp_path: Path) -> None:
         "figures SET floor = 9e999",
         "figures SET rank = 1 << 40",
         "reports SET at_ns = 1 << 62 | 1",
-        "predictions SET measured_pct = 'inf'",
         "metrics SET name = CAST('step_time' AS BLOB)",
-        "predictions SET low_pct = 'x'",
     ],
 )
 def test_a_store_with_values_of_other_types_is_told_in_a_sentence(change: str, tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(make_entry(1, [figure("step_time", 1.0)]))
-        store.add_predictions([PREDICTION])
     with contextlib.closing(sqlite3.connect(path)) as file, file:
         file.execute(f"UPDATE {change}")
     with pytest.raises(UsageError, match="cannot be read"), Store.open(path, read_only=True) as store:
-        assert all((store.jobs(), store.metrics(), store.rows(), store.points("step_time"), store.predictions()))
+        assert all((store.jobs(), store.metrics(), store.rows(), store.points("step_time")))
 
 
 def test_a_disk_that_is_full_when_a_store_is_read_is_told_in_a_sentence(tmp_path: Path) -> None:
@@ -376,40 +369,6 @@ def test_one_who_writes_for_long_is_reported(tmp_path: Path, monkeypatch: pytest
         other.execute("ROLLBACK")
 
 
-# -- predictions ------------------------------------------------------------------------------------
-
-
-PREDICTION = StoredPrediction(
-    at_ns=10**18,
-    program="python train.py",
-    device="NVIDIA H200",
-    change="pin-memory, workers (6)",
-    predicted_pct=-20.0,
-    low_pct=-25.0,
-    high_pct=-15.0,
-    measured_pct=-18.0,
-    measured_low_pct=None,
-    measured_high_pct=None,
-)
-
-
-def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_path: Path) -> None:
-    worse = msgspec.structs.replace(PREDICTION, change="other", measured_pct=-5.0, measured_low_pct=-6.0)
-    elsewhere = msgspec.structs.replace(PREDICTION, change="third", device=None)
-    with Store.open(tmp_path / "h") as store:
-        store.add_predictions([PREDICTION, worse])
-        store.add_predictions([PREDICTION, elsewhere])
-        result = store.predictions()
-    assert result == [PREDICTION, worse, elsewhere]
-    assert beliefs(result) == [
-        Belief(device="NVIDIA H200", count=2, error_pct=8.5, inside=1),
-        Belief(device=None, count=1, error_pct=2.0, inside=1),
-    ]
-    shown = terminal.to_stream(predictions(result, most=2), None).decode()
-    assert "8.5 points" in shown and "1 of 2" in shown and "-20.0 (-25.0 to -15.0)" in shown
-    assert "no predictions yet" in terminal.to_stream(predictions([], most=2), None).decode()
-
-
 @pytest.mark.parametrize("id", ["d7\x1b[2J203".ljust(32, "0"), "f" * 31, "f" * 32 + "\n", "F" * 32])
 def test_a_file_with_an_id_that_is_none_is_damaged(id: str, tmp_path: Path) -> None:
     with Store.open(tmp_path / "h") as store:
@@ -447,108 +406,6 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
         assert [store.entry(entry.id) for entry in good] == good
         again = pull(store, drop)
         assert (again.added, again.existing) == (0, 5)
-
-
-@pytest.mark.parametrize("change", ["value", "missing", "samples", "spread", "floor", "gpu", "plain"])
-def test_a_dropped_entry_whose_figures_contradict_its_report_is_refused(change: str, tmp_path: Path) -> None:
-    report = report_of(recordings()[0])
-    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    first = entry.figures[0]
-    changed: dict[str, dict[str, Any]] = {
-        "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *entry.figures[1:])},
-        "missing": {"figures": entry.figures[1:]},
-        "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *entry.figures[1:])},
-        "spread": {"figures": (msgspec.structs.replace(first, spread=1.0), *entry.figures[1:])},
-        "floor": {"figures": (msgspec.structs.replace(first, floor=1e9), *entry.figures[1:])},
-        "gpu": {"gpu": "another"},
-        "plain": {"plain": not entry.plain, "id": digest(entry.origin, report, plain=not entry.plain)},
-    }
-    put(msgspec.structs.replace(entry, **changed[change]), tmp_path / "drop")
-    with Store.open(tmp_path / "h") as store:
-        pulled = pull(store, tmp_path / "drop")
-        assert (pulled.added, len(pulled.bad)) == (0, 1)
-        assert "figures that are not those of the report" in pulled.bad[0]
-        shutil.rmtree(tmp_path / "drop")
-        put(entry, tmp_path / "drop")
-        assert pull(store, tmp_path / "drop").added == 1
-
-
-def test_a_dropped_entry_without_steps_cannot_state_times_beyond_its_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = report_of(recordings()[0])
-    monkeypatch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", 1)
-    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    put(entry, tmp_path / "drop")
-    with Store.open(tmp_path / "h") as store:
-        assert pull(store, tmp_path / "drop").added == 1
-    far = tuple(msgspec.structs.replace(figure, value=1e12) for figure in entry.figures)
-    put(msgspec.structs.replace(entry, figures=far), tmp_path / "drop")
-    with Store.open(tmp_path / "other") as store:
-        assert pull(store, tmp_path / "drop").added == 0
-
-
-def of_other_version(entry: Entry) -> Entry:
-    tool = msgspec.structs.replace(entry.report.tool, version="0.0.1")
-    return msgspec.structs.replace(entry, report=msgspec.structs.replace(entry.report, tool=tool))
-
-
-@pytest.mark.parametrize("name", [str(path.relative_to(TRACES)) for path in various()])
-def test_an_honest_entry_is_accepted_whichever_version_made_it_and_whatever_was_cut(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = report_of(TRACES / name)
-    origin = of_report(report, otherwise_ns=1, job="j")
-    whole = kept(report, origin)
-    monkeypatch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", 1)
-    cut = kept(report, origin)
-    assert not any(map(contradicted, (whole, cut, of_other_version(whole), of_other_version(cut))))
-
-
-_TURNED = {
-    "value": st.floats(max_value=-1e-3) | st.floats(1e12, 1e300),
-    "spread": st.floats(max_value=-1e-3) | st.floats(1e12, 1e300),
-    "floor": st.floats(max_value=-1e-3),
-    "samples": st.just(0),
-    "rank": st.integers(1_000_000, 2**31 - 1),
-    "device": st.integers(1_000, 2**31 - 1),
-}
-
-
-@given(data=st.data(), name=st.sampled_from(["launch_bound", "host_compute", "healthy_prefetch"]))
-def test_an_impossible_figure_is_refused_whichever_version_states_it_and_whatever_was_cut(
-    data: st.DataObject, name: str
-) -> None:
-    report = report_of(TRACES / "known_causes" / f"{name}.json.gz")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("overlapscope.plugins.history.entry.KEPT_BYTES", data.draw(st.sampled_from([1, 1 << 30])))
-        honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    # A step of the host may be longer than any on the device.
-    unbounded = {"copy_bandwidth", *(metric.metric for metric in measures.METRICS.values() if metric.needs == "host")}
-    bounded = [number for number, each in enumerate(honest.figures) if each.metric.partition("/")[0] not in unbounded]
-    number, field = data.draw(st.sampled_from(bounded)), data.draw(st.sampled_from(sorted(_TURNED)))
-    turned = msgspec.structs.replace(honest.figures[number], **{field: data.draw(_TURNED[field])})
-    doctored = msgspec.structs.replace(
-        honest, figures=(*honest.figures[:number], turned, *honest.figures[number + 1 :])
-    )
-    assert contradicted(doctored) and contradicted(of_other_version(doctored))
-
-
-def test_a_dropped_entry_that_says_its_steps_were_cut_is_judged_by_those_it_has(tmp_path: Path) -> None:
-    report = report_of(recordings()[0])
-    noted = msgspec.structs.replace(report, notes=(*report.notes, "The history keeps no steps of this report."))
-    honest = kept(noted, of_report(noted, otherwise_ns=1, job="j"))
-    halved = tuple(msgspec.structs.replace(figure, value=figure.value / 2) for figure in honest.figures)
-    assert not contradicted(honest)
-    assert contradicted(msgspec.structs.replace(honest, figures=halved))
-
-
-def test_a_figure_that_this_version_does_not_know_is_left_to_the_version_that_does() -> None:
-    report = report_of(recordings()[0])
-    honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    new = msgspec.structs.replace(honest.figures[0], metric="of_the_future_pct")
-    further = msgspec.structs.replace(honest, figures=(*honest.figures, new))
-    assert contradicted(further) and not contradicted(of_other_version(further))
 
 
 def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,27 +1,22 @@
-"""Tables of SQL have the figures of the report, of its findings, and of compared ranks."""
+"""Tables of SQL have the figures of the report, and of its findings."""
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from overlapscope.plugins.sql.engine import ask
 from overlapscope.plugins.sql.formats import values
 from overlapscope.plugins.sql.rows import fill
 from overlapscope.plugins.sql.tables import TABLES
-from overlapscope.ranks.comm_result import SlowGroup
-from overlapscope.reading import load
 from overlapscope.report.page import Page
 from overlapscope.tools import QueriedTraces
 from tests.support.comm_programs import COMM, MAIN, HostAct, play
 from tests.support.helpers import US, recordings, tried, various
 from tests.support.recordings import report_of, trace_of
-
-ARCHIVE = Path(__file__).parents[3] / "ranks.tar.xz"
 
 
 def rows_of(table: str, *recordings: Path) -> list[dict[str, Any]]:
@@ -77,26 +72,3 @@ def test_kernels_of_communication_have_their_lead_and_prefetch_depth() -> None:
     assert [*values(ask(QueriedTraces((played.trace,)), statement))] == [
         (played.ops[3].start - played.ops[1].end, 1, 0, None, "launch")
     ]
-
-
-def test_compared_ranks_have_the_figures_of_their_report(tmp_path: Path) -> None:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    job = QueriedTraces(tuple(map(load, sorted((tmp_path / "groups").glob("*.json.gz")))))
-    comm = job.ranks.communication
-    slow = SlowGroup(
-        collective="allreduce", group="1", description="", group_ranks="[0, 2]", dimension=0, bytes=8, count=3,
-        bus_gb_per_s=1.5, peers=1, peers_gb_per_s=3.0, lost_ns=7,
-    )  # fmt: skip
-    vars(job)["ranks"] = replace(job.ranks, communication=replace(comm, slow_groups=(slow,)))
-    statement = "SELECT collective, process_group, dimension, busy_ns, bus_gb_per_s FROM group_collectives"
-    assert [*values(ask(job, statement))] == [
-        (row.collective, row.group, row.dimension, row.time.busy_ns, row.bus_gb_per_s) for row in comm.rows
-    ]
-    statement = "SELECT name, spans, mesh, groups, waiting_ns, best_gb_per_s FROM mesh_dimensions"
-    assert [*values(ask(job, statement))] == [
-        (each.name, str([*each.spans]), "[2, 2]", each.groups, each.time.waiting_ns, each.best_gb_per_s)
-        for each in comm.dimensions
-    ]
-    (row,) = ask(job, "SELECT * FROM slow_groups").rows.to_pylist()
-    assert {"group": row.pop("process_group"), **row} == asdict(slow)

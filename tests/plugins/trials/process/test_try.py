@@ -165,7 +165,6 @@ def test_a_program_without_torch_has_no_steps(tmp_path: Path) -> None:
         (["--only", "worker"], "there is no change 'worker' (did you mean 'workers'?)"),
         (["--minutes", "none"], "'none' is not a number of minutes"),
         (["--steps", "3"], "'3' is not a number of steps from 10 on"),
-        (["--write"], "add --yes"),
         (["--recordings", "."], "is not empty"),
     ],
 )
@@ -203,41 +202,6 @@ def test_a_signal_ends_the_program_and_ctrl_c_shows_what_is_known(script: Path, 
     assert "Interrupted." in errors
     document = json.loads(out)
     assert (document["interrupted"], document["changes"], document["baseline_runs"]) == (True, [], 1)
-
-
-def test_an_edit_is_written_and_confirmed(script: Path) -> None:
-    before = script.read_text()
-    done = attempt(script, options=("--write", "--yes", "--only", "workers"))
-    assert done.returncode == 0
-    assert "As edited, a step takes 29" in done.stderr
-    assert "DataLoader(texts, batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
-    assert script.with_name("train.py.orig").read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("like", "message"),
-    [
-        ("fails-as-edited", "The edited program fails. It ended with exit code 1: the data is broken"),
-        ("slow-as-edited", "% more than it did."),
-        ("differs-as-edited", "The edited program does not compute the same (results: different)."),
-    ],
-)
-def test_an_edit_that_is_not_confirmed_is_undone(script: Path, like: str, message: str) -> None:
-    before = script.read_text()
-    done = attempt(script, like, options=("--write", "--yes", "--only", "workers"))
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "The edit is undone: train.py is as before." in done.stderr
-    assert script.read_text() == before
-    assert not script.with_name("train.py.orig").exists()
-
-
-def test_an_original_that_is_kept_already_is_refused_before_anything_is_tried(script: Path) -> None:
-    script.with_name("train.py.orig").write_text("mine")
-    done = attempt(script, options=("--write", "--yes", "--only", "workers"))
-    assert (done.returncode, "train.py.orig is there already" in done.stderr) == (2, True)
-    assert len((script.parent / "runs.txt").read_text().splitlines()) == 1
-    assert script.with_name("train.py.orig").read_text() == "mine"
 
 
 def test_of_what_a_run_prints_the_end_alone_is_read(tmp_path: Path) -> None:

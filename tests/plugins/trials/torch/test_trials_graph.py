@@ -1,4 +1,4 @@
-"""The change that compiles or captures the outermost modules, with modules that pretend to be on a GPU."""
+"""The change that compiles the outermost modules, with modules that pretend to be on a GPU."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Pretended(torch.nn.Linear):
 def test_after_several_modules_were_changed_settings_of_torch_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     setting, seen = {"random": False}, []
 
-    def change(module: torch.nn.Module, note: Note) -> Callable[[], None]:
+    def change(mode: str, module: torch.nn.Module, note: Note) -> Callable[[], None]:
         before, setting["random"] = setting["random"], True
         seen.append(module)
         return lambda: setting.update(random=before)
 
-    monkeypatch.setitem(graph._CHANGES, "fuse", change)
+    monkeypatch.setattr(graph, "_compile", change)
     notes, modules = Notes(), [Pretended(1, 1), Pretended(1, 1)]
     undo = graph.start("fuse", Note("graph", notes))
     notes.step()

@@ -65,7 +65,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 def tried(program: MadeUpProgram, directory: Path, runs: float) -> Trial:
     """Try the change in the time of so many runs."""
-    asked = TrialOptions(minutes=runs * RUN_S / 60, steps=100, only=("fused",), also=())
+    asked = TrialOptions(minutes=runs * RUN_S / 60, steps=100, only=("fused",))
     return conduct(program, asked, directory, Progress()).trial
 
 

@@ -14,7 +14,6 @@ from overlapscope.commands import main
 from overlapscope.documents.model import brief
 from overlapscope.plugins.trials.document import document, headline
 from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried
-from overlapscope.plugins.trials.summary import kept
 from overlapscope.render import html, markdown, terminal
 
 DIFF = """--- a/train.py
@@ -164,13 +163,6 @@ def test_markdown_and_html_have_the_same_and_names_are_harmless() -> None:
         assert "-15.1% ± 0.4" in text
         assert "<script>alert" not in text
         assert "num_workers=4" in text
-
-
-def test_the_history_keeps_each_set_that_was_both_predicted_and_measured() -> None:
-    [entry] = kept(TRIAL, 7)
-    assert (entry.at_ns, entry.program, entry.device, entry.change) == (7, TRIAL.program, "NVIDIA H200", "workers (4)")
-    assert (entry.predicted_pct, entry.low_pct, entry.high_pct) == (-12, -15, -8)
-    assert entry.measured_pct == TRIAL.changes[1].measured_pct and entry.inside
 
 
 def test_a_missing_script_is_reported_before_a_missing_package(

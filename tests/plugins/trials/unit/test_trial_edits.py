@@ -6,31 +6,27 @@ import ast
 import importlib
 import io
 import os
-import resource
-import stat
 import sys
 import tokenize
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.errors import MissingPackage, UsageError
+from overlapscope.errors import MissingPackage
 from overlapscope.plugins.trials import calls as call_edits
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.edit import AHEAD, File, edit, edits, original, undo, write
+from overlapscope.plugins.trials.edit import AHEAD, edit, edits
 from overlapscope.plugins.trials.protocol import (
-    Clipping,
     Facts,
     Loader,
     Module,
     Optimizer,
-    Reads,
     Setting,
     Site,
     Uploads,
@@ -38,8 +34,7 @@ from overlapscope.plugins.trials.protocol import (
 from overlapscope.plugins.trials.rewrite import Wish, rewrite
 
 WORKERS, PIN, NON_BLOCKING = Setting("workers", "6"), Setting("pin"), Setting("non-blocking")
-PREFETCH, COMPILE, CAPTURE = Setting("prefetch"), Setting("graph", "compile"), Setting("graph", "capture")
-FUSED, LATE = Setting("fused"), Setting("late-item")
+PREFETCH, COMPILE, FUSED = Setting("prefetch"), Setting("graph", "compile"), Setting("fused")
 PLAIN = Path(__file__).parents[3] / "programs" / "plain"
 
 
@@ -61,12 +56,10 @@ class EditedScript:
         return Loader(
             site=self.site(text, library),
             loop=self.site(loop) if loop else None,
-            dataset="Texts",
             iterable=False,
             num_workers=num_workers,
             pin_memory=pin_memory,
             on_gpu=False,
-            batches=9,
         )
 
     def upload(
@@ -83,8 +76,6 @@ class EditedScript:
             method=method,
             pinned=pinned,
             non_blocking=False,
-            count=9,
-            bytes=9,
             from_loader=from_loader,
         )
 
@@ -438,74 +429,18 @@ def test_a_module_is_compiled_without_a_graph(tmp_path: Path) -> None:
 # -- the host ----------------------------------------------------------------------------------------
 
 
-def edited_host(tmp_path: Path, source: str, setting: Setting, **facts: Any) -> tuple[str, str]:
-    """Return the whole text after the edit, and the advice. The module is called on the line with `model(x)`."""
-    program = EditedScript(tmp_path, source)
-    modules = (program.module("model(x)"),)
-    places: dict[str, Any] = {
-        name: program.site(place) if isinstance(place, str) else place(program) for name, place in facts.items()
-    }
-    result = edits(Facts(cuda=True, cpus=8, modules=modules, **places), (setting,), tmp_path)
-    return result.files[0].after.decode() if result.files else "", "\n".join(result.advice)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (
-            "import os\nimport torch\n\nfor epoch in range(3):\n    for x in xs:\n        model(x)\n",
-            "import os\nimport gc\nimport torch\n\ngc.collect()\ngc.freeze()\n"
-            "for epoch in range(3):\n    for x in xs:\n        model(x)\n",
-        ),
-        (
-            "import gc\ndef train():\n    while True:\n        model(x)\n",
-            "import gc\ndef train():\n    gc.collect()\n    gc.freeze()\n    while True:\n        model(x)\n",
-        ),
-    ],
-)
-def test_objects_are_frozen_before_the_outermost_loop(tmp_path: Path, before: str, after: str) -> None:
-    assert edited_host(tmp_path, before, Setting("gc")) == (after, "")
-
-
-def test_objects_are_not_frozen_in_each_step(tmp_path: Path) -> None:
-    _, advice = edited_host(tmp_path, "import gc\ndef step(x):\n    return model(x)\n", Setting("gc"))
-    assert advice.endswith(
-        "Call `gc.collect()` and `gc.freeze()` once, before the loop. The diff leaves this out because the function "
-        "there has no loop."
-    )
-
-
-def test_the_number_of_threads_is_set_where_the_program_sets_it_or_at_its_start(tmp_path: Path) -> None:
-    threads = Setting("threads", "4")
-    source = "import torch\n\ntorch.set_num_threads(64)\nmodel(x)\n"
-    after = edited_host(tmp_path, source, threads, threads_site="set_num_threads")
-    assert after == ("import torch\n\ntorch.set_num_threads(4)\nmodel(x)\n", "")
-    after = edited_host(tmp_path, "import torch\n\nmodel(x)\n", threads)
-    assert after == ("import torch\ntorch.set_num_threads(4)\n\nmodel(x)\n", "")
-    _, advice = edited_host(tmp_path, "import torch as t\n\nmodel(x)\n", threads)
-    assert "Call `torch.set_num_threads(4)`, or set the variable `OMP_NUM_THREADS=4`." in advice
-
-
-def test_clipping_and_optimizers_get_the_option_for_many_parameters(tmp_path: Path) -> None:
-    source = (
-        "from torch import nn, optim\no = optim.RMSprop(w)\nnn.utils.clip_grad_norm_(w, 1.0, foreach=False)\nmodel(x)\n"
-    )
-    after = edited_host(
-        tmp_path,
-        source,
-        Setting("foreach"),
-        optimizers=lambda program: (
-            replace(program.optimizer("RMSprop", "RMSprop"), takes_fused=False, foreach_missing=True),
-        ),
-        clippings=lambda program: (Clipping(program.site("clip_grad"), "clip_grad_norm_"),),
-    )
-    assert after == (source.replace("RMSprop(w)", "RMSprop(w, foreach=True)").replace("False", "True"), "")
-
-
-def test_batches_taken_at_once_are_described(tmp_path: Path) -> None:
-    program = EditedScript(tmp_path, "for x in DataLoader(TensorDataset(xs)):\n    model(x)\n")
-    loader = replace(program.loader("DataLoader"), collates=True)
-    assert "batch_size=None` to the DataLoader." in program.edited(Setting("collate"), loader=loader)[1]
+def test_changes_of_the_whole_process_are_described(tmp_path: Path) -> None:
+    program = EditedScript(tmp_path, "import torch\n\ntorch.set_num_threads(64)\nmodel(x)\n")
+    modules, site = (program.module("model(x)"),), program.site("set_num_threads")
+    facts = Facts(cuda=True, cpus=8, modules=modules, threads_site=site)
+    result = edit(facts, (Setting("gc"), Setting("threads", "4")), tmp_path)
+    assert result.diff == ""
+    assert [sentence.partition("train.py")[2] for sentence in result.advice] == [
+        ":4: Call `gc.collect()` and `gc.freeze()` once, before the loop.",
+        ":3: Call `torch.set_num_threads(4)`, or set the variable `OMP_NUM_THREADS=4`.",
+    ]
+    result = edit(replace(facts, threads_site=None), (Setting("threads", "4"),), tmp_path)
+    assert result.advice == ("Call `torch.set_num_threads(4)`, or set the variable `OMP_NUM_THREADS=4`.",)
 
 
 # -- libraries ---------------------------------------------------------------------------------------
@@ -589,9 +524,8 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
         cpus=8,
         loaders=(program.loader("DataLoader(", loop="for x"),),
         uploads=(program.upload(".to(", from_loader=True),),
-        reads=(Reads(site=program.site(".item()"), method="item", count=9),),
     )
-    result = edit(facts, (WORKERS, PIN, NON_BLOCKING, PREFETCH, LATE), tmp_path)
+    result = edit(facts, (WORKERS, PIN, NON_BLOCKING, PREFETCH), tmp_path)
     assert result.diff == dedent("""\
         --- a/train.py
         +++ b/train.py
@@ -612,7 +546,6 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
         """)
     assert result.advice == (
         "train.py:6: Put `ahead(...)`, the function below, around what this loop takes its batches from.",
-        "train.py:8: Copy the value with `non_blocking=True` into pinned memory, and read it a step later.",
     )
     assert result.code == AHEAD
     assert [remark.split(",")[0] for remark in result.remarks] == ["With `persistent_workers=True`"]
@@ -674,40 +607,3 @@ def test_who_has_no_libcst_is_told_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "overlapscope.plugins.trials.edit")
     with pytest.raises(MissingPackage, match=r"edited into programs with LibCST\. Install it with `pip install"):
         importlib.import_module("overlapscope.plugins.trials.edit")
-
-
-def test_a_written_edit_keeps_the_original_and_its_mode(tmp_path: Path) -> None:
-    program = EditedScript(tmp_path, "from torch.utils.data import DataLoader\nloader = DataLoader(texts)\n")
-    program.path.chmod(0o750)
-    [file] = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), tmp_path).files
-    write([file])
-    assert program.path.read_bytes() == file.after
-    assert original(file).read_bytes() == file.before
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (program.path, original(file))} == {0o750}
-    with pytest.raises(UsageError, match="has changed since"):
-        write([file])
-    program.path.write_bytes(b"mine")
-    undo([file])
-    assert program.path.read_bytes() == b"mine" and original(file).read_bytes() == file.before
-    program.path.write_bytes(file.after)
-    undo([file])
-    assert program.path.read_bytes() == file.before and os.listdir(tmp_path) == ["train.py"]
-    original(file).write_text("mine")
-    with pytest.raises(UsageError, match=r"train\.py\.orig is there already"):
-        write([file])
-    assert program.path.read_bytes() == file.before and original(file).read_text() == "mine"
-
-
-def test_what_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
-    files = [File(tmp_path / name, b"before", after) for name, after in (("a.py", b"after"), ("b.py", bytes(1 << 16)))]
-    for file in files:
-        file.path.write_bytes(file.before)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limits[1]))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            write(files)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert sorted(os.listdir(tmp_path)) == ["a.py", "b.py"]
-    assert {file.path.read_bytes() for file in files} == {b"before"}

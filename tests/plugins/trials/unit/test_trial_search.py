@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +16,11 @@ from overlapscope.errors import UsageError
 from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.measure import Timing, change, sameness
 from overlapscope.plugins.trials.protocol import (
-    Clipping,
     Facts,
     Loader,
     Optimizer,
     RankOutcome,
     RankResults,
-    Reads,
     Setting,
     Site,
     Sketch,
@@ -434,8 +431,8 @@ def test_too_few_steps_are_counted() -> None:
 
 
 def loader(**fields: object) -> Loader:
-    facts = {"iterable": False, "num_workers": 0, "pin_memory": False, "on_gpu": False, "batches": 9, **fields}
-    return Loader(site=SITE, loop=SITE, dataset="Texts", **facts)  # type: ignore[arg-type]
+    facts = {"iterable": False, "num_workers": 0, "pin_memory": False, "on_gpu": False, **fields}
+    return Loader(site=SITE, loop=SITE, **facts)  # type: ignore[arg-type]
 
 
 def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
@@ -445,10 +442,9 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
         loaders=(loader(),),
         optimizers=(Optimizer(site=SITE, name="AdamW", takes_fused=True, fused=False),),
     )
-    fitting, left_out = search.candidates(facts, 1, (), ())
+    fitting, left_out = search.candidates(facts, 1, ())
     assert fitting == [Candidate("workers", ("2", "4", "6"), rising=True), Candidate("fused")]
     assert {omitted.change: omitted.reason for omitted in left_out}["pin"] == "The program uses no GPU."
-    assert "late-item" not in {omitted.change for omitted in left_out}
 
 
 @pytest.mark.parametrize(
@@ -465,52 +461,26 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
     ],
 )
 def test_workers_are_left_out_with_a_reason(facts: Facts, reason: str) -> None:
-    fitting, left_out = search.candidates(facts, 1, ("workers",), ())
+    fitting, left_out = search.candidates(facts, 1, ("workers",))
     assert fitting == []
     assert reason in left_out[0].reason
 
 
 def test_changes_of_the_host_are_tried_only_where_they_can_gain() -> None:
-    changes = ("collate", "foreach", "gc", "threads")
+    changes = ("gc", "threads")
 
     def fit(**facts: Any) -> dict[str, str]:
-        fitting, left_out = search.candidates(Facts(**{"cuda": False, "cpus": 4, **facts}), 2, changes, ())
+        fitting, left_out = search.candidates(Facts(**{"cuda": False, "cpus": 4, **facts}), 2, changes)
         return {item.change: item.values[0] for item in fitting} | {item.change: item.reason for item in left_out}
 
     assert fit(gc_pct=0.2, threads=2) == {
-        "collate": "Its steps take no batches from a TensorDataset, sample by sample.",
-        "foreach": "Its optimizers and its clipping handle many parameters at a time already, or can be fused.",
         "gc": "Python's garbage collector takes 0.2% of its steps.",
         "threads": "Torch uses 2 threads, for 2 CPUs.",
     }
-    optimizer = Optimizer(site=SITE, name="RMSprop", takes_fused=False, fused=False, foreach_missing=True)
-    fitting = fit(loaders=(replace(loader(), collates=True),), optimizers=(optimizer,), gc_pct=12.0, threads=64)
-    assert fitting == {"collate": "", "foreach": "", "gc": "", "threads": "2"}
-    assert fit(clippings=(Clipping(SITE, "clip_grad_norm_"),))["foreach"] == ""
-    assert fit(optimizers=(replace(optimizer, takes_fused=True),))["foreach"] != "", "a fused optimizer does more"
-
-
-def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("if loss.item() > 3: stop()\nprint(loss.item())\n")
-
-    def fit(*reads: Reads) -> list[str]:
-        facts = Facts(cuda=True, cpus=8, reads=reads)
-        fitting, left_out = search.candidates(facts, 1, ("late-item",), ())
-        return [item.change for item in fitting] + [omitted.reason for omitted in left_out]
-
-    decides, shows = (Reads(site=Site(str(script), line), method="item", count=9) for line in (1, 2))
-    of_library = Reads(site=Site(str(script), 2, "trainer"), method="item", count=9)
-    assert fit(decides, shows, of_library) == ["late-item"]
-    assert fit(decides) == ["Line 1 does more with the value than add, keep or show it."]
-    assert fit(of_library) == ["Only libraries read values in its steps."]
-    assert fit() == ["Its steps read no value with `.item()` or `float()`."]
+    assert fit(gc_pct=12.0, threads=64) == {"gc": "", "threads": "2"}
 
 
 def test_only_what_is_asked_for_is_tried() -> None:
     facts = Facts(cuda=False, cpus=4, loaders=(loader(),))
-    assert [omitted.change for omitted in search.candidates(facts, 1, ("pin", "late-item"), ())[1]] == [
-        "pin",
-        "late-item",
-    ]
-    assert "late-item" in [omitted.change for omitted in search.candidates(facts, 1, (), ("late-item",))[1]]
+    fitting, left_out = search.candidates(facts, 1, ("pin", "workers"))
+    assert [item.change for item in fitting] == ["workers"] and [omitted.change for omitted in left_out] == ["pin"]
