@@ -1,11 +1,12 @@
-"""Does `overlapscope bisect` find the commit that lost overlap, on an idle and on a busy machine?
+"""Does `overlapscope bisect` find the commit that lost overlap, on an idle and on a busy machine, by order and by time?
 
 20 repositories of 30 commits are made, each from a program with overlap. One commit loses some of it. Others change
 comments, rename a function, only make steps longer, or don't run. Each repository is searched, some at a time, once for
-each arm: `order-idle`, and `order-busy` (beside a busy process for each core).
+each arm: `order-idle`, `order-busy` (beside a busy process for each core), `step-time-idle` and `step-time-busy`.
 
-    python -m benchmarks.bisect_histories --out DIR --jobs 2                         # idle and busy
+    python -m benchmarks.bisect_histories --out DIR --jobs 2                         # by order, idle and busy
     python -m benchmarks.bisect_histories --out DIR --gpu --jobs 10 --minutes 7.5    # the same on a GPU
+    python -m benchmarks.bisect_histories --out DIR --gpu --jobs 2 --minutes 5 --only 1,7,12,20 step-time-idle
     python -m benchmarks.bisect_histories --page                                     # writes docs/evaluation/bisect.md
 
 `--only 1,5` takes some histories. The minutes are shared by the arms, and a search that isn't done by then is left out.
@@ -98,11 +99,11 @@ def write_history(folder: Path, files: Files, plant: Plant, number: int) -> list
     return [*commits, str(planted)]
 
 
-def search(folder: Path, files: Files, plant: Plant, number: int, until: float) -> Searched | None:
+def search(folder: Path, files: Files, plant: Plant, number: int, by: str, until: float) -> Searched | None:
     """Make a history and search it; None if that takes too long."""
     repository, result = folder / "repository", folder / "result.json"
     *commits, planted = write_history(repository, files, plant, number)
-    command = [sys.executable, "-m", "overlapscope", "bisect", "--format", "json", "-o", str(result)]
+    command = [sys.executable, "-m", "overlapscope", "bisect", "--by", by, "--format", "json", "-o", str(result)]
     command += [commits[0], commits[-1], "--", "python", "train.py"]
     paths = [str(_HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = os.environ | {"OVERLAPSCOPE_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": os.pathsep.join(paths)}
@@ -163,8 +164,8 @@ def page(folder: Path) -> str:
 
 
 def run(arm: str, args: argparse.Namespace, until: float) -> None:
-    """Search histories on an idle or a busy machine, and write and print the results."""
-    others = arm.rpartition("-")[2]
+    """Search histories by order or by time, on an idle or a busy machine, and write and print the results."""
+    by, _, others = arm.rpartition("-")
     files, plants = programs(args.gpu)
     only = [int(number) for number in args.only.split(",") if number] or range(1, len(plants) + 1)
     kind = f"{'gpu' if args.gpu else 'cpu'}-{arm}"
@@ -180,7 +181,7 @@ def run(arm: str, args: argparse.Namespace, until: float) -> None:
         def one(number: int) -> None:
             if time.monotonic() > until:
                 return
-            done = search(work / str(number), files, plants[number - 1], number, until)
+            done = search(work / str(number), files, plants[number - 1], number, by, until)
             if done is not None:
                 rows.append(done)
                 (args.out / f"bisect-{kind}.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")

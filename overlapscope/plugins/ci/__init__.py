@@ -1,7 +1,7 @@
 """Continuous integration: the check of every change and its comment, and the commit that lost overlap.
 
 `command` is `overlapscope ci`. `repository` looks at the files of a repository, `limits` derives limits from a
-recording, and `setup` fills in `templates`. `comment` writes the comment of a pull request,
+recording, and `setup` fills in `templates`. `comment` writes the comment of a pull request with the image of `picture`,
 and `forge` keeps it there. `bisect` finds the commit.
 """
 
@@ -18,7 +18,7 @@ PLUGIN = Plugin(
         ),
         Command(
             "bisect",
-            "find the commit that lost overlap",
+            "find the commit, or the stored trace, that lost overlap",
             f"{__name__}.bisect.command:BisectCommand",
             group="Keep it fixed",
         ),

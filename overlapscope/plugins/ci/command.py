@@ -86,6 +86,7 @@ class CiCommand:
             "--check", metavar="FILE", type=Path, required=True, help="result of `overlapscope check --format json`"
         )
         comment.add_argument("--before", metavar="TRACE", help="recording of the base branch, if there is one")
+        comment.add_argument("--picture", metavar="FILE", type=Path, help="PNG to write, of the step before and after")
         comment.add_argument(
             "--name", default="overlapscope", help="name that sets several comments apart (default: overlapscope)"
         )
@@ -253,7 +254,9 @@ def _comment(args: argparse.Namespace) -> int:
 
     place = None if args.output is not None else forge.of_job(args.name)
     job = comment.CommentedJob() if place is None else place.job
-    text = comment.write(args.traces, args.check, args.before, args.name, job)
+    text, picture = comment.write(args.traces, args.check, args.before, args.name, job)
+    if picture is not None and args.picture is not None:
+        write(picture, args.picture, force=True)
     if place is None:
         write(text.encode("utf-8", "replace"), args.output, force=True)
         return DONE

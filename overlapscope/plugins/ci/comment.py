@@ -23,6 +23,7 @@ from overlapscope.render import markdown
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
+    from overlapscope.analysis.strip import Strip
     from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 
 MOST_BYTES: Final = 65_536
@@ -33,6 +34,7 @@ _MOST_FAILURES: Final = 5
 _SENTENCE: Final = 400
 """Maximum length of a sentence that all of the check has in full."""
 _NAME: Final = 100
+_ADDRESS: Final = re.compile(r"https?://[\w.:/#?=&%+-]+")
 _MARKER: Final = "<!-- overlapscope:{} -->"
 
 
@@ -43,6 +45,8 @@ class CommentedJob(NamedTuple):
     """Name of the branch that the change is compared with."""
     recording: str = ""
     """Command that gets the recording; empty if it is there."""
+    artifacts: str = ""
+    """Address of the page with the picture."""
     conclusion: str = ""
     """Sentence on the check of the branch itself, if this one judged by the limits of the base branch."""
 
@@ -52,8 +56,10 @@ def marker(name: str) -> str:
     return _MARKER.format(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[:_NAME].strip("-"))
 
 
-def write(traces: Sequence[str], check: Path, before: str | None, name: str, job: CommentedJob) -> str:
-    """Return the comment.
+def write(
+    traces: Sequence[str], check: Path, before: str | None, name: str, job: CommentedJob
+) -> tuple[str, bytes | None]:
+    """Return the comment, and a picture of the step before and after.
 
     Args:
         traces: Recordings that were checked.
@@ -71,18 +77,24 @@ def write(traces: Sequence[str], check: Path, before: str | None, name: str, job
         result = None
     after_sides = _analyses(traces)
     before_sides = _analyses([before]) if before is not None else []
+    picture = _picture(before_sides, after_sides)
     commands = [job.recording, shlex.join(["overlapscope", "check", *traces])]
     commands += [shlex.join(["overlapscope", "diff", before, *traces[:1]])] if before_sides and before else []
     first = [*_verdict(result), *_reservations(traces, before, job)]
+    link = f"[Picture of the step before and after]({job.artifacts})\n\n" if picture and _is_address(job) else ""
     to_see = Code("\n".join(map(clean, filter(None, commands))), language="sh")
     last: list[Block] = [Section((to_see,), "To see it on your machine")]
     details = [] if result is None else [_details(result)]
     text = ""
     for comparison in _comparisons(before_sides, after_sides, job):
-        text = f"{marker(name)}\n{_drawn([*first, *comparison])}\n{_drawn([*last, *details])}"
+        text = f"{marker(name)}\n{_drawn([*first, *comparison])}\n{link}{_drawn([*last, *details])}"
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
-            return text
-    return text.removesuffix(_drawn(details))
+            return text, picture
+    return text.removesuffix(_drawn(details)), picture
+
+
+def _is_address(job: CommentedJob) -> bool:
+    return _ADDRESS.fullmatch(job.artifacts) is not None
 
 
 def _drawn(blocks: Sequence[Block]) -> str:
@@ -99,6 +111,23 @@ def _analyses(paths: Sequence[str]) -> list[TraceAnalysis]:
     except (OverlapscopeError, OSError) as error:
         tell(f"overlapscope: {error}")
         return []
+
+
+def _picture(before: Sequence[TraceAnalysis], after: Sequence[TraceAnalysis]) -> bytes | None:
+    from overlapscope.plugins.ci.picture import draw
+
+    sides = [("before", before), ("after", after)]
+    shown = [(name, strip) for name, side in sides for strip in [_strip(side)] if strip is not None]
+    return draw(shown) if shown else None
+
+
+def _strip(side: Sequence[TraceAnalysis]) -> Strip | None:
+    """Return the strip of the first device; None if there is none."""
+    from overlapscope.analysis.strip import measure
+    from overlapscope.plugins.ci.picture import WIDTH
+
+    devices = [device for analysis in side for device in analysis.devices if device.result.span_ns > 0]
+    return measure(devices[0].timeline, devices[0].result, slices=WIDTH, lanes=4) if devices else None
 
 
 def _reservations(traces: Sequence[str], before: str | None, job: CommentedJob) -> Iterator[Block]:

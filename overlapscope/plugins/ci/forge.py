@@ -116,20 +116,33 @@ mutation($id: ID!, $body: String!) { updateIssueComment(input: {id: $id, body: $
 def _github(artifact: str) -> Forge:
     event = _event()
     repository = _part(event, str, "repository", "full_name")
+    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
+    artifacts = f"{server}/{repository}/actions/runs/{_variable('GITHUB_RUN_ID')}#artifacts"
     if pull := event.get("pull_request"):
         id, number = _part(pull, str, "node_id"), _part(pull, int, "number")
-        job = CommentedJob(base=_part(pull, str, "base", "ref"))
+        job = CommentedJob(base=_part(pull, str, "base", "ref"), artifacts=artifacts)
         return Forge(job, lambda text, marker: _keep_on_github(id, number, text, marker))
     run = event.get("workflow_run")
     if not run or _part(run, str, "event") != "pull_request":
         raise UsageError("this job is of no pull request; run it on the event pull_request or workflow_run.")
     base = _part(event, str, "repository", "default_branch")
     own = {"success": "passed", "failure": "failed"}.get(str(run.get("conclusion")), "has no result")
-    get = ["gh", "run", "download", str(_part(run, int, "id")), "--repo", repository]
-    get += ["--name", artifact, "--dir", "pull-request"]
+    get = (
+        "gh",
+        "run",
+        "download",
+        str(_part(run, int, "id")),
+        "--repo",
+        repository,
+        "--name",
+        artifact,
+        "--dir",
+        "pull-request",
+    )
     job = CommentedJob(
         base=base,
         recording=shlex.join(get),
+        artifacts=artifacts,
         conclusion=f"This judges by the limits of {base}. The job of the branch itself {own}.",
     )
     return Forge(job, lambda text, marker: _keep_for_run(repository, run, text, marker))
@@ -212,6 +225,7 @@ def _gitlab() -> Forge:
     job = CommentedJob(
         base=_variable("CI_MERGE_REQUEST_TARGET_BRANCH_NAME"),
         recording=f"git fetch origin merge-requests/{number}/head && git checkout FETCH_HEAD",
+        artifacts=f"{os.environ.get('CI_JOB_URL', '')}/artifacts/browse",
     )
     return Forge(job, lambda text, marker: _keep_on_gitlab(address, number, text, marker))
 

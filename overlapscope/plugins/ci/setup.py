@@ -250,6 +250,7 @@ def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
         "PATHS": _paths(prefix, gitlab=gitlab),
         "RECORDED": _quoted(fetched),
         "FETCHED": f"{prefix}pull-request",
+        "PICTURE": f"{prefix}overlap.png",
         "BEFORE": _base_of(choice),
         "BRANCH": _quoted(repository.default_branch()),
         "RUNNER": choice.runner or "",

@@ -99,6 +99,7 @@ def github_comment(
         GITHUB_ACTIONS="true",
         GITHUB_EVENT_PATH=str(tools / "event.json"),
         GITHUB_GRAPHQL_URL=f"http://127.0.0.1:{comments.port}/graphql",
+        GITHUB_RUN_ID="99",
         RECORDED_ON_MAIN=str(main),
     )
     return _steps(job, checkout, environment)
@@ -128,6 +129,7 @@ def gitlab(file: Path, checkout: Path, tools: Path, recorded: Path, comments: Co
         CI_API_V4_URL=f"http://127.0.0.1:{comments.port}/api/v4",
         CI_DEFAULT_BRANCH="main",
         CI_JOB_TOKEN=TOKEN,
+        CI_JOB_URL="https://gitlab.example/team/model/-/jobs/12",
         CI_MERGE_REQUEST_IID="5",
         CI_MERGE_REQUEST_PROJECT_ID="3",
         CI_MERGE_REQUEST_TARGET_BRANCH_NAME="main",

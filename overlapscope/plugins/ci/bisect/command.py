@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import sys
@@ -40,21 +41,26 @@ class BisectCommand:
     the program needs:
     overlapscope bisect v1.2 main --setup "ln -s $PWD/data ." -- python train.py
 
-    Ctrl-C ends it, and the same command continues.
+    Ctrl-C ends it, and the same command continues. With traces instead of
+    commits, it finds the first trace with the losses of the last:
+    overlapscope bisect traces/*.json.gz
 
-    The exit code is 0 if one commit was found; 1 if several may be
+    The exit code is 0 if one commit or trace was found; 1 if several may be
     it, because they can't be judged; 2 if GOOD or BAD can't be judged, or
     nothing is lost; 130 after Ctrl-C.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.usage = "overlapscope bisect [options] GOOD BAD -- python SCRIPT [ARGUMENTS...]"
+        parser.usage = (
+            "overlapscope bisect [options] GOOD BAD -- python SCRIPT [ARGUMENTS...]\n"
+            "       overlapscope bisect [options] TRACE TRACE..."
+        )
         self._usage = parser.usage
         parser.add_argument(
             "words",
             nargs=argparse.REMAINDER,
             metavar="GOOD BAD",
-            help="two commits, and after -- the program",
+            help="two commits, and after -- the program; or traces, oldest first",
         )
         _add_options(parser, less_common(parser))
 
@@ -73,13 +79,19 @@ class BisectCommand:
         check_output(args.output, force=args.force)
         from overlapscope.plugins.ci.bisect.document import document
 
-        found = _of_commits(args, words[end + 1 :])
+        found = _of_commits(args, words[end + 1 :]) if end < len(words) else _of_traces(args)
         present(found, lambda: document(found), args, verbose=args.verbose)
         return DONE if found.first is not None else ONLY_RANGE
 
 
 def _add_options(parser: argparse.ArgumentParser, rare: argparse._ActionsContainer) -> None:
     parser.add_argument("--setup", default="", metavar="COMMAND", help="shell command to run before each recording")
+    parser.add_argument(
+        "--by",
+        choices=("order", "step-time"),
+        default="order",
+        help="what decides: the order of calls, or the step's length, which takes several runs (default: order)",
+    )
     parser.add_argument(
         "--timeout",
         type=_span,
@@ -105,6 +117,18 @@ def _span(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _of_traces(args: argparse.Namespace) -> Bisection:
+    from overlapscope.plugins.ci.bisect.find import bisect_traces
+    from overlapscope.render.progress import Progress
+
+    if args.by != "order":
+        raise UsageError("stored traces are judged by order; leave out --by.")
+    if not args.words or not all(map(os.path.exists, args.words)):
+        raise UsageError(f"name traces that exist, or two commits and a program: {_EXAMPLE}.")
+    with Progress() as progress:
+        return bisect_traces(args.words, progress)
+
+
 def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
     if len(args.words) != 2 or not command:
         raise UsageError(f"name two commits and a program: {_EXAMPLE}.")
@@ -127,7 +151,7 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
     except ValueError as error:
         raise UsageError(f"--run-options: {error}.") from None
     runs = program(command, args.setup, repository)
-    folder = folder_of(repository, ends[0], runs, options)
+    folder = folder_of(repository, ends[0], args.by, runs, options)
     with ExitStack() as stack:
         # The program runs in a session of its own, and would go on after us.
         for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -143,7 +167,7 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         tree = stack.enter_context(repository.worktree(folder / "tree", ends[1].id))
         with Progress() as progress:
-            session = RecordedCommits(repository, runs, folder, tree, progress, options, args.timeout, ends)
+            session = RecordedCommits(repository, runs, folder, tree, progress, args.by, options, args.timeout, ends)
             try:
                 return bisect_commits(session, ends, progress, shown(runs))
             except KeyboardInterrupt:

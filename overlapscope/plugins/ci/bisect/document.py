@@ -21,7 +21,7 @@ def document(found: Bisection) -> Document:
 
 def _blocks(found: Bisection) -> Iterator[Block]:
     bad = _name(found.bad)
-    does = f"loses what {bad} loses"
+    does = f"loses what {bad} loses" if found.by == "order" else f"has steps as long as those of {bad}"
     if found.first is not None:
         text = f"is the first that {does}" if found.first != found.bad else "itself is the first that is bad"
         yield Text(f"{_name(found.first)} {text}.", "poor", strong=True)

@@ -1,23 +1,25 @@
-"""The search for the first bad commit of a repository."""
+"""The search through a repository's commits, by order or by time, and through stored traces."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import shown_line
 from overlapscope.base.words import plural
 from overlapscope.contracts.compare import Promise
-from overlapscope.errors import UsageError
-from overlapscope.plugins.ci.bisect.commits import BisectedRepository
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.inputs import read_trace
 from overlapscope.plugins.ci.bisect.judge import (
-    ByOrder,
+    FEWEST_RUNS,
+    MOST_RUNS,
+    Border,
     by_order,
+    contract_of,
+    judged_by_order,
     names,
     same,
 )
@@ -25,98 +27,16 @@ from overlapscope.plugins.ci.bisect.result import (
     BisectCandidate,
     Bisection,
     BisectOutcome,
+    By,
     JudgedCandidate,
     Verdict,
 )
+from overlapscope.plugins.ci.bisect.search import Commits, Found, TraceSeries, first_that_loses
 from overlapscope.plugins.ci.bisect.session import RecordedCommits
+from overlapscope.reading import expand
 from overlapscope.render.progress import Progress
 
-Judge = Callable[[str, int], Verdict]
-"""Function of a candidate and of the number of candidates left that returns the verdict on it."""
-Tell = Callable[[str, Verdict, str], None]
-"""Function that shows the verdict on a candidate, with its reason."""
-
-
 Ends = tuple[BisectCandidate, BisectCandidate]
-
-
-class Commits(Struct, frozen=True):
-    """Commits, searched by `git bisect` in a worktree."""
-
-    repository: BisectedRepository
-    tree: Path
-
-    def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
-        """Return the first bad commit, or all that may be it since they are skipped."""
-        repository, tree = self.repository, self.tree
-        repository.begin(tree, good, bad)
-        while not (found := repository.found(tree)):
-            commit = repository.next(tree)
-            verdict = judge(commit, repository.left(tree))
-            repository.mark(tree, commit, "skip" if verdict == "skipped" else verdict)
-        return found
-
-    def before(self, candidate: str, good: str) -> Sequence[str]:
-        """Return the predecessors of a commit that come after GOOD."""
-        return self.repository.parents(candidate, good)
-
-
-class Found(Struct, frozen=True):
-    """The end of a search."""
-
-    candidates: Sequence[str]
-    """The first bad candidate, or all that may be it."""
-    lost: tuple[Promise, ...]
-    """Losses of the first bad one that were searched for; all of these if it is unknown."""
-
-
-def first_that_loses(
-    commits: Commits,
-    ends: tuple[str, str],
-    wanted: tuple[Promise, ...],
-    outcome_of: Callable[[str, int], BisectOutcome],
-    repeats: Callable[[str, ByOrder], bool],
-    tell: Tell,
-) -> Found:
-    """Return the first candidate that loses something of what BAD lost.
-
-    A loss that was at another place before, such as in a function that was renamed since, is followed there. The
-    verdicts on the first one and on those before it must repeat; if one doesn't, that candidate is skipped.
-
-    Args:
-        commits: The commits.
-        ends: GOOD and BAD.
-        wanted: Losses to search for.
-        outcome_of: Returns the outcome of a candidate, after recording it if necessary. It also gets the number of
-            candidates that may be the first bad one.
-        repeats: Returns whether another recording of a candidate gets the same verdict. If not, its outcome is a
-            problem afterwards.
-        tell: Shows each verdict and its reason.
-    """
-    good, bad = ends
-    verdict = by_order(wanted)
-
-    def judge(candidate: str, left: int) -> Verdict:
-        mark, reason = verdict(outcome_of(candidate, left))
-        tell(candidate, mark, reason)
-        return mark
-
-    while True:
-        found = commits.first_bad(good, bad, judge)
-        if len(found) > 1:
-            return Found(found, wanted)
-        first, sides = found[0], commits.before(found[0], good)
-        if not all(repeats(each, verdict) for each in (first, *sides)):
-            continue
-        here = outcome_of(first, 1).lost
-        lost = same(here, wanted)
-        for side in sides:
-            moved = same(outcome_of(side, 1).lost, lost, moved=True)
-            if moved and not same(moved, here):
-                bad, wanted, verdict = side, moved, by_order(moved)
-                break
-        else:
-            return Found(found, lost)
 
 
 class _Verdicts:
@@ -132,11 +52,12 @@ class _Verdicts:
             self._progress.say(f"{now.candidate.short} {verdict}: {reason}")
         self.judged[name] = now
 
-    def result(self, ends: Ends, found: Found, wanted: Sequence[Promise], outcome: BisectOutcome) -> Bisection:
+    def result(self, by: By, ends: Ends, found: Found, wanted: Sequence[Promise], outcome: BisectOutcome) -> Bisection:
         """Return the result. `outcome` is that of the first bad candidate, if it is known."""
         some = tuple(map(self.describe, found.candidates))
         alone = len(some) == 1
         return Bisection(
+            by=by,
             good=ends[0],
             bad=ends[1],
             first=some[0] if alone else None,
@@ -149,7 +70,7 @@ class _Verdicts:
         )
 
 
-# -- The result ---------------------------------------------------------------------------------------
+# -- Commits -----------------------------------------------------------------------------------------
 
 
 def bisect_commits(session: RecordedCommits, ends: Ends, progress: Progress, command: str) -> Bisection:
@@ -167,6 +88,15 @@ def bisect_commits(session: RecordedCommits, ends: Ends, progress: Progress, com
     verdicts = _Verdicts(progress, session.repository.described)
     if session.outcomes:
         progress.say(f"Continuing: {plural(len(session.outcomes), 'commit')} recorded before.")
+    search = _by_order if session.by == "order" else _by_time
+    found, wanted = search(session, ends, verdicts)
+    first = found.candidates[0]
+    result = verdicts.result(session.by, ends, found, wanted, session.outcomes[first])
+    session.tidy((ends[0].id, first))
+    return _with_code(session, result, command)
+
+
+def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
     good, bad = ends
     session.begin(good)
     unstable = session.outcome_of_end(good, "GOOD")
@@ -175,10 +105,7 @@ def bisect_commits(session: RecordedCommits, ends: Ends, progress: Progress, com
     verdicts.tell(bad.id, *by_order(wanted)(broken))
     commits = Commits(session.repository, session.tree)
     found = first_that_loses(commits, (good.id, bad.id), wanted, session.outcome_of, session.repeats, verdicts.tell)
-    first = found.candidates[0]
-    result = verdicts.result(ends, found, wanted, session.outcomes[first])
-    session.tidy((good.id, first))
-    return _with_code(session, result, command)
+    return found, wanted
 
 
 def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[Promise, ...]:
@@ -190,7 +117,33 @@ def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[P
     if varies:
         raise UsageError(f"GOOD itself, recorded twice, does not always keep this: {names(varies)}.")
     unsure = f" This is uncertain: {names(broken.unknown)}." if broken.unknown else ""
-    raise UsageError(f"BAD ({bad}) keeps all that GOOD's contract promises, so nothing is lost by order.{unsure}")
+    raise UsageError(
+        f"BAD ({bad}) keeps all that GOOD's contract promises, so nothing is lost by order.{unsure} If it is slower, "
+        "--by step-time finds the commit."
+    )
+
+
+def _by_time(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
+    good, bad = ends
+    runs = FEWEST_RUNS
+    while True:
+        sides = [session.timed(end, runs, name=name).steps_ns for end, name in zip(ends, ("GOOD", "BAD"), strict=True)]
+        border = Border(sides[0], sides[1])
+        if border.differs or runs >= MOST_RUNS:
+            break
+        runs += 1
+    if not border.differs:
+        raise UsageError(f"BAD's steps are not longer than GOOD's by more than noise: {border.words}.")
+
+    def judge(commit: str, left: int) -> Verdict:
+        runs = 1
+        while (verdict := border.verdict(session.timed(verdicts.describe(commit), runs, left))) is None:
+            runs += 1
+        verdicts.tell(commit, *verdict)
+        return verdict[0]
+
+    verdicts.tell(bad.id, "bad", border.words)
+    return Found(Commits(session.repository, session.tree).first_bad(good.id, bad.id, judge), ()), ()
 
 
 def _with_code(session: RecordedCommits, result: Bisection, command: str) -> Bisection:
@@ -205,3 +158,49 @@ def _with_code(session: RecordedCommits, result: Bisection, command: str) -> Bis
     if result.later:
         commands.append(f"overlapscope bisect {first.short} {result.bad.short} -- {command}")
     return replace(result, change=change, commands=tuple(commands))
+
+
+# -- Stored traces -----------------------------------------------------------------------------------
+
+
+def bisect_traces(sources: Sequence[str], progress: Progress) -> Bisection:
+    """Return the first bad one of stored traces, oldest first; those that can't be judged are skipped.
+
+    Raises:
+        UsageError: There are too few, or one is named twice, or the first or the last can't be judged, or nothing is
+            lost.
+        UnreadableTrace: A source has no trace, or the first can't be read.
+    """
+    paths = [os.fspath(path) for source in sources for path in expand(source)]
+    if len(paths) < 2:
+        raise UsageError("name two traces or more, oldest first.")
+    files = list(map(os.path.realpath, paths))
+    for number, path in enumerate(paths):
+        if files[number] in files[:number]:
+            raise UsageError(f"{path}: is named twice, so the order is unknown; name each trace once, oldest first.")
+    ends = BisectCandidate(paths[0]), BisectCandidate(paths[-1])
+    contract = contract_of(read_trace(paths[0]))
+    outcomes: dict[str, BisectOutcome] = {}
+
+    def outcome_of(path: str, left: int) -> BisectOutcome:
+        if path not in outcomes:
+            progress.note(f"Reading {path}" + (f" ({plural(left, 'trace')} left)" if left else ""))
+            try:
+                outcomes[path] = judged_by_order(contract, read_trace(path))
+            except OverlapscopeError as error:
+                outcomes[path] = BisectOutcome(problem=error.reason)
+        return outcomes[path]
+
+    broken = outcome_of(paths[-1], 0)
+    if broken.problem:
+        raise UsageError(f"{paths[-1]}: can't be judged: {broken.problem}")
+    wanted = _wanted(broken, BisectOutcome(), paths[-1])
+    verdicts = _Verdicts(progress, BisectCandidate)
+    verdicts.tell(paths[-1], *by_order(wanted)(broken))
+    found = first_that_loses(
+        TraceSeries(paths), (paths[0], paths[-1]), wanted, outcome_of, lambda path, verdict: True, verdicts.tell
+    )
+    result = verdicts.result("order", ends, found, wanted, outcomes.get(found.candidates[0], BisectOutcome()))
+    comparison = ("diff",) if contract.host_ops is not None else ("contract", "diff")
+    shows = shlex.join(["overlapscope", *comparison, paths[0], found.candidates[-1]])
+    return replace(result, commands=(shows,))

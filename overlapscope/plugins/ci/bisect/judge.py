@@ -1,13 +1,18 @@
-"""Verdicts: whether a recording loses what BAD loses, by the order of calls."""
+"""Verdicts: by order, whether a recording loses what BAD loses; by time, whether its steps are as long as BAD's."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Final
+
+from msgspec import Struct
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.periods import judged_steps
-from overlapscope.base.words import listed
+from overlapscope.base.words import duration, listed, plural
 from overlapscope.contracts.compare import Promise
 from overlapscope.contracts.judge import judge, promise
 from overlapscope.contracts.model import Contract
@@ -19,6 +24,15 @@ from overlapscope.trace.model import Trace
 
 _LINE = re.compile(r":\d+")
 _PLACE = re.compile(r"(?:, [^,()]+ in [^,()]+| \([^()]*\))$|:\d+| [\d.]+ [kMG]?B")
+LEAST_CHANGE: Final = 0.03
+"""Smallest change of a step time to search for, as a fraction. Recordings of the same program differ by that."""
+SURE: Final = 3.0
+"""Number of standard errors between a mean and the border, for a verdict."""
+FEWEST_RUNS: Final = 3
+MOST_RUNS: Final = 12
+
+
+# -- By order ----------------------------------------------------------------------------------------
 
 
 def contract_of(trace: Trace) -> Contract:
@@ -92,3 +106,60 @@ def by_order(wanted: Sequence[Promise]) -> ByOrder:
 def names(promises: Sequence[Promise]) -> str:
     """Return promises by name, in a few words."""
     return listed((each.name for each in promises), 2)
+
+
+# -- By time -----------------------------------------------------------------------------------------
+
+
+def step_ns_of(trace: Trace) -> int:
+    """Return the step time without the profiler. Raises UsageError if it wasn't timed."""
+    result = build([analyze_trace(trace)]).traces[0]
+    plains = [device.plain for device in result.devices]
+    plains += [result.host.plain] if result.host is not None else []
+    known = [plain.step_ns for plain in plains if plain is not None]
+    if not known:
+        raise UsageError("its steps were not timed without the profiler; let the program make more steps.")
+    return max(known)
+
+
+class Border(Struct, frozen=True):
+    """Step times of GOOD and BAD, and the border between them."""
+
+    good_ns: tuple[int, ...]
+    bad_ns: tuple[int, ...]
+
+    def sides(self) -> Iterator[tuple[int, ...]]:
+        yield self.good_ns
+        yield self.bad_ns
+
+    @property
+    def middle_ns(self) -> float:
+        return fmean(map(fmean, self.sides()))
+
+    @property
+    def noise_ns(self) -> float:
+        """Standard deviation of a run."""
+        return sqrt(fmean(stdev(side) ** 2 for side in self.sides()))
+
+    @property
+    def differs(self) -> bool:
+        """True if BAD's steps are longer by more than the noise of the means."""
+        good, bad = map(fmean, self.sides())
+        error = self.noise_ns * sqrt(sum(1 / len(side) for side in self.sides()))
+        return bad - good > max(LEAST_CHANGE * good, SURE * error)
+
+    @property
+    def words(self) -> str:
+        """Both step times."""
+        good, bad = (f"{duration(fmean(side))} ({plural(len(side), 'run')})" for side in self.sides())
+        return f"a step takes {bad}, GOOD's {good}"
+
+    def verdict(self, outcome: BisectOutcome) -> tuple[Verdict, str] | None:
+        """Return whether steps are as long as BAD's; None if more runs have to tell."""
+        if outcome.problem:
+            return "skipped", outcome.problem
+        mean, runs = fmean(outcome.steps_ns), len(outcome.steps_ns)
+        words = f"a step takes {duration(mean)} ({plural(runs, 'run')})"
+        if abs(mean - self.middle_ns) > SURE * self.noise_ns / sqrt(runs):
+            return ("bad" if mean > self.middle_ns else "good"), words
+        return ("skipped", f"{words}, between both") if runs >= MOST_RUNS else None

@@ -9,26 +9,27 @@ from msgspec import Struct
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.contracts.compare import Promise
 
+By = Literal["order", "step-time"]
 Verdict = Literal["good", "bad", "skipped"]
 
 
 class BisectCandidate(Struct, frozen=True, order=True):
-    """A commit."""
+    """A commit, or a stored trace."""
 
     id: str
-    """Its number."""
+    """Number of the commit, or path of the trace."""
     author: str = ""
     date: str = ""
     subject: str = ""
 
     @property
     def short(self) -> str:
-        """The first digits of its number."""
-        return self.id[:10]
+        """The first digits of a commit's number, or the path."""
+        return self.id[:10] if self.subject or self.author else self.id
 
 
 class BisectOutcome(Struct, frozen=True, kw_only=True):
-    """Facts about a commit, from which each search gets its verdict."""
+    """Facts about a commit or trace, from which each search gets its verdict."""
 
     problem: str = ""
     """Reason why it can't be judged; empty if it can."""
@@ -38,6 +39,8 @@ class BisectOutcome(Struct, frozen=True, kw_only=True):
     """Promises that can't be judged."""
     gone: tuple[str, ...] = ()
     """Copies and collectives of GOOD's that it doesn't have."""
+    steps_ns: tuple[int, ...] = ()
+    """Step times without the profiler, one for each run."""
     confirmed_for: str = ""
     """BAD of the search in which two recordings agreed; empty if only one was made."""
     seconds: float = 0.0
@@ -50,7 +53,7 @@ class JudgedCandidate(Struct, frozen=True, kw_only=True):
     candidate: BisectCandidate
     verdict: Verdict
     reason: str
-    """Its losses, or the reason to skip it."""
+    """Its losses, its step time, or the reason to skip it."""
 
 
 class Bisection(Struct, frozen=True, kw_only=True):
@@ -59,6 +62,7 @@ class Bisection(Struct, frozen=True, kw_only=True):
     kind: Literal["bisect"] = "bisect"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
+    by: By
     good: BisectCandidate
     bad: BisectCandidate
     first: BisectCandidate | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -23,9 +22,10 @@ from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.inputs import read_trace
 from overlapscope.plugins.ci.bisect.commits import BisectedRepository
-from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order
+from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of
 from overlapscope.plugins.ci.bisect.program import LAST_LINES, BisectedProgram, Failed, record, variables
-from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome
+from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By
+from overlapscope.plugins.ci.bisect.search import steps_left
 from overlapscope.reading.cache_folder import default_folder
 from overlapscope.render.progress import Progress
 from overlapscope.version import __version__
@@ -33,7 +33,7 @@ from overlapscope.version import __version__
 _LEAST_LIMIT_S: Final = 120.0
 _PATIENCE: Final = 5
 """Maximum time of a commit, as a multiple of the longest recording so far, unless the user states it."""
-_OPTIONS: Final = ("--plain-steps", "0", "--stacks")
+_OPTIONS: Final[dict[By, tuple[str, ...]]] = {"order": ("--plain-steps", "0", "--stacks"), "step-time": ()}
 
 
 def folder_of(repository: BisectedRepository, good: BisectCandidate, *settings: object) -> Path:
@@ -70,13 +70,14 @@ class RecordedCommits:
         folder: Path,
         tree: Path,
         progress: Progress,
+        by: By,
         options: Sequence[str],
         timeout_s: float | None,
         ends: tuple[BisectCandidate, BisectCandidate],
     ) -> None:
         """Read what an earlier search found out."""
         self.repository, self.program, self.folder, self.tree = repository, program, folder, tree
-        self._options = (*_OPTIONS, *options)
+        self.by, self._options = by, (*_OPTIONS[by], *options)
         self._progress, self._timeout_s = progress, timeout_s
         self._variables: dict[str, str] | None = None
         self._contract: Contract | None = None
@@ -86,7 +87,7 @@ class RecordedCommits:
             saved = decode((folder / "outcomes.json").read_bytes(), dict[str, BisectOutcome])
             # The user may have mended what kept a commit from being judged, or raised its time limit.
             self.outcomes = {commit: outcome for commit, outcome in saved.items() if not outcome.problem}
-        self._seconds = [each.seconds for each in self.outcomes.values()]
+        self._seconds = [each.seconds / max(1, len(each.steps_ns)) for each in self.outcomes.values()]
 
     def trace_of(self, commit: str) -> Path:
         """Return the file of a commit's recording."""
@@ -97,7 +98,7 @@ class RecordedCommits:
         """The command that compares two recordings."""
         return ("diff",) if self._contract is None or self._contract.host_ops is not None else ("contract", "diff")
 
-    # -- Outcomes -------------------------------------------------------------------------------------
+    # -- By order -------------------------------------------------------------------------------------
 
     def begin(self, good: BisectCandidate) -> None:
         """Record GOOD, whose contract judges the others. Raises UsageError if it has none."""
@@ -121,10 +122,10 @@ class RecordedCommits:
         return self.outcomes[end.id]
 
     def outcome_of(self, commit: str, left: int) -> BisectOutcome:
-        """Return the outcome of a commit, after recording it if necessary."""
+        """Return the outcome of a commit by order, after recording it if necessary."""
         if commit not in self.outcomes:
             candidate = self.repository.described(commit)
-            self._announce(candidate, left)
+            self.announce(candidate, left)
             self._keep(commit, self._judged(candidate))
         return self.outcomes[commit]
 
@@ -161,16 +162,37 @@ class RecordedCommits:
             outcome = BisectOutcome(problem=str(error))
         return replace(outcome, seconds=time.monotonic() - began)
 
+    # -- By time --------------------------------------------------------------------------------------
+
+    def timed(self, candidate: BisectCandidate, runs: int, left: int = 0, name: str = "") -> BisectOutcome:
+        """Return the step times of at least so many runs of a commit. Raises UsageError if an end can't be timed."""
+        while len((known := self.outcomes.get(candidate.id, BisectOutcome())).steps_ns) < runs and not known.problem:
+            self.announce(candidate, left, run=len(known.steps_ns) + 1)
+            began = time.monotonic()
+            try:
+                self._record(candidate, self.trace_of(candidate.id))
+                step_ns = step_ns_of(read_trace(self.trace_of(candidate.id), cache=False))
+                known = replace(known, steps_ns=(*known.steps_ns, step_ns))
+            except Failed as failed:
+                known = replace(known, problem=failed.reason)
+            except OverlapscopeError as error:
+                known = replace(known, problem=str(error))
+            if known.problem and name:
+                raise UsageError(f"{name} ({candidate.short}) can't be timed: {known.problem}")
+            self._keep(candidate.id, replace(known, seconds=known.seconds + time.monotonic() - began))
+        return self.outcomes[candidate.id]
+
     # -- Recording ------------------------------------------------------------------------------------
 
-    def _announce(self, candidate: BisectCandidate, left: int) -> None:
+    def announce(self, candidate: BisectCandidate, left: int, run: int = 1) -> None:
         """Show what is recorded now, and how long the search may take."""
-        # The last two verdicts must repeat.
-        steps = steps_left(left) + (2 if left else 0)
+        # By order, the last two verdicts must repeat.
+        steps = steps_left(left) + (2 if left and self.by == "order" else 0)
         mean = fmean(self._seconds) if self._seconds else 0.0
         time_left = f", about {duration(1e9 * mean * steps)}" if mean else ""
         more = f" ({plural(left, 'commit')} may be it: {plural(steps, 'recording')}{time_left})" if left else ""
-        self._progress.note(f"Recording {_shown(candidate)}{more}")
+        again = f", run {run}" if run > 1 else ""
+        self._progress.note(f"Recording {_shown(candidate)}{again}{more}")
 
     def _must_record(self, good: BisectCandidate, name: str) -> None:
         try:
@@ -216,8 +238,3 @@ class RecordedCommits:
 
 def _shown(candidate: BisectCandidate) -> str:
     return f"{candidate.short} {clean(candidate.subject, 60)}".rstrip()
-
-
-def steps_left(candidates: int) -> int:
-    """Return how many of them have to be judged, if none is skipped."""
-    return math.ceil(math.log2(candidates)) if candidates > 1 else 0

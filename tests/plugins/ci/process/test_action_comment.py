@@ -28,16 +28,18 @@ def job(tmp_path: Path, comments: Comments) -> WorkflowJob:
         "PYTHONPATH": str(ROOT),
         "GITHUB_EVENT_PATH": str(started.temp / "event.json"),
         "GITHUB_GRAPHQL_URL": f"http://127.0.0.1:{comments.port}/graphql",
+        "GITHUB_RUN_ID": "99",
     }
     return started
 
 
-def test_a_failed_check_has_a_comment(job: WorkflowJob, comments: Comments) -> None:
+def test_a_failed_check_has_a_comment_and_a_picture(job: WorkflowJob, comments: Comments) -> None:
     assert job.step("Check", traces=str(BROKEN)).returncode == 1
     done = job.step("Comment", traces=str(BROKEN), before=str(GOOD), token=TOKEN, name="vision")
     assert done.returncode == 0, done.stderr
     [body] = comments.of("PR_12")
     assert body.startswith("<!-- overlapscope:vision -->\n# overlapscope check: failed") and "21.7% slower" in body
+    assert (job.temp / "overlap.png").is_file()
 
 
 def test_a_token_that_may_not_comment_fails_no_job(job: WorkflowJob, comments: Comments) -> None:
@@ -57,4 +59,5 @@ def test_an_input_of_the_comment_cannot_run_commands(job: WorkflowJob, field: st
 
 
 def test_the_comment_needs_a_token() -> None:
-    assert "inputs.token != ''" in STEPS[-1]["if"]
+    last = {step["name"]: step for step in STEPS[-2:]}
+    assert all("inputs.token != ''" in step["if"] for step in last.values())

@@ -73,5 +73,5 @@ def test_jobs_of_gitlab_pass_then_fail_and_keep_one_comment(
         [body] = comments.of("5")
         assert f"# overlapscope check: {'failed' if code else 'passed'}" in body, done.log
     assert "Step 21.7% slower" in body
-    for file in ("overlap.xml", "overlap-quality.json"):
+    for file in ("overlap.xml", "overlap-quality.json", "overlap.png"):
         assert (checkout / file).is_file()

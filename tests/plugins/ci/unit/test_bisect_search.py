@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Mapping
 
 import pytest
 
-from overlapscope.commands import main
 from overlapscope.contracts.compare import Promise
-from overlapscope.plugins.ci.bisect.find import Commits, Found, Judge, first_that_loses
-from overlapscope.plugins.ci.bisect.judge import ByOrder
+from overlapscope.plugins.ci.bisect.judge import Border, ByOrder
 from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
-
-
-class Series:
-    """Commits one after the other, searched as `git bisect` does."""
-
-    def __init__(self, ids: list[str]) -> None:
-        self.ids = ids
-
-    def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
-        begin, end = self.ids.index(good), self.ids.index(bad)
-        skipped: set[int] = set()
-        while left := [number for number in range(begin + 1, end) if number not in skipped]:
-            middle = left[len(left) // 2]
-            match judge(self.ids[middle], len(left) + 1):
-                case "good":
-                    begin = middle
-                case "bad":
-                    end = middle
-                case _:
-                    skipped.add(middle)
-        return list(self.ids[begin + 1 : end + 1])
-
-    def before(self, candidate: str, good: str) -> Sequence[str]:
-        number = self.ids.index(candidate)
-        return self.ids[max(self.ids.index(good) + 1, number - 1) : number]
+from overlapscope.plugins.ci.bisect.search import Found, TraceSeries, first_that_loses
 
 
 def sync(function: str, line: int = 7) -> Promise:
@@ -72,7 +45,7 @@ def found(
 
     wanted = known[ids[-1]].lost
     result = first_that_loses(
-        cast(Commits, Series(ids)), (ids[0], ids[-1]), wanted, lambda each, left: known[each], repeats, tell
+        TraceSeries(ids), (ids[0], ids[-1]), wanted, lambda each, left: known[each], repeats, tell
     )
     return result, " ".join(verdicts)
 
@@ -142,18 +115,21 @@ def test_a_copy_that_is_gone_for_a_while_is_no_sign_of_overlap() -> None:
     assert found("..LLL---LLL", {"L": lost, "-": without})[0].candidates == ["2"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "name two commits and a program"),
-        (["v1", "v2"], "name two commits and a program"),
-        (["v1", "--", "python", "train.py"], "name two commits and a program"),
-        (["v1", "v2", "--"], "name two commits and a program"),
-        (["v1", "v2", "python", "train.py", "--lr", "1"], "unrecognized arguments: --lr"),
-        (["v1", "v2", "--timeout", "soon", "--", "python", "train.py"], "is not a length of time"),
-    ],
-)
-@pytest.mark.filterwarnings("error")
-def test_wrong_usage_is_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bisect", *words]) == 2
-    assert said in capsys.readouterr().err
+# -- By time -----------------------------------------------------------------------------------------
+
+
+def test_steps_near_the_border_take_more_runs() -> None:
+    border = Border(good_ns=(100, 102, 98), bad_ns=(120, 118, 122))
+    assert border.differs
+    assert border.verdict(BisectOutcome(steps_ns=(101,))) == ("good", "a step takes 101 ns (1 run)")
+    assert border.verdict(BisectOutcome(steps_ns=(125,))) == ("bad", "a step takes 125 ns (1 run)")
+    assert border.verdict(BisectOutcome(steps_ns=(111,))) is None
+    assert border.verdict(BisectOutcome(steps_ns=(111,) * 12)) == (
+        "skipped",
+        "a step takes 111 ns (12 runs), between both",
+    )
+
+
+@pytest.mark.parametrize("bad", [(100, 103, 99), (95, 80, 140), (90, 91, 92)])
+def test_a_difference_within_the_noise_is_none(bad: tuple[int, ...]) -> None:
+    assert not Border(good_ns=(100, 102, 98), bad_ns=bad).differs

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
+import zlib
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
+from overlapscope.documents.colors import palette
 from overlapscope.plugins.ci import comment
 from tests.plugins.ci.forges import TOKEN, Comments, forge
 from tests.plugins.ci.toys import BROKEN, GOOD
@@ -49,6 +53,8 @@ def github(monkeypatch: pytest.MonkeyPatch, comments: Comments, event: dict[str,
         "GITHUB_ACTIONS": "true",
         "GITHUB_EVENT_PATH": str(job / "event.json"),
         "GITHUB_GRAPHQL_URL": f"http://127.0.0.1:{comments.port}/graphql",
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_RUN_ID": "99",
         "GITHUB_TOKEN": TOKEN,
     }.items():
         monkeypatch.setenv(name, value)
@@ -58,6 +64,7 @@ def gitlab(monkeypatch: pytest.MonkeyPatch, comments: Comments, **more: str) -> 
     given = {
         "GITLAB_CI": "true",
         "CI_API_V4_URL": f"http://127.0.0.1:{comments.port}/api/v4",
+        "CI_JOB_URL": "https://gitlab.example/team/model/-/jobs/12",
         "CI_MERGE_REQUEST_IID": "5",
         "CI_MERGE_REQUEST_PROJECT_ID": "3",
         "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
@@ -125,7 +132,7 @@ def test_one_comment_on_github_is_kept_up_to_date(
     for number in range(120):
         comments.add("PR_12", f"talk {number}", own=True)
     others = comments.of("PR_12")
-    assert comment_on("--before", "before.trace.json.gz") == 0
+    assert comment_on("--before", "before.trace.json.gz", "--picture", "overlap.png") == 0
     (job / "check.json").write_bytes(encode(result()))
     assert comment_on("--before", "before.trace.json.gz") == 0
     assert comments.of("PR_12")[:-1] == others
@@ -133,6 +140,8 @@ def test_one_comment_on_github_is_kept_up_to_date(
     assert body.startswith(f"{MARKER}\n# overlapscope check: passed")
     err = capsys.readouterr().err
     assert "Wrote the comment on pull request 12." in err and "Renewed the comment on pull request 12." in err
+    assert "(https://github.com/team/model/actions/runs/99#artifacts)" in body
+    assert (job / "overlap.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_one_note_on_gitlab_is_kept_up_to_date(job: Path, comments: Comments, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +153,7 @@ def test_one_note_on_gitlab_is_kept_up_to_date(job: Path, comments: Comments, mo
     assert comment_on("--before", "before.trace.json.gz") == 0
     assert len(comments.of("5")) == 122
     assert comments.of("5")[0].endswith("mine")
+    assert "(https://gitlab.example/team/model/-/jobs/12/artifacts/browse)" in comments.of("5")[-1]
     assert "git fetch origin merge-requests/5/head && git checkout FETCH\\_HEAD" not in comments.of("5")[-1]
     assert "git fetch origin merge-requests/5/head && git checkout FETCH_HEAD" in comments.of("5")[-1]
 
@@ -265,7 +275,7 @@ def test_gitlab_refuses_in_a_sentence_too(
 def test_it_says_what_failed_where_and_since_the_base_branch(job: Path) -> None:
     assert main(["contract", "write", "before.trace.json.gz"]) == 0
     assert main(["check", "after.trace.json.gz", "--format", "json:check.json"]) == 1
-    assert comment_on("--before", "before.trace.json.gz", "-o", "overlap.md") == 0
+    assert comment_on("--before", "before.trace.json.gz", "-o", "overlap.md", "--picture", "overlap.png") == 0
     body = (job / "overlap.md").read_text()
     visible = body.split("<details>")[0]
     assert "overlap lost: H2D 33.6 MB" in visible and "At prefetch.py:13 in upload." in visible
@@ -340,13 +350,14 @@ def test_a_message_is_no_command_of_the_runner(job: Path, capsys: pytest.Capture
     assert "error]x" in err and not re.search(r"^\s*::|##\[", err, re.MULTILINE)
 
 
-def test_a_branch_is_harmless_beside_a_comparison(
+def test_a_branch_is_harmless_beside_a_comparison_and_a_picture(
     job: Path, comments: Comments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     github(monkeypatch, comments, pull_event(HOSTILE_BRANCH), job)
     for recording in ("before.trace.json.gz", "after.trace.json.gz"):
         assert comment_on("--before", recording) == 0
         [body] = comments.of("PR_12")
+        assert "[Picture of the step before and after](https://github.com/team/model/actions/runs/99" in body
         assert "everyone" in body
         harmless(body)
 
@@ -357,14 +368,18 @@ def harmless(body: str) -> None:
     # A quick action of GitLab's.
     assert not re.search(r"^\s*/", re.sub(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(body)
+    links = []
     for token in (inner for outer in tokens for inner in (outer, *(outer.children or []))):
-        assert token.type not in ("image", "s_open", "code_block", "hr", "link_open")
+        assert token.type not in ("image", "s_open", "code_block", "hr")
+        if token.type == "link_open":
+            links.append(token.attrs["href"])
         if token.type in ("html_block", "html_inline"):
             ours = re.sub(r"<!-- overlapscope:[\w.-]+ -->|</?(details|summary)>", "", token.content)
             assert "<" not in ours, token.content
         if token.type in ("text", "html_block"):
             seen = unescape(token.content)
             assert not re.search(r"@\w|(?<!ProfilerStep)#\d|www\.|\w://|[A-Z]-\d", seen), seen
+    assert all(str(link).startswith("https://github.com/team/model/actions/runs/99") for link in links)
 
 
 @pytest.mark.parametrize("name", [text for text in HOSTILE.values() if 0 < len(text) < 200 and "\0" not in text])
@@ -376,3 +391,35 @@ def test_names_of_files_stay_text_in_the_command(name: str, job: Path) -> None:
     assert fence is not None and "```" not in fence[1] and "\n" not in fence[1]
     tokens = MarkdownIt("commonmark", {"html": True}).parse(body)
     assert [token.type for token in tokens if token.type == "fence"] == ["fence"]
+
+
+# -- the picture -------------------------------------------------------------------------------------
+
+
+def test_the_picture_shows_where_the_copy_runs_alone_after_the_change(job: Path) -> None:
+    assert comment_on("--before", "before.trace.json.gz", "-o", "overlap.md", "--picture", "overlap.png") == 0
+    pixels = read_png((job / "overlap.png").read_bytes())
+    color = bytes.fromhex(palette(dark=False)["exposed-copy"].removeprefix("#"))
+    copy_alone = (pixels == tuple(color)).all(axis=2)
+    # The legend has a square of this color; only the lower half has a row.
+    middle = pixels.shape[0] // 2
+    assert copy_alone[30:middle].sum() == 0
+    widest = copy_alone[middle:].sum(axis=1).max()
+    assert 0.15 < widest / 1000 < 0.21
+    assert (job / "overlap.png").stat().st_size < 20_000
+
+
+def read_png(data: bytes) -> Any:
+    """Return the pixels of a PNG without filters, whose checksums must be right."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, place = {}, 8
+    while place < len(data):
+        [length] = struct.unpack(">I", data[place : place + 4])
+        kind, content = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
+        assert struct.unpack(">I", data[place + 8 + length : place + 12 + length])[0] == zlib.crc32(kind + content)
+        chunks[kind], place = content, place + 12 + length
+    width, height, depth, color = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert (depth, color) == (8, 2) and list(chunks)[-1] == b"IEND"
+    lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
+    assert not lines[:, 0].any()
+    return lines[:, 1:].reshape(height, width, 3)
