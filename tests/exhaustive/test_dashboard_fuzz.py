@@ -83,6 +83,12 @@ VALUES: dict[str, Any] = {
     "history-by.value": "hour",
     "history-chart.clickData": {"points": [{"x": 0, "y": 1.5, "customdata": ["0" * 32, "told"]}]},
     "history-comparing.checked": True,
+    "hta-name.value": "nothing of the kind",
+    "hta-operator.value": "aten::",
+    "hta-ranks.checked": False,
+    "hta-nanoseconds.checked": False,
+    "hta-run.n_clicks": 1,
+    "hta-csv.n_clicks": 1,
 }
 """Values in a browser for each property that a callback takes."""
 

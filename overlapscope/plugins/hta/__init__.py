@@ -1,6 +1,6 @@
-"""HolisticTraceAnalysis (HTA) on our loader: its analyses as a command, and as an object in Python."""
+"""HolisticTraceAnalysis (HTA) on our loader: its analyses as a command, a page, and an object in Python."""
 
-from overlapscope.plugin import Command, Extra, Plugin
+from overlapscope.plugin import Command, Extra, Plugin, PluginPage
 
 PLUGIN = Plugin(
     name="hta",
@@ -13,6 +13,7 @@ PLUGIN = Plugin(
     commands=(
         Command("hta", "run an analysis of HolisticTraceAnalysis (HTA) on traces", f"{__name__}.command:HtaCommand"),
     ),
+    pages=(PluginPage("hta", "HTA", f"{__name__}.page"),),
     kinds={"hta": "a result of HTA"},
     api={"hta": f"{__name__}.api"},
 )

@@ -160,6 +160,8 @@ _IDENTITIES = ("rank", "stream", "correlation", "pid", "tid", "iteration")
 _GAP = 2
 """Cells between the columns of a table in a terminal."""
 _LEAST_WORDS = 24
+_WORD_WIDTH = 240
+"""Maximum width of words in CSS pixels."""
 
 
 def document(result: HtaResult, *, width: int | None = None) -> Document:
@@ -188,7 +190,9 @@ def table(hta_table: HtaTable, most: int) -> Table:
     columns = []
     for at, title in enumerate(hta_table.columns):
         number = not any(isinstance(row[at], str) for row in hta_table.rows)
-        columns.append(Column(clean(title, _NAME_LIMIT), number=number, flexible=not number, id=f"c{at}"))
+        # A column of numbers has its title on a single line, unless that is very long.
+        width = max(92, min(240, 40 + 8 * len(title))) if number else _WORD_WIDTH
+        columns.append(Column(clean(title, _NAME_LIMIT), number=number, flexible=not number, id=f"c{at}", width=width))
     lines = tuple(
         Row(tuple(_cell(value, title) for value, title in zip(row, hta_table.columns, strict=True)))
         for row in hta_table.rows[:most]
