@@ -71,7 +71,7 @@ def apply(
     for choice, stance in [*each][len(computed) :]:
         graph = applied[-1].graph if applied else base.graph
         request = Request(base.hardware, stance, base.judged, plain_ns, choice.argument)
-        applied.append(choice.intervention.apply(graph, request))
+        applied.append(choice.apply(graph, request))
     return tuple(applied)
 
 

@@ -25,12 +25,13 @@ from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
-from overlapscope.prediction.interventions import INTERVENTIONS, Applied, Choice, in_order, parse
+from overlapscope.prediction.interventions import Applied, Choice, in_order, parse
 from overlapscope.prediction.outcomes import (
     Outcome,
     apply,
@@ -231,7 +232,7 @@ def _unpredicted(base: Base) -> WhatIf:
 
 
 def _change(trace: Trace, choice: Choice, done: Applied) -> AppliedChange:
-    title, needs = choice.intervention.words.of(trace.framework)
+    title, needs = choice.intervention.words(trace.framework)
     return AppliedChange(
         intervention=choice.intervention.id,
         argument=choice.argument,
@@ -442,7 +443,7 @@ def applicable(trace: Trace, device: int) -> frozenset[str]:
     """
     recorded = prepare(trace, None)
     base = on_device(plain_program(recorded, None) or recorded, device)
-    choices = [Choice(each) for each in INTERVENTIONS.values() if not each.words.argument_required]
+    choices = [Choice(each) for each in INTERVENTIONS.values() if not each.argument_required]
     together = apply(base, choices)
     return frozenset(
         choice.intervention.id
@@ -463,8 +464,8 @@ def candidates(base: Base) -> list[Choice]:
     return [
         Choice(intervention, argument)
         for intervention in INTERVENTIONS.values()
-        if not intervention.words.arguments
-        for argument in (names if intervention.words.argument_required else [None])
+        if not intervention.arguments
+        for argument in (names if intervention.argument_required else [None])
     ]
 
 

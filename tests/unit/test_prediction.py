@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope import analyze
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import INTERVENTIONS, Choice, check_names, in_order, parse
+from overlapscope.prediction.interventions import Choice, check_names, in_order, parse
 from overlapscope.prediction.outcomes import Outcome, outcome
 from overlapscope.prediction.overhead import plain_program
 from overlapscope.prediction.predict import LEAST_GAIN, best, candidates, predict
@@ -557,7 +558,7 @@ def test_a_trace_without_gpu_activity_is_refused() -> None:
 def test_every_intervention_says_what_it_is() -> None:
     for intervention in INTERVENTIONS.values():
         assert (
-            intervention.words.title
+            intervention.title
             and intervention.meaning.endswith(".")
             and intervention.advice
             and intervention.assumptions

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 import overlapscope as ov
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.document import document, headline
-from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.result import (
     AppliedChange,
     Assumption,

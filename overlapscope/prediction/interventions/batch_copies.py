@@ -10,10 +10,9 @@ from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import expand
 from overlapscope.base.words import plural
-from overlapscope.base.words import size as size_text
 from overlapscope.prediction.graph import DeviceItems, Graph, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import NOTHING, copies, without_time_in
 from overlapscope.prediction.interventions.waits import waits_of_copies
 from overlapscope.prediction.steps import step_of_items
@@ -29,7 +28,8 @@ _MANY = 8
 _JOIN = frozenset({"aten::stack", "aten::cat"})
 
 
-def _apply(graph: Graph, request: Request) -> Applied:
+def batch_copies(graph: Graph, request: Request) -> Applied:
+    """Merge runs of small copies into one copy each."""
     awaits_copy = mask_of(waits_of_copies(graph, values=True), len(graph.calls))
     runs = _runs(graph, awaits_copy)
     calls_of_thread = [rows for _, rows in graph.by_thread()]
@@ -151,17 +151,3 @@ def _calls_of(graph: Graph, run: I64, line: I64, awaits_copy: Bool) -> I64:
     if high + 1 < len(line) and awaits_copy[line[high + 1]]:
         high += 1
     return line[low : high + 1]
-
-
-BATCH_COPIES = Intervention(
-    id="batch-copies",
-    meaning=f"Copies of at most {size_text(SMALL_BYTES)} that are issued one after another, in one direction on "
-    "one stream, become one copy of all their bytes, with one call. Values that are read one by one, as "
-    "with `item()`, do too. Right after many of one size, an op that stacks or concatenates them is not needed.",
-    assumptions=(
-        Premise("The pieces lie in one buffer on the host, or can be written there in the first place.", True),
-    ),
-    advice="Keep the pieces as views of one pinned buffer, and copy that once.\n"
-    "Use non_blocking=True, and take views of the result on the device (torch.split, narrow).",
-    apply=_apply,
-)

@@ -17,7 +17,7 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.host_clock import work_inside
-from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import part_of_steps, without_time_in
 from overlapscope.prediction.steps import step_of_calls
 from overlapscope.trace.model import HostEvents
@@ -25,27 +25,19 @@ from overlapscope.trace.model import HostEvents
 # -- No garbage collection ---------------------------------------------------------------------------
 
 
-def _no_gc(graph: Graph, request: Request) -> Applied:
+def no_gc(graph: Graph, request: Request) -> Applied:
+    """Remove the pauses of Python's garbage collector."""
     pauses = gc_pauses(graph.trace)
     changed, calls, spared = without_time_in(graph, pauses)
     what = f"{plural(len(pauses), 'pause')} of the garbage collector disappear, {duration(spared)} in all."
     return Applied(changed, calls, len(pauses) if spared else 0, what)
 
 
-NO_GC = Intervention(
-    id="no-gc",
-    meaning="Python's garbage collector no longer pauses the threads that launch work.",
-    assumptions=(Premise("Objects that the program makes later need no collection in these steps.", False),),
-    advice="Exempt long-lived objects from garbage collection.\n"
-    "Call gc.collect() and gc.freeze() once, before the loop. Or call gc.disable(), and gc.collect() now and then.",
-    apply=_no_gc,
-)
-
-
 # -- A DataLoader that is always ready ---------------------------------------------------------------
 
 
-def _faster_loader(graph: Graph, request: Request) -> Applied:
+def faster_loader(graph: Graph, request: Request) -> Applied:
+    """Remove the waits for a DataLoader."""
     notes = loading(graph.trace)
     changed, calls, spared = without_time_in(graph, notes)
     least = graph
@@ -82,25 +74,11 @@ def _beside_the_steps(notes: HostEvents, workers: int) -> HostEvents:
     return replace(notes, end_ns=end_ns)
 
 
-FASTER_LOADER = Intervention(
-    id="faster-loader",
-    meaning="The program no longer waits inside the DataLoader's next.",
-    assumptions=(
-        Premise(
-            "There are as many DataLoader workers as needed or as CPUs, and they do not slow the main thread.", True
-        ),
-    ),
-    advice="Make the DataLoader faster than the steps.\n"
-    "Use more workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper "
-    "decoding, or data prepared beforehand.",
-    apply=_faster_loader,
-)
-
-
 # -- Work of one kind done elsewhere -----------------------------------------------------------------
 
 
-def _less_host(graph: Graph, request: Request) -> Applied:
+def less_host(graph: Graph, request: Request) -> Applied:
+    """Remove work of a kind from between calls."""
     cause = IdleCause(request.argument or "")
     inside = _inside(graph, cause, request)
     calls = np.flatnonzero(np.rint(inside) > 0)
@@ -158,14 +136,3 @@ def _shown(graph: Graph, cause: IdleCause) -> F64:
         when = time_of(trace, thread, thread if companion is None else companion, cause)
         inside[rows] = work_inside(graph, thread, rows, when)
     return inside
-
-
-LESS_HOST = Intervention(
-    id="less-host",
-    meaning="The launching thread no longer does work of this kind between launches: another thread or process does "
-    "it, or nobody. With sampled stacks, Python is that of the function with the most samples, at best all of it.",
-    assumptions=(Premise("The work can be left out or done elsewhere, without slowing the launching thread.", True),),
-    advice="Take that work off the launching thread.\n"
-    "The finding of the same name has its lines, and what to do about it.",
-    apply=_less_host,
-)

@@ -13,13 +13,14 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import FEWEST, KERNEL_LAUNCH, QUERY, Stance
-from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import copies, without_time_in
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind, Memory
 
 
-def _apply(graph: Graph, request: Request) -> Applied:
+def pin(graph: Graph, request: Request) -> Applied:
+    """Make pageable copies as fast as pinned ones, and `pin_memory()` take no time."""
     items, pinned_here = graph.items, pinning(graph.trace)
     pageable = np.flatnonzero(items.is_copy & (items.host_memory == Memory.PAGEABLE) & ~items.gone)
     staged = pageable[items.bytes[pageable] > 0]
@@ -65,20 +66,6 @@ def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     calls.length_ns[called] = np.minimum(calls.length_ns[called], constants.copy_call_ns or 0)
     of_copies = mask_of(staged, len(items))[graph.waits.item] & (items.call[graph.waits.item] == graph.waits.call)
     return replace(graph, items=items, calls=calls, waits=graph.waits.take(~of_copies))
-
-
-PIN = Intervention(
-    id="pin",
-    meaning="Copies from and to pageable memory take as long as copies of the same size from and to pinned "
-    "memory, and their calls return at once. A synchronize after the call stays; non-blocking removes it. "
-    "pin_memory() no longer runs during steps, because memory is pinned once, before them.",
-    assumptions=(Premise("The host's buffers are allocated and pinned once, and filled without another copy.", False),),
-    advice="Pin the host memory once, outside the loop.\n"
-    "Use torch.empty(..., pin_memory=True), DataLoader(pin_memory=True) or tensor.pin_memory(); download with "
-    "pinned.copy_(tensor) instead of tensor.cpu().",
-    apply=_apply,
-    uses=("copy_call_ns", "copy_latency_ns"),
-)
 
 
 _EVICTS_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, time_in
 from overlapscope.trace.model import Kind, Memory
 
@@ -29,7 +29,8 @@ _VALUE_BYTES = 16
 # -- A blocking call returns at once -----------------------------------------------------------------
 
 
-def _no_sync(graph: Graph, request: Request) -> Applied:
+def no_sync(graph: Graph, request: Request) -> Applied:
+    """Let blocking calls of a name return at once."""
     calls, runtime = graph.calls, graph.trace.runtime_calls
     blocks = np.flatnonzero(among(calls.row, find_blocking(graph.trace).row))
     rows = calls.row[blocks]
@@ -48,24 +49,11 @@ def _no_sync(graph: Graph, request: Request) -> Applied:
     return Applied(changed, named, len(named), what)
 
 
-NO_SYNC = Intervention(
-    id="no-sync",
-    meaning="Blocking calls with this name, or inside a CPU op or range with this name, return at once, as if the "
-    "value were not read, or were read a step later.",
-    assumptions=(Premise("The host's next work does not need what it waited for.", True),),
-    advice="Take the synchronize out of the loop.\n"
-    "Keep losses on the GPU and read them every few steps; use event.wait() or wait_stream() where only the order "
-    "of streams matters; copy values that must be read to pinned memory with non_blocking=True, and read them a "
-    "step later.",
-    apply=_no_sync,
-    uses=("sync_call_ns",),
-)
-
-
 # -- Copies do not block -----------------------------------------------------------------------------
 
 
-def _non_blocking(graph: Graph, request: Request) -> Applied:
+def non_blocking(graph: Graph, request: Request) -> Applied:
+    """Remove the waits for copies."""
     items, calls = graph.items, graph.calls
     runtime = graph.trace.runtime_calls
     copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
@@ -111,25 +99,6 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     before = np.where(calls.handed_by >= 0, calls.handed_by, graph.previous)[long[reader[read]]]
     waits = Waits.of(before, downloads.item[read], graph.constants.return_ns or 0)
     return waits.take(before >= 0)
-
-
-NON_BLOCKING = Intervention(
-    id="non-blocking",
-    meaning="The synchronize after a copy disappears, and copy calls that wait by contract return at once if the "
-    "host memory is pinned. Copy calls from or to pageable memory still block.",
-    assumptions=(
-        Premise(
-            "The host reads downloaded data only when it next works on its own for a millisecond or more, and "
-            "does not overwrite data that is still being copied.",
-            True,
-        ),
-    ),
-    advice="Copy with non_blocking=True and pinned host memory.\n"
-    "Use tensor.to(device, non_blocking=True) or target.copy_(source, non_blocking=True); read downloaded data "
-    "only after an event recorded after the copy.",
-    apply=_non_blocking,
-    uses=("copy_call_ns",),
-)
 
 
 def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:

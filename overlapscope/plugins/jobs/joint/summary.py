@@ -101,7 +101,7 @@ def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str
             what = tuple(
                 JointChange(
                     change=choice.text,
-                    title=choice.intervention.words.title,
+                    title=choice.intervention.title,
                     touched=done.touched,
                     what=done.what,
                     assumptions=tuple(premise.text for premise in choice.intervention.assumptions),
