@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import phases_of
@@ -13,9 +15,10 @@ from overlapscope.base.texts import fill
 from overlapscope.catalog import advice
 from overlapscope.plugin import built_in
 from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_default
-from overlapscope.rules import RuleDraft, apply_all
+from overlapscope.rules import RULES
 from overlapscope.rules._claims import Claims, share_out
-from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
+from overlapscope.rules.explained import advice_by_case
+from overlapscope.rules.finding import FLOOR, HARDLY, Finding, Saving, Where, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 from overlapscope.trace.model import Trace
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
     from overlapscope.prediction.outcomes import FixGain, Savings
 
+RuleDraft = tuple[Rule, Draft]
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""
 
@@ -101,7 +105,8 @@ def _advice(trace: Trace, rule: Rule, draft: Draft) -> str:
     if phases_of(trace) and (place := next(remedies, None)):
         # The marks of steps name the server.
         return fill(load(place)(trace.step_source.removeprefix("marks of ")), trace.gpu)
-    return draft.advice if draft.for_all else advice.for_program(trace, rule.id, draft.advice)
+    text = draft.advice or advice_by_case(rule.id, trace.gpu)[draft.case]
+    return text if draft.for_all else advice.for_program(trace, rule.id, text)
 
 
 def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
@@ -122,6 +127,18 @@ def _place(draft: Draft, recorded: Draft | None) -> Where | None:
     if recorded is None or recorded.where is None:
         return draft.where
     return recorded.where if draft.where is None or recorded.where.op == draft.where.op else draft.where
+
+
+def apply_all(claims: Claims) -> tuple[RuleDraft, ...]:
+    """Apply all rules to one device. Those that can't find anything aren't even imported."""
+    floor = max(1, round(FLOOR * claims.judged_ns))
+    # The pieces of a rule may add up to more than the judged time, but nothing costs more than that.
+    return tuple(
+        (rule, replace(draft, bound_ns=min(draft.bound_ns, claims.judged_ns)))
+        for rule in (RULES[id] for id in RULES if claims.concern(id))
+        for draft in rule.check(claims)
+        if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor
+    )
 
 
 def counterparts(spoken: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> list[Draft | None]:

@@ -17,7 +17,7 @@ from overlapscope.analysis.pieces import CommOps, ExposedComm
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
-from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
+from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
@@ -106,7 +106,7 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
     )
     places = claims.places(blamed_pieces)
     cases = advice_by_case("exposed-comm", claims.gpu)
-    meaning, advice = EXPOSED_COMM[cause].words.evidence, cases.get(cause, cases["general"])
+    meaning, advice = CAUSES["exposed-comm"][cause].words.evidence, cases.get(cause, cases["general"])
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
     if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
         advice = cases["allocating"]
@@ -171,9 +171,4 @@ def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:
     return f" Prefetch depth: {depth}."
 
 
-RULE = Rule(
-    id="exposed-comm",
-    check=_check,
-    effort="option",
-    rests_on=ENGINES,
-)
+EXPOSED_COMM = Rule("exposed-comm", _check, effort="option", rests_on=ENGINES)
