@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import (
     Unit,
-    bare_percent,
     bare_share,
     clean,
     clean_lines,
@@ -24,7 +23,7 @@ from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
-from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
+from overlapscope.prediction.result import AppliedChange, Constant, Estimate, WhatIf
 
 Level = Literal["good", "poor", "muted"]
 
@@ -63,8 +62,8 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
     changed = changes_anything(result)
     if changed:
         # The first table with rows answers the question: the ladder, or else the buckets of the step.
-        first, *more = (table for table in (ladder(result), buckets(result), overlap(result)) if table.rows)
-        blocks += [first, *detail("where the time goes" if result.ladder else "overlap", more)]
+        first, *more = (table for table in (ladder(result), buckets(result)) if table.rows)
+        blocks += [first, *detail("where the time goes", more)]
     if result.interventions:
         blocks.append(Section(tuple(changes(result)), "Changes"))
     if changed:
@@ -269,13 +268,6 @@ def now_and_predicted(result: WhatIf, dark: bool) -> Figure:
     return partitions((now, {name: change.predicted.value for name, change in named}), ("now", "predicted"), dark)
 
 
-def overlap(result: WhatIf) -> Table:
-    """Return the percentages of hidden copies."""
-    percentages = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
-    lines = [(name, *_percentages(part)) for name, part in percentages if part is not None]
-    return Table("Overlap", (_WRAPPED, Column("now %"), Column("predicted"), _BETWEEN), rows(lines))
-
-
 def ladder(result: WhatIf) -> Table:
     """Return the best set of interventions for each number of them."""
     of = unit(result)
@@ -340,15 +332,6 @@ def _figure(constant: Constant) -> str:
 
 def _estimate(estimate: Estimate, of: Unit) -> tuple[str, str]:
     return of.number(estimate.value), interval(estimate, of)
-
-
-def _percentages(percentage: Percentage) -> tuple[str, str, str]:
-    low, high = bare_percent(percentage.low), bare_percent(percentage.high)
-    return (
-        bare_percent(percentage.measured),
-        bare_percent(percentage.predicted),
-        "" if low == high else f"{low} to {high}",
-    )
 
 
 def _bucket(field: str) -> Cell:
