@@ -212,8 +212,6 @@ class Savings:
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
-        self._step_ns: dict[tuple[str, ...], int | None] = {}
-        self._savings: dict[tuple[str, ...], FixGain | None] = {}
 
     def largest(self, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
         """Return the saving of the set of interventions that saves most by `predict`.
@@ -221,27 +219,22 @@ class Savings:
         None if the recording cannot be replayed or no set changes anything.
         """
         base = self._base
-        if base is None:
+        if not base.fidelity.valid:
             return None
         # The time of pinned copies is unknown if the link's rate is a guess.
         computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        new = {fix: _expected(base, fix) for fix in computable if fix not in self._step_ns}
-        self._step_ns |= {fix: None if expected is None else expected.step_ns for fix, expected in new.items()}
-        known = [(step_ns, fix) for fix in computable if (step_ns := self._step_ns[fix]) is not None]
+        expected = {fix: _expected(base, fix) for fix in computable}
+        changing = [(each.step_ns, fix) for fix, each in expected.items() if each is not None]
         # Only the best is replayed at the other stances, too.
-        for _, fix in sorted(known, key=itemgetter(0)):
-            if fix not in self._savings:
-                self._savings[fix] = _saving(base, fix, new.get(fix))
-            if (saving := self._savings[fix]) is not None:
-                return saving
-        return None
+        savings = (_saving(base, fix) for _, fix in sorted(changing, key=itemgetter(0)))
+        return next((saving for saving in savings if saving is not None), None)
 
     @cached_property
-    def _base(self) -> Base | None:
-        base = on_device(self._ready or prepare(self._trace, None), self._device)
-        return base if base.fidelity.valid else None
+    def _base(self) -> Base:
+        return on_device(self._ready or prepare(self._trace, None), self._device)
 
 
+@kept(most=4)
 def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
     """Return the expected outcome; None if the set changes nothing or cannot be replayed."""
     try:
@@ -251,11 +244,12 @@ def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
     return expected if base.replayed is not None and all(change.touched for change in expected.applied) else None
 
 
-def _saving(base: Base, fix: tuple[str, ...], expected: Outcome | None) -> FixGain | None:
-    """Return the saving; None if the set cannot be replayed at every stance."""
+@kept()
+def _saving(base: Base, fix: tuple[str, ...]) -> FixGain | None:
+    """Return the saving of a set that changes something; None if it cannot be replayed at every stance."""
     choices = parse(fix)
     try:
-        expected = expected or outcome(base, choices)
+        expected = _expected(base, fix) or outcome(base, choices)
         steps_ns = {Stance.EXPECTED: expected.step_ns}
         for stance in (Stance.BEST, Stance.WORST):
             # Graphs are large, so that only one of them is held at a time.

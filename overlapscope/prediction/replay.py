@@ -24,17 +24,15 @@ from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.prediction.graph import DeviceItems, Network
+from overlapscope.prediction.graph import Network
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     _Actor = Iterator[list["_Actor"]]
     _Steps = Generator[list["_Actor"], None, int]
     """Part of an actor; returns when its last item or call ends."""
-    Followers = Iterator[tuple[int, int, int]]
-    """The later copies of a lane: item, gap after the previous copy, and earliest start by its call."""
 
 _NEVER_NS = 2**61
 _UNKNOWN = 2**62
@@ -53,7 +51,6 @@ class ReadyCopy(NamedTuple):
 
     ready_ns: int
     item: int
-    followers: Followers
 
 
 class Engine:
@@ -63,7 +60,7 @@ class Engine:
     copy at `at_ns`.
     """
 
-    __slots__ = ("at_ns", "beside_rate", "followers", "free_ns", "item", "lag_ns", "next_ns", "ready", "remaining_ns")
+    __slots__ = ("at_ns", "beside_rate", "free_ns", "item", "lag_ns", "next_ns", "ready", "remaining_ns")
 
     def __init__(self, beside_rate: float, lag_ns: Sequence[int]) -> None:
         self.beside_rate = beside_rate
@@ -74,8 +71,6 @@ class Engine:
         """A heap."""
         self.item = -1
         """The copy that runs; -1 for none."""
-        self.followers: Followers = iter(())
-        """Copies that follow the running copy on its lane."""
         self.remaining_ns = 0.0
         """Rest of the copy's length with the other engine idle."""
         self.at_ns = 0.0
@@ -149,44 +144,25 @@ class EnginePair:
         d2h_first = d2h.next_ns < h2d.next_ns or (d2h.next_ns == h2d.next_ns and h2d.item < 0 <= d2h.item)
         return (d2h, h2d) if d2h_first else (h2d, d2h)
 
-    def run(
-        self, until_ns: float, awaited: Container[int], starts: memoryview[int], ends: memoryview[int]
-    ) -> int | None:
-        """Let the next event happen, and later ones before `until_ns`, up to the end of an awaited copy.
-
-        Writes the copies' times to `starts` and `ends`, by item.
+    def run(self, starts: memoryview[int], ends: memoryview[int]) -> int | None:
+        """Let the next event happen, and write its time to `starts` or `ends`, by item.
 
         Returns:
-            The item of the awaited copy; None if no such copy ended.
+            The item of the copy that ended; None if a copy started.
         """
-        while True:
-            engine, other = self._in_order()
-            if other.item >= 0 and engine.next_ns > other.at_ns:
-                other.advance(engine.next_ns, beside=engine)
-            if engine.item < 0:
-                self._take(engine, other, starts)
-            elif (item := self._end(engine, other, ends)) in awaited:
-                return item
-            if engine.next_ns >= until_ns and other.next_ns >= until_ns:
-                return None
-
-    def _take(self, engine: Engine, other: Engine, starts: memoryview[int]) -> None:
-        """Let an idle engine take its next copy."""
-        ready_ns, item, engine.followers = engine.pick()
-        begins_ns = max(ready_ns, engine.free_ns + engine.lag_ns[item])
-        starts[item] = begins_ns
-        engine.item, engine.at_ns, engine.remaining_ns = item, begins_ns, self._work_ns[item]
-        engine.next_ns = engine.end_ns(other)
-        if other.item >= 0:
-            other.next_ns = other.end_ns(engine)
-
-    def _end(self, engine: Engine, other: Engine, ends: memoryview[int]) -> int:
-        """Let an engine end its copy, and queue the copy's follower; return its item."""
+        engine, other = self._in_order()
+        if other.item >= 0 and engine.next_ns > other.at_ns:
+            other.advance(engine.next_ns, beside=engine)
+        if engine.item < 0:
+            ready_ns, item = engine.pick()
+            starts[item] = begins_ns = max(ready_ns, engine.free_ns + engine.lag_ns[item])
+            engine.item, engine.at_ns, engine.remaining_ns = item, begins_ns, self._work_ns[item]
+            engine.next_ns = engine.end_ns(other)
+            if other.item >= 0:
+                other.next_ns = other.end_ns(engine)
+            return None
         item, engine.item = engine.item, -1
         engine.free_ns = ends[item] = ended_ns = round(engine.next_ns)
-        for following, gap_ns, ready_ns in engine.followers:
-            heappush(engine.ready, ReadyCopy(max(ready_ns, ended_ns + gap_ns), following, engine.followers))
-            break
         engine.next_ns = max(engine.ready[0].ready_ns, ended_ns) if engine.ready else _NO_EVENT
         if other.item >= 0:
             other.next_ns = other.at_ns + other.remaining_ns
@@ -290,8 +266,7 @@ class _Simulation:
 
     def run(self) -> Replay:
         items = self._graph.items
-        shared = self._on_engine & ~_on_own_engine(items, self._on_engine)
-        todo = [self._lane(rows, shared[rows]) for _, rows in reversed(rows_by(items.lane))]
+        todo = [self._lane(rows) for _, rows in reversed(rows_by(items.lane))]
         todo += [self._thread(rows) for _, rows in reversed(self._graph.by_thread())]
         self._todo = todo
         while todo or self._engine_event():
@@ -305,54 +280,34 @@ class _Simulation:
         columns = (self._start, self._end, self._call[:-1:2], self._call[1::2])
         return Replay(*(times + self._origin for times in columns))
 
-    def _lane(self, rows: I64, shared: Bool) -> _Actor:
-        """Run the items of a lane in order.
-
-        Args:
-            shared: Mask of the items whose engine other lanes use too, or the other direction slows.
-
-        Yields:
-            The list to wait on, whenever a time is unknown.
-        """
-        lane = self._items_of_lane(rows, shared)
-        engines = self._engines[int(self._graph.items.device[rows[0]])]
-        apart = self._ordered[rows]
-        ended = -_NEVER_NS
-        for part, long in _stretches(len(Kind) * self._burst[lane.call] + lane.engine, apart, lane.gap, lane.length):
-            run = self._stretch_of_items if long else self._each_item
-            ended = yield from run(lane.take(part), engines, ended)
-
-    def _items_of_lane(self, rows: I64, shared: Bool) -> _LaneItems:
-        items = self._graph.items
-        call, gap, alone = items.call[rows], items.queue_lag_ns[rows], self._on_engine[rows] & ~shared
-        gap[alone] = np.maximum(gap[alone], np.maximum(items.engine_lag_ns[rows[alone]], 0))
-        return _LaneItems(
+    def _lane(self, rows: I64) -> _Actor:
+        """Run the items of a lane in order; yield the list to wait on whenever a time is unknown."""
+        items, on_engine = self._graph.items, self._on_engine[rows]
+        call = items.call[rows]
+        lane = _LaneItems(
             item=rows,
             call=np.where(call >= 0, 2 * call + items.after_call[rows], -1),
             launch_lag=items.launch_lag_ns[rows],
-            gap=gap,
+            gap=items.queue_lag_ns[rows],
             release=self._from_origin(items.release_ns[rows]),
-            engine=np.where(shared, items.kind[rows], _NO_ENGINE),
+            engine=np.where(on_engine, items.kind[rows], _NO_ENGINE),
             length=np.rint(np.where(items.gone[rows], 0, items.duration_ns[rows])).astype(np.int64),
         )
+        engines, ended = self._engines[int(items.device[rows[0]])], -_NEVER_NS
+        for part, long in _stretches(self._burst[lane.call], self._ordered[rows] | on_engine, lane.gap, lane.length):
+            run = self._stretch_of_items if long else self._each_item
+            ended = yield from run(lane.take(part), engines, ended)
 
-    def _stretch_of_items(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+    def _stretch_of_items(self, items: _LaneItems, _: EnginePair, ended: int) -> _Steps:
         """Run items that wait only for each other and for calls of a single burst; return the last end."""
         # When the last call of a burst is known, so are all its calls.
-        last_call, last = int(items.call.max()), int(items.item[-1])
+        last_call = int(items.call.max())
         while self._called[last_call] == _UNKNOWN:
             yield self._for_call[last_call]
         ready = np.maximum(self._call[items.call] + items.launch_lag, items.release)
-        if kind := int(items.engine[0]):
-            copies = zip(items.item.tolist(), items.gap.tolist(), ready.tolist(), strict=True)
-            item, gap, ready_at = next(copies)
-            engines.of(kind).want(ReadyCopy(max(ended + gap, ready_at), item, copies))
-            while self._ends[last] == _UNKNOWN:
-                yield self._for_item[last]
-        else:
-            self._start[items.item], self._end[items.item] = _run(ended, items.gap, ready, items.length)
-            self._wake(self._for_item, self._ends)
-        return self._ends[last]
+        self._start[items.item], self._end[items.item] = _run(ended, items.gap, ready, items.length)
+        self._wake(self._for_item, self._ends)
+        return self._ends[int(items.item[-1])]
 
     def _each_item(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
         """Run items in a loop; return the last end."""
@@ -368,7 +323,7 @@ class _Simulation:
                 if at + lag > ready:
                     ready = at + lag
             if kind:
-                engines.of(kind).want(ReadyCopy(ready, item, iter(())))
+                engines.of(kind).want(ReadyCopy(ready, item))
                 while (at := ends[item]) == _UNKNOWN:
                     yield for_item[item]
                 ended = at
@@ -430,16 +385,15 @@ class _Simulation:
             self._todo += waiting.pop(row)
 
     def _engine_event(self) -> bool:
-        """Let the engines' events happen, up to the first that an actor waits for; return False if there are none."""
-        while True:
-            first, *others = sorted(self._engines.values(), key=attrgetter("next"))
+        """Let the engines' events happen, up to the end of the next copy; return False if there are none."""
+        item = None
+        while item is None:
+            first = min(self._engines.values(), key=attrgetter("next"))
             if first.next[0] == _NO_EVENT:
                 return False
-            until = others[0].next[0] if others else _NO_EVENT
-            item = first.run(until, self._for_item, self._starts, self._ends)
-            if item is not None:
-                self._todo += self._for_item.pop(item)
-                return True
+            item = first.run(self._starts, self._ends)
+        self._todo += self._for_item.pop(item)
+        return True
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
@@ -448,20 +402,6 @@ def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
     for member, awaited, wait_lag in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
         by_row[member].append((awaited, wait_lag))
     return by_row
-
-
-def _on_own_engine(items: DeviceItems, copies: Bool) -> Bool:
-    """Return a mask of those of the `copies` on an engine that need no clock.
-
-    They are on a lane of nothing but copies, which has the engine to itself while the other direction is idle. Their
-    lengths must be whole nanoseconds, since a clock would round their sums. There must be no copies on another device,
-    whose engines must not look ahead of the clock.
-    """
-    if not copies.any() or len(distinct(items.device[copies])) > 1:
-        return np.zeros(len(items), np.bool_)
-    lane = items.lane[copies][0]
-    one_way = (items.kind[copies] == items.kind[copies][0]).all() and (copies == (items.lane == lane)).all()
-    return copies if one_way and (items.duration_ns[copies] % 1 == 0).all() else np.zeros(len(items), np.bool_)
 
 
 def _bursts(graph: Network) -> I64:
