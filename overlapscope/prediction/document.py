@@ -97,7 +97,7 @@ def changes(result: WhatIf) -> Iterator[Section]:
             blocks.append(Text(with_code(what), strong=True))
             places = [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
             blocks += detail("how and where to make each change", [*([Text(with_code(how))] if how else []), *places])
-        yield panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
+        yield panel(f"{number}. {clean(change.text, _NAME_LIMIT)}: {clean(change.title, 500)}", *blocks)
 
 
 # -- Sentences ------------------------------------------------------------------------------------
@@ -172,18 +172,12 @@ def subject(result: WhatIf) -> str:
     return f"{subject}; {what}"
 
 
-def option(change: AppliedChange) -> str:
-    """Return an intervention as the user writes it: `no-sync cudaStreamSynchronize`."""
-    return clean(f"{change.intervention} {change.argument}" if change.argument else change.intervention, _NAME_LIMIT)
-
-
 def in_order(result: WhatIf) -> list[AppliedChange]:
     """Return the changes in the order in which to make them: the ladder's, if there is one."""
     rungs = [set(rung.interventions) for rung in result.ladder]
 
     def rung_of(change: AppliedChange) -> int:
-        name = f"{change.intervention} {change.argument}" if change.argument else change.intervention
-        return next((number for number, rung in enumerate(rungs) if name in rung), len(rungs))
+        return next((number for number, rung in enumerate(rungs) if change.text in rung), len(rungs))
 
     return sorted(result.interventions, key=rung_of)
 
@@ -244,8 +238,8 @@ def buckets(result: WhatIf) -> Table:
     """Return the buckets of the step, now and predicted."""
     of = unit(result)
     lines: list[tuple[Cell | str, ...]] = [
-        (_bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
-        for name, change in result.buckets.items()
+        (Cell(bucket.name, color=bucket.id), of.number(change.measured), *_estimate(change.predicted, of))
+        for bucket, change in ((bucket_of(name), change) for name, change in result.buckets.items())
         if change.measured or change.predicted.high
     ]
     if lines and result.predicted_step_ns is not None:
@@ -332,8 +326,3 @@ def _figure(constant: Constant) -> str:
 
 def _estimate(estimate: Estimate, of: Unit) -> tuple[str, str]:
     return of.number(estimate.value), interval(estimate, of)
-
-
-def _bucket(field: str) -> Cell:
-    """Return the words for a bucket's field: `exposed copy` for `exposed_copy_ns`."""
-    return Cell(bucket_of(field).name, color=bucket_of(field).id)

@@ -53,25 +53,14 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     """Real step time (`Base.real_ns`)."""
 
 
-def apply(
-    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), computed: Sequence[Applied] = ()
-) -> tuple[Applied, ...]:
-    """Apply each choice to the result of the previous choices.
-
-    Args:
-        stances: Stance of each choice; `EXPECTED` for all by default.
-        computed: Results of the first choices, if they were computed before.
-
-    Returns:
-        The outcome of each choice, in order.
-    """
-    applied = [*computed]
-    each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
+def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = ()) -> tuple[Applied, ...]:
+    """Apply each choice to the result of the previous choices, at its stance; `EXPECTED` for all by default."""
+    applied, graph = list[Applied](), base.graph
     plain_ns = step_ns(base.trace) if base.plain is None else base.steps.mean_ns
-    for choice, stance in [*each][len(computed) :]:
-        graph = applied[-1].graph if applied else base.graph
+    for choice, stance in zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True):
         request = Request(base.hardware, stance, base.judged, plain_ns, choice.argument)
         applied.append(choice.apply(graph, request))
+        graph = applied[-1].graph
     return tuple(applied)
 
 

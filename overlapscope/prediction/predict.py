@@ -371,14 +371,13 @@ def best(
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
-    alone = {choice: done for choice in candidates(base) for done in apply(base, [choice]) if done.touched}
-    remaining = list(alone)
+    remaining = [choice for choice in candidates(base) if apply(base, [choice])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
     reached: Mapping[Stance, Outcome] | None = None
-    while gained := _next(base, alone, taken, remaining, now):
+    while gained := _next(base, taken, remaining, now):
         expected, added = gained
         now = expected.step_ns
         taken = in_order((*taken, *added))
@@ -452,12 +451,14 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
 
 
 def _next(
-    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
+    base: Base, taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
 ) -> tuple[Outcome, tuple[Choice, ...]] | None:
     """Find the best next rung: a candidate, or else a pair, that shortens the step most.
 
     Args:
-        alone: Result of each candidate on the unchanged recording.
+        base: The unchanged program.
+        taken: Choices of the current rung.
+        remaining: Candidates for the next.
         now_ns: Step time of the current rung.
 
     Returns:
@@ -468,7 +469,7 @@ def _next(
         best = None
         for added in combinations(remaining, many):
             choices = in_order((*taken, *added))
-            applied = apply(base, choices, computed=[alone[choices[0]]])
+            applied = apply(base, choices)
             # A set whose lower bound is too long needs no replay.
             least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.judged))
             if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):

@@ -161,9 +161,6 @@ def _sorted(table: T) -> tuple[T, I64]:
 def predicted_times(graph: Graph, replayed: Replay) -> tuple[I64, I64]:
     """Return the predicted start and end of each GPU op."""
     ops, item = graph.trace.gpu_ops, graph.item_of_op
-    if len(ops) == len(graph.items):
-        # Each op is an item.
-        return replayed.start_ns, replayed.end_ns
     start = replayed.start_ns[item] + (ops.start_ns - graph.items.start_ns[item])
     return start, np.where(_single(graph), replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
 

@@ -60,6 +60,11 @@ class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
     where: tuple[str, ...] = ()
     """Python lines, or ops, that it changed, the most frequent first; at most five."""
 
+    @property
+    def text(self) -> str:
+        """The text that asks for it, as in `Rung.interventions`: `no-sync cudaStreamSynchronize`."""
+        return f"{self.intervention} {self.argument}" if self.argument else self.intervention
+
 
 class Assumption(msgspec.Struct, frozen=True, kw_only=True):
     """An assumption of the prediction that the trace does not confirm in general."""

@@ -92,19 +92,8 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
     why = listed(f"{claims.time(ns)} {each}" for each, ns in causes[:3])
     blamed = pieces.take(pieces.cause == order[0])
     calls = claims.trace.runtime_calls
-    blamed_pieces = ClaimedPieces.filled(
-        start_ns=blamed.start_ns,
-        end_ns=blamed.end_ns,
-        rule=-1,
-        cause=order[0],
-        copy=-1,
-        call=blamed.call,
-        at_ns=pick(calls.start_ns, blamed.call, 0),
-        thread=pick(calls.thread, blamed.call),
-        blames_call=True,
-        gap=-1,
-    )
-    places = claims.places(blamed_pieces)
+    times = {"start_ns": blamed.start_ns, "end_ns": blamed.end_ns}
+    places = claims.places(ClaimedPieces.of_calls(claims.trace, blamed.call, rule=-1, cause=order[0], **times))
     cases = advice_by_case("exposed-comm", claims.gpu)
     meaning, advice = CAUSES["exposed-comm"][cause].words.evidence, cases.get(cause, cases["general"])
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]

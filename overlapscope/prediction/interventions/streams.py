@@ -43,20 +43,19 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
         holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
         first += [np.where(waits & ~needs.stated, needs.ahead, -1), np.where(holds & ~needs.stated, copies, -1)]
         then += [copies, needs.behind]
-    earlier, later = np.concatenate(first), np.concatenate(then)
-    real = (earlier >= 0) & (later >= 0)
-    orders = Orders.of(earlier[real], later[real], graph.constants.handover_ns or 0, Why.DATA)
-    changed = replace(
-        graph,
-        items=replace(items, lane=lane, moved=items.moved | moved),
-        orders=Orders.joined([graph.orders, orders]),
-        streams=streams,
-    )
-    return changed, ShownNeeds(
+    changed = replace(graph, items=replace(items, lane=lane, moved=items.moved | moved), streams=streams)
+    return _with_orders(changed, np.concatenate(first), np.concatenate(then)), ShownNeeds(
         needs=bool(len(rows)) and all((needs.stated | needs.shown).all() for needs in of_lines),
         turns=bool(len(rows)) and all(needs.stated.all() for needs in of_lines),
         by_shapes=sum(int(needs.by_shapes.sum()) for needs in of_lines),
     )
+
+
+def _with_orders(graph: Graph, first: I64, then: I64) -> Graph:
+    """Return the graph with an order for each pair of items that needs its first item's data; -1 stands for no item."""
+    real = (first >= 0) & (then >= 0)
+    orders = Orders.of(first[real], then[real], graph.constants.handover_ns or 0, Why.DATA)
+    return replace(graph, orders=Orders.joined([graph.orders, orders]))
 
 
 def _own_lanes(graph: Graph, lines: list[I64], moved: Bool) -> tuple[I64, tuple[tuple[int, int], ...]]:
@@ -123,14 +122,10 @@ def prefetch(graph: Graph, request: Request) -> Applied:
     # The copy of a step is for the next step, whose first kernel waits for it.
     then = _kernels(graph, items.device[inputs], step + 1, last=False)
     kept = replace(changed, orders=changed.orders.take(~among(changed.orders.first, inputs)))
-    needed = then >= 0
-    data = Orders.of(inputs[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
+    changed = _with_orders(kept, inputs, then)
     if request.stance == Stance.WORST:
         # With a single buffer, the copy waits for the kernels that read it last.
-        reads = _kernels(graph, items.device[inputs], step - 1, last=True)
-        read = reads >= 0
-        data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
-    changed = replace(kept, orders=Orders.joined([kept.orders, data]))
+        changed = _with_orders(changed, _kernels(graph, items.device[inputs], step - 1, last=True), inputs)
     if request.stance == Stance.BEST:
         # XLA stages several arrays at once on threads of its own; nothing waits for this a step ahead.
         changed = without_time_in(changed, staging(graph.trace)).graph
