@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import (
@@ -24,8 +23,6 @@ from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import AppliedChange, Constant, Estimate, WhatIf
-
-Level = Literal["good", "poor", "muted"]
 
 _NAME_LIMIT: Final = 200
 _TEXT_LIMIT: Final = 1000
@@ -52,9 +49,8 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
         offered: Table of the available changes, if the user named none.
     """
     title = f"overlapscope: {clean(PurePath(result.source).name, _NAME_LIMIT)}, what if"
-    answer = headline(result)
-    tone: Tone = "" if answer.level == "muted" else answer.level
-    verdict = Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone, id="whatif")
+    tone = _tone(result)
+    verdict = Section((Text(headline(result), tone, strong=True), *remarks(result)), "", "verdict", tone, id="whatif")
     blocks: list[Block] = [Heading("overlapscope whatif", 1), verdict]
     if not result.replay.valid:
         blocks.append(Items(tuple(map(with_code, refusal(result)))))
@@ -103,55 +99,50 @@ def changes(result: WhatIf) -> Iterator[Section]:
 # -- Sentences ------------------------------------------------------------------------------------
 
 
-class Headline(Struct, frozen=True):
-    """The answer in a sentence, with its color."""
-
-    text: str
-    level: Level
-
-
 def unit(result: WhatIf) -> Unit:
     """Return the unit of time that suits the longer step."""
     predicted = result.predicted_step_ns
     return unit_for(max(result.baseline_step_ns, result.recorded_step_ns, predicted.value if predicted else 0))
 
 
-def headline(result: WhatIf) -> Headline:
+def headline(result: WhatIf) -> str:
     """Return the gain of the changes, or why there is no prediction."""
     period = "A step" if result.steps else "The recorded part"
     of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
     if predicted is None or gain is None:
-        return Headline("No prediction: a simulation of this recording does not match it.", "muted")
-    if not result.interventions and not result.ladder:
-        was, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
-        matches = f"matches the recording ({was})" if was == again else f"takes {again}, the recording {was}"
-        return Headline(f"The simulation {matches}, so changes can be predicted.", "muted")
+        return "No prediction: a simulation of this recording does not match it."
+    was = of.text(result.unchanged_step_ns)
+    if not result.interventions and result.ladder:
+        return f"{period} takes {was}, and no known change makes it shorter."
     if not result.interventions:
-        return Headline(
-            (f"{period} takes {of.text(result.unchanged_step_ns)}, and no known change makes it shorter."), "muted"
+        recorded, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
+        matches = (
+            f"matches the recording ({recorded})" if recorded == again else f"takes {again}, the recording {recorded}"
         )
+        return f"The simulation {matches}, so changes can be predicted."
     if not changes_anything(result):
-        return Headline(f"{period} would take as long as now: these changes do not apply to this recording.", "muted")
-    value, was = of.number(predicted.value), of.text(result.unchanged_step_ns)
-    reach = _between(predicted, of)
-    if was == f"{value} {of.name}":
-        return Headline(f"{period} would take as long as now, {was}{f' ({reach})' if reach else ''}.", "muted")
+        return f"{period} would take as long as now: these changes do not apply to this recording."
+    value = of.text(predicted.value)
+    if was == value:
+        reach = interval(predicted, of).replace(" to ", " and ")
+        return f"{period} would take as long as now, {was}{f' (between {reach} {of.name})' if reach else ''}."
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
     saved = saved_between(gain.low, gain.value, gain.high) if gain.value > 0 else ""
     share += f"; saves {'' if gain.low > 0 else f'{duration(gain.value)}, '}{saved}" if saved else ""
-    level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
-    return Headline(f"{period} would take {value} {of.name} instead of {was} ({share}).", level)
+    return f"{period} would take {value} instead of {was} ({share})."
+
+
+def _tone(result: WhatIf) -> Tone:
+    """Return the tone of the answer: none for a change that is neither good nor bad."""
+    if result.gain_pct is None or abs(result.gain_pct) < _WORTH_PCT:
+        return ""
+    return "good" if result.gain_pct > 0 else "poor"
 
 
 def changes_anything(result: WhatIf) -> bool:
     """Return whether any intervention applies to the recording."""
     return any(change.touched for change in result.interventions)
-
-
-def _between(estimate: Estimate, of: Unit) -> str:
-    low, high = of.number(estimate.low), of.number(estimate.high)
-    return "" if low == high else f"between {low} and {high} {of.name}"
 
 
 def interval(estimate: Estimate, of: Unit) -> str:

@@ -84,12 +84,9 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
 
-def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
-    """Return the outcome at each stance, in a run that is as lucky. `expected` is used if already computed."""
-    computed = {} if expected is None else {Stance.EXPECTED: expected}
-    return {
-        stance: computed.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance
-    }
+def outcomes(base: Base, choices: Sequence[Choice]) -> dict[Stance, Outcome]:
+    """Return the outcome at each stance, in a run that is as lucky."""
+    return {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
 
 
 def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph:

@@ -131,30 +131,21 @@ def _prepared(
     return on_device(recorded, device), on_device(base, device)
 
 
-def conclude(
-    recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome] | None = None
-) -> Prediction:
-    """Predict from a prepared recording and its plain program (`plain_program`).
-
-    Args:
-        taken: Outcomes of the choices by stance, if they were computed before.
-
-    Returns:
-        The predicted step, as an interval.
-    """
+def conclude(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
+    """Predict from a prepared recording and its plain program (`plain_program`)."""
     if not base.fidelity.valid:
         return Prediction(_unpredicted(base), base.trace, None)
     try:
-        return _concluded(recorded, base, choices, taken or outcomes(base, choices))
+        return _concluded(recorded, base, choices)
     except Deadlock:
         reason = "With these changes, launches, ops and waits wait for each other in a circle."
         contradicted = replace(base.fidelity, valid=False, reasons=(reason,))
         return Prediction(_unpredicted(replace(base, fidelity=contradicted)), base.trace, None)
 
 
-def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]) -> Prediction:
-    expected = taken[Stance.EXPECTED]
-    step = interval(base, taken)
+def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
+    taken = outcomes(base, choices)
+    expected, step = taken[Stance.EXPECTED], interval(base, taken)
     was, constants = base.step_ns, _constants(base, choices, expected)
     result = replace(
         _unpredicted(base),
@@ -376,18 +367,14 @@ def best(
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
-    reached: Mapping[Stance, Outcome] | None = None
     while gained := _next(base, taken, remaining, now):
-        expected, added = gained
-        now = expected.step_ns
+        now, added = gained
         taken = in_order((*taken, *added))
         remaining = [choice for choice in remaining if choice not in added]
         try:
-            reached = outcomes(base, taken, expected)
+            step_ns = interval(base, outcomes(base, taken))
         except Deadlock:
-            reached = None
             continue
-        step_ns = interval(base, reached)
         rungs.append(
             Rung(
                 interventions=tuple(choice.text for choice in taken),
@@ -396,7 +383,7 @@ def best(
                 gain_ns=was - step_ns.value,
             )
         )
-    chosen = conclude(recorded, base, taken, reached)
+    chosen = conclude(recorded, base, taken)
     return replace(chosen, result=replace(chosen.result, ladder=tuple(rungs)))
 
 
@@ -452,7 +439,7 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
 
 def _next(
     base: Base, taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
-) -> tuple[Outcome, tuple[Choice, ...]] | None:
+) -> tuple[int, tuple[Choice, ...]] | None:
     """Find the best next rung: a candidate, or else a pair, that shortens the step most.
 
     Args:
@@ -462,7 +449,7 @@ def _next(
         now_ns: Step time of the current rung.
 
     Returns:
-        The outcome and the added candidates, the first of equals; None if nothing gains enough.
+        The step and the added candidates, the first of equals; None if nothing gains enough.
     """
     worth_ns = LEAST_GAIN * base.step_ns
     for many in (1, 2):
@@ -472,14 +459,14 @@ def _next(
             applied = apply(base, choices)
             # A set whose lower bound is too long needs no replay.
             least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.judged))
-            if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
+            if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0]):
                 continue
             try:
-                tried = replayed_as(base, applied)
+                step_ns = replayed_as(base, applied).step_ns
             except Deadlock:
                 continue
-            if now_ns - tried.step_ns >= worth_ns and (best is None or tried.step_ns < best[0].step_ns):
-                best = tried, added
+            if now_ns - step_ns >= worth_ns and (best is None or step_ns < best[0]):
+                best = step_ns, added
         if best is not None:
             return best
     return None

@@ -159,7 +159,7 @@ LADDER = (
 )
 def test_the_first_sentence_is_the_answer(fields: dict[str, Any], expected: str) -> None:
     result = predicted(**fields)
-    assert headline(result).text.startswith(expected)
+    assert headline(result).startswith(expected)
     for shown in (text(result, width=120), md(result).replace("\\", "")):
         assert expected in shown
 
@@ -273,7 +273,7 @@ def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureF
     assert result == ov.whatif(ov.load(PAGEABLE), ["pin"])
     for format in ("text", "markdown", "html"):
         assert main(["whatif", PAGEABLE, "--pin", "--format", format]) == 0
-        assert headline(result).text in capsys.readouterr().out.replace("\\", "")
+        assert headline(result) in capsys.readouterr().out.replace("\\", "")
 
 
 def test_asked_for_nothing_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
         message = (
             "None of these changes makes the step shorter."
             if prediction.replay.valid
-            else document.headline(prediction).text
+            else document.headline(prediction)
         )
         return dmc.Text(message, size="sm", mt="sm")
     buttons = [
