@@ -66,13 +66,13 @@ class Applied(Struct, frozen=True, eq=False):
 
 
 _PLACES: Final = {
-    "faster-loader": "host_work:faster_loader",
-    "pin": "pin:pin",
-    "non-blocking": "waits:non_blocking",
-    "no-sync": "waits:no_sync",
-    "no-gc": "host_work:no_gc",
-    "less-host": "host_work:less_host",
-    "batch-copies": "batch_copies:batch_copies",
+    "faster-loader": "host:faster_loader",
+    "pin": "copies:pin",
+    "non-blocking": "host:non_blocking",
+    "no-sync": "host:no_sync",
+    "no-gc": "host:no_gc",
+    "less-host": "host:less_host",
+    "batch-copies": "copies:batch_copies",
     "side-stream": "streams:side_stream",
     "two-way": "streams:two_way",
     "prefetch": "streams:prefetch",
