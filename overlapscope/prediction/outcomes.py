@@ -76,7 +76,7 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
         graph = spread(applied[-1].graph, run, plain=base.plain is not None, changed=True)
-    replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
+    replayed = base.replayed if graph is base.graph else replay(graph)
     steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     step_ns = steps.mean_ns
     if changed and not steps.is_window:
@@ -171,7 +171,7 @@ def gain(base: Base, expected: Outcome, steps_ns: Mapping[Stance, int]) -> Estim
 @kept()
 def _unchanged_ns(base: Base, run: Stance) -> int:
     """Return the real step time of the unchanged program in a lucky or unlucky run."""
-    if run == Stance.EXPECTED or base.replayed is None:
+    if run == Stance.EXPECTED:
         return base.step_ns
     graph = spread(base.graph, run, plain=base.plain is not None, changed=False)
     replayed = replay(graph)
@@ -227,7 +227,7 @@ def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
         expected = outcome(base, parse(fix))
     except Deadlock:
         return None
-    return expected if base.replayed is not None and all(change.touched for change in expected.applied) else None
+    return expected if all(change.touched for change in expected.applied) else None
 
 
 @kept()

@@ -168,7 +168,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
 
 def _compared_buckets(base: Base, taken: Mapping[Stance, Outcome]) -> dict[str, Figure]:
     """Return each bucket of an average step, of the recording or of the plain program, and predicted."""
-    if base.plain is None or base.replayed is None:
+    if base.plain is None:
         step_ns = base.recorded.mean_ns
         before = _buckets(build(base.trace, base.device), base.recorded, step_ns, step_ns)
     else:

@@ -95,7 +95,7 @@ def plain_trace(base: Base) -> Trace:
     Nothing was moved to another stream, so records of synchronization stay, at their calls. All times are scaled by the
     same factor so that the average step is the plain step, unless the replay is much too short.
     """
-    assert base.replayed is not None and base.plain is not None
+    assert base.plain is not None
     graph, trace, step_ns = base.graph, base.graph.trace, base.plain.usual.step_ns
     clock = HostClock(graph, base.replayed)
     syncs = trace.syncs
