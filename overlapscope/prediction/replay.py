@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from heapq import heappop, heappush
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -46,13 +45,6 @@ _LARGEST_SUM_NS = 2.0**60
 _NO_EVENT = float("inf")
 
 
-class ReadyCopy(NamedTuple):
-    """A copy that waits for its engine; sorts by the time when it is ready."""
-
-    ready_ns: int
-    item: int
-
-
 class Engine:
     """A copy engine: the queue of ready copies, and the copy that it runs.
 
@@ -60,15 +52,17 @@ class Engine:
     copy at `at_ns`.
     """
 
-    __slots__ = ("at_ns", "beside_rate", "free_ns", "item", "lag_ns", "next_ns", "ready", "remaining_ns")
+    __slots__ = ("at_ns", "beside_rate", "free_ns", "item", "lag_ns", "next_ns", "other", "ready", "remaining_ns")
 
     def __init__(self, beside_rate: float, lag_ns: Sequence[int]) -> None:
         self.beside_rate = beside_rate
         """Rate while the other direction copies too, as a fraction of the rate alone."""
         self.lag_ns = lag_ns
         """Minimum time from the end of the previous copy to the start of each item."""
-        self.ready: list[ReadyCopy] = []
-        """A heap."""
+        self.other = self
+        """The engine of the other direction."""
+        self.ready: list[tuple[int, int]] = []
+        """A heap of the copies that wait: the time when each is ready, and its item."""
         self.item = -1
         """The copy that runs; -1 for none."""
         self.remaining_ns = 0.0
@@ -79,93 +73,58 @@ class Engine:
         self.next_ns = _NO_EVENT
         """When it starts its next copy or ends the running copy, unless another copy comes."""
 
-    def want(self, copy: ReadyCopy) -> None:
+    def want(self, ready_ns: int, item: int) -> None:
         """Queue a copy."""
-        heappush(self.ready, copy)
+        heappush(self.ready, (ready_ns, item))
         if self.item < 0:
-            self.next_ns = max(self.ready[0].ready_ns, self.free_ns)
+            self.next_ns = max(self.ready[0][0], self.free_ns)
 
-    def pick(self) -> ReadyCopy:
+    def pick(self) -> tuple[int, int]:
         """Remove the next copy from the queue: the first as recorded among those ready within a tolerance."""
         if len(self.ready) == 1:
             return self.ready.pop()
         chosen, passed = heappop(self.ready), []
-        while self.ready and self.ready[0].ready_ns <= self.next_ns + HANDOVER_NS:
+        while self.ready and self.ready[0][0] <= self.next_ns + HANDOVER_NS:
             passed.append(heappop(self.ready))
-            if passed[-1].item < chosen.item:
+            if passed[-1][1] < chosen[1]:
                 chosen, passed[-1] = passed[-1], chosen
         for copy in passed:
             heappush(self.ready, copy)
         return chosen
 
-    def advance(self, until_ns: float, *, beside: Engine) -> None:
+    def advance(self, until_ns: float) -> None:
         """Run the copy until an instant, more slowly while both engines run."""
         done_ns = until_ns - self.at_ns
-        both_since_ns = beside.at_ns if beside.at_ns > self.at_ns else self.at_ns
-        if beside.item >= 0 and until_ns > both_since_ns:
+        both_since_ns = max(self.other.at_ns, self.at_ns)
+        if self.other.item >= 0 and until_ns > both_since_ns:
             done_ns -= (until_ns - both_since_ns) * (1 - self.beside_rate)
         self.remaining_ns -= done_ns
         self.at_ns = until_ns
 
-    def end_ns(self, beside: Engine) -> float:
+    def end_ns(self) -> float:
         """Return the end of the copy if the other engine runs from its `at_ns` on."""
-        alone_ns = beside.at_ns - self.at_ns
-        if beside.item < 0 or alone_ns >= self.remaining_ns:
+        alone_ns = self.other.at_ns - self.at_ns
+        if self.other.item < 0 or alone_ns >= self.remaining_ns:
             return self.at_ns + self.remaining_ns
-        if alone_ns < 0:
-            alone_ns = 0.0
+        alone_ns = max(alone_ns, 0.0)
         return self.at_ns + alone_ns + (self.remaining_ns - alone_ns) / self.beside_rate
 
+    def start(self, work_ns: Sequence[float], starts: memoryview[int]) -> None:
+        """Take the next copy; `work_ns` is the length of each item with the other engine idle."""
+        ready_ns, self.item = self.pick()
+        starts[self.item] = begins_ns = max(ready_ns, self.free_ns + self.lag_ns[self.item])
+        self.at_ns, self.remaining_ns = begins_ns, work_ns[self.item]
+        self.next_ns = self.end_ns()
+        if self.other.item >= 0:
+            self.other.next_ns = self.other.end_ns()
 
-class EnginePair:
-    """The engines of one device."""
-
-    def __init__(self, h2d: Engine, d2h: Engine, work_ns: Sequence[float]) -> None:
-        self.h2d, self.d2h = h2d, d2h
-        self._work_ns = work_ns
-        """Length of each item with the other engine idle."""
-
-    def of(self, kind: int) -> Engine:
-        """Return the engine for a `trace.Kind` of copies."""
-        return self.h2d if kind == Kind.H2D else self.d2h
-
-    @property
-    def next(self) -> tuple[float, bool]:
-        """Time of the next event, and whether a copy starts then."""
-        first, _ = self._in_order()
-        return first.next_ns, first.item < 0
-
-    def _in_order(self) -> tuple[Engine, Engine]:
-        """Return the engine with the next event, and the other engine.
-
-        At the same instant, ends precede starts: a copy that waits for the end may want the engine.
-        """
-        h2d, d2h = self.h2d, self.d2h
-        d2h_first = d2h.next_ns < h2d.next_ns or (d2h.next_ns == h2d.next_ns and h2d.item < 0 <= d2h.item)
-        return (d2h, h2d) if d2h_first else (h2d, d2h)
-
-    def run(self, starts: memoryview[int], ends: memoryview[int]) -> int | None:
-        """Let the next event happen, and write its time to `starts` or `ends`, by item.
-
-        Returns:
-            The item of the copy that ended; None if a copy started.
-        """
-        engine, other = self._in_order()
-        if other.item >= 0 and engine.next_ns > other.at_ns:
-            other.advance(engine.next_ns, beside=engine)
-        if engine.item < 0:
-            ready_ns, item = engine.pick()
-            starts[item] = begins_ns = max(ready_ns, engine.free_ns + engine.lag_ns[item])
-            engine.item, engine.at_ns, engine.remaining_ns = item, begins_ns, self._work_ns[item]
-            engine.next_ns = engine.end_ns(other)
-            if other.item >= 0:
-                other.next_ns = other.end_ns(engine)
-            return None
-        item, engine.item = engine.item, -1
-        engine.free_ns = ends[item] = ended_ns = round(engine.next_ns)
-        engine.next_ns = max(engine.ready[0].ready_ns, ended_ns) if engine.ready else _NO_EVENT
-        if other.item >= 0:
-            other.next_ns = other.at_ns + other.remaining_ns
+    def end(self, ends: memoryview[int]) -> int:
+        """End the copy, and return its item."""
+        item, self.item = self.item, -1
+        self.free_ns = ends[item] = ended_ns = round(self.next_ns)
+        self.next_ns = max(self.ready[0][0], ended_ns) if self.ready else _NO_EVENT
+        if self.other.item >= 0:
+            self.other.next_ns = self.other.at_ns + self.other.remaining_ns
         return item
 
 
@@ -255,14 +214,13 @@ class _Simulation:
         # Actors that wait for a time continue when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
-        constants, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
-        work = memoryview(np.ascontiguousarray(items.duration_ns).data)
-        self._engines = {
-            device: EnginePair(
-                Engine(constants.h2d_two_way or 1.0, lag), Engine(constants.d2h_two_way or 1.0, lag), work
-            )
-            for device in distinct(items.device).tolist()
-        }
+        self._work = memoryview(np.ascontiguousarray(items.duration_ns).data)
+        lag, rates = memoryview(np.maximum(items.engine_lag_ns, 0).data), graph.constants
+        self._engines: dict[int, dict[int, Engine]] = {}
+        for device in distinct(items.device).tolist():
+            h2d, d2h = Engine(rates.h2d_two_way or 1.0, lag), Engine(rates.d2h_two_way or 1.0, lag)
+            h2d.other, d2h.other = d2h, h2d
+            self._engines[device] = {Kind.H2D: h2d, Kind.D2H: d2h}
 
     def run(self) -> Replay:
         items = self._graph.items
@@ -298,7 +256,7 @@ class _Simulation:
             run = self._stretch_of_items if long else self._each_item
             ended = yield from run(lane.take(part), engines, ended)
 
-    def _stretch_of_items(self, items: _LaneItems, _: EnginePair, ended: int) -> _Steps:
+    def _stretch_of_items(self, items: _LaneItems, _: dict[int, Engine], ended: int) -> _Steps:
         """Run items that wait only for each other and for calls of a single burst; return the last end."""
         # When the last call of a burst is known, so are all its calls.
         last_call = int(items.call.max())
@@ -309,7 +267,7 @@ class _Simulation:
         self._wake(self._for_item, self._ends)
         return self._ends[int(items.item[-1])]
 
-    def _each_item(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+    def _each_item(self, items: _LaneItems, engines: dict[int, Engine], ended: int) -> _Steps:
         """Run items in a loop; return the last end."""
         before, called, starts, ends = self._before, self._called, self._starts, self._ends
         for_call, for_item = self._for_call, self._for_item
@@ -323,7 +281,7 @@ class _Simulation:
                 if at + lag > ready:
                     ready = at + lag
             if kind:
-                engines.of(kind).want(ReadyCopy(ready, item))
+                engines[kind].want(ready, item)
                 while (at := ends[item]) == _UNKNOWN:
                     yield for_item[item]
                 ended = at
@@ -386,14 +344,19 @@ class _Simulation:
 
     def _engine_event(self) -> bool:
         """Let the engines' events happen, up to the end of the next copy; return False if there are none."""
-        item = None
-        while item is None:
-            first = min(self._engines.values(), key=attrgetter("next"))
-            if first.next[0] == _NO_EVENT:
+        engines = [engine for of_device in self._engines.values() for engine in of_device.values()]
+        while True:
+            # At the same instant, ends precede starts: a copy that waits for the end may want the engine.
+            engine = min(engines, key=lambda engine: (engine.next_ns, engine.item < 0))
+            other = engine.other
+            if engine.next_ns == _NO_EVENT:
                 return False
-            item = first.run(self._starts, self._ends)
-        self._todo += self._for_item.pop(item)
-        return True
+            if other.item >= 0 and engine.next_ns > other.at_ns:
+                other.advance(engine.next_ns)
+            if engine.item >= 0:
+                self._todo += self._for_item.pop(engine.end(self._ends))
+                return True
+            engine.start(self._work, self._starts)
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
