@@ -9,7 +9,6 @@ run, move with the main thread's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from operator import itemgetter
 
 import msgspec
@@ -20,7 +19,7 @@ from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.base.intervals import covered, union
 from overlapscope.base.kept import kept
-from overlapscope.prediction.base import Base, on_device, prepare
+from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.guesses import without_guesses
 from overlapscope.prediction.hardware import Stance
@@ -28,7 +27,6 @@ from overlapscope.prediction.interventions import Applied, Choice, Request, pars
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, mean, step_times
-from overlapscope.trace.model import Trace
 
 KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
 """The worst case includes a GPU with less idle time and a lower clock: all kernels of a training step took 5.6% longer
@@ -193,31 +191,20 @@ class FixGain(msgspec.Struct, frozen=True):
     fix: tuple[str, ...]
 
 
-class Savings:
-    """Savings on a device of a recording or its plain program, prepared on first use."""
+def largest_gain(base: Base, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
+    """Return the gain of the set of interventions that gains most by `predict`.
 
-    def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
-        self._trace, self._device, self._ready = trace, device, ready
-
-    def largest(self, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
-        """Return the saving of the set of interventions that saves most by `predict`.
-
-        None if the recording cannot be replayed or no set changes anything.
-        """
-        base = self._base
-        if not base.fidelity.valid:
-            return None
-        # The time of pinned copies is unknown if the link's rate is a guess.
-        computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        expected = {fix: _expected(base, fix) for fix in computable}
-        changing = [(each.step_ns, fix) for fix, each in expected.items() if each is not None]
-        # Only the best is replayed at the other stances, too.
-        savings = (_saving(base, fix) for _, fix in sorted(changing, key=itemgetter(0)))
-        return next((saving for saving in savings if saving is not None), None)
-
-    @cached_property
-    def _base(self) -> Base:
-        return on_device(self._ready or prepare(self._trace, None), self._device)
+    None if the recording cannot be replayed or no set changes anything.
+    """
+    if not base.fidelity.valid:
+        return None
+    # The time of pinned copies is unknown if the link's rate is a guess.
+    computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
+    expected = {fix: _expected(base, fix) for fix in computable}
+    changing = [(each.step_ns, fix) for fix, each in expected.items() if each is not None]
+    # Only the best is replayed at the other stances, too.
+    gains = (_gain_of(base, fix) for _, fix in sorted(changing, key=itemgetter(0)))
+    return next((each for each in gains if each is not None), None)
 
 
 @kept(most=4)
@@ -231,11 +218,11 @@ def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
 
 
 @kept()
-def _saving(base: Base, fix: tuple[str, ...]) -> FixGain | None:
-    """Return the saving of a set that changes something; None if it cannot be replayed at every stance."""
-    choices = parse(fix)
+def _gain_of(base: Base, fix: tuple[str, ...]) -> FixGain | None:
+    """Return the gain of a set that changes something; None if it cannot be replayed at every stance."""
+    choices, expected = parse(fix), _expected(base, fix)
+    assert expected is not None
     try:
-        expected = _expected(base, fix) or outcome(base, choices)
         steps_ns = {Stance.EXPECTED: expected.step_ns}
         for stance in (Stance.BEST, Stance.WORST):
             # Graphs are large, so that only one of them is held at a time.

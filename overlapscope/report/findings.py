@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
-    from overlapscope.prediction.outcomes import FixGain, Savings
+    from overlapscope.prediction.outcomes import FixGain
 
 RuleDraft = tuple[Rule, Draft]
 CONTRADICTS = 0.1
@@ -177,7 +178,6 @@ class SavingsOf:
         is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
         # Figures of a step or range alone can't be replayed.
         self._can_be_replayed = bool(is_whole) and is_replayed_by_default(claims.trace)
-        self._savings: Savings | None = None
 
     def of(self, rule: Rule, draft: Draft) -> Saving | None:
         """Return the saving of a draft's fix; None if no replay can tell."""
@@ -192,16 +192,20 @@ class SavingsOf:
     def _largest(self, fixes: Fixes) -> FixGain | None:
         """Return the saving of the best fix; None if no replay can tell."""
         # Most healthy programs have no such finding and never need the replay or its modules.
-        from overlapscope.prediction.outcomes import Savings
+        from overlapscope.prediction.outcomes import largest_gain
 
-        if self._savings is None:
-            self._savings = Savings(self._claims.trace, self._claims.device.result.device, self._ready)
         try:
-            return self._savings.largest(fixes)
+            return largest_gain(self._base, fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):
             # A failed estimate must not fail the analysis of an unusual trace.
             self._can_be_replayed = False
             return None
+
+    @cached_property
+    def _base(self) -> Base:
+        from overlapscope.prediction.base import on_device, prepare
+
+        return on_device(self._ready or prepare(self._claims.trace, None), self._claims.device.result.device)
 
 
 def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:
