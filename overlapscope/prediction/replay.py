@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.event_waits import HANDOVER_NS
 from overlapscope.analysis.host_order import EARLIEST_NS
-from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.columns import mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Network
@@ -153,52 +153,11 @@ def replay(graph: Network) -> Replay:
     return _Simulation(graph).run()
 
 
-class _Chain(Columns, frozen=True):
-    """Members of a chain, in order. Times count from the origin of the simulation."""
-
-    def rows(self) -> Iterator[tuple[int, ...]]:
-        """Yield the values of each row."""
-        return zip(*(getattr(self, name).tolist() for name in self.__struct_fields__), strict=True)
-
-
-class _LaneItems(_Chain, frozen=True):
-    """Items of a lane, in order."""
-
-    item: I64
-    """Row of `Network.items`."""
-    call: I64
-    """Index in `_Simulation._call` of the instant that the item waits for."""
-    launch_lag: I64
-    """Minimum time from that instant to its start."""
-    gap: I64
-    """Minimum time from the end of the item before it to its start."""
-    release: I64
-    """Earliest start."""
-    engine: I64
-    """`trace.Kind` of the engine it occupies; `_NO_ENGINE` for none."""
-    length: I64
-    """Length; unused for an item that occupies an engine."""
-
-
-class _ThreadCalls(_Chain, frozen=True):
-    """Calls of a thread, in order."""
-
-    call: I64
-    """Row of `Network.calls`."""
-    gap: I64
-    """Host work before it."""
-    length: I64
-    """Length without waiting."""
-    handed_by: I64
-    """Call of another thread that it comes after; -1 for none."""
-    release: I64
-    """Earliest start."""
-
-
 class _Simulation:
     def __init__(self, graph: Network) -> None:
         items, calls = graph.items, graph.calls
-        self._graph, self._on_engine = graph, items.on_engine
+        self._graph = graph
+        # All times count from the origin.
         self._origin = int(min(items.start_ns.min(initial=2**62), calls.start_ns.min(initial=2**62)))
         # Loops read and write single values, which is faster with memoryviews.
         self._start, self._end = np.full(len(items), _UNKNOWN), np.full(len(items), _UNKNOWN)
@@ -207,6 +166,14 @@ class _Simulation:
         self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
         self._called = memoryview(self._call.data)
         self._burst = _bursts(graph)
+        self._call_of = np.where(items.call >= 0, 2 * items.call + items.after_call, -1)
+        """Index in `_call` of the instant that each item waits for."""
+        self._kind = np.where(items.on_engine, items.kind, _NO_ENGINE)
+        """`trace.Kind` of the engine that each item occupies."""
+        self._length = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
+        self._release, self._call_release = (
+            np.maximum(at_ns, self._origin - _NEVER_NS) - self._origin for at_ns in (items.release_ns, calls.release_ns)
+        )
         self._ordered, self._waiting = mask_of(graph.orders.then, len(items)), mask_of(graph.waits.call, len(calls))
         self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
         self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
@@ -240,38 +207,31 @@ class _Simulation:
 
     def _lane(self, rows: I64) -> _Actor:
         """Run the items of a lane in order; yield the list to wait on whenever a time is unknown."""
-        items, on_engine = self._graph.items, self._on_engine[rows]
-        call = items.call[rows]
-        lane = _LaneItems(
-            item=rows,
-            call=np.where(call >= 0, 2 * call + items.after_call[rows], -1),
-            launch_lag=items.launch_lag_ns[rows],
-            gap=items.queue_lag_ns[rows],
-            release=self._from_origin(items.release_ns[rows]),
-            engine=np.where(on_engine, items.kind[rows], _NO_ENGINE),
-            length=np.rint(np.where(items.gone[rows], 0, items.duration_ns[rows])).astype(np.int64),
-        )
-        engines, ended = self._engines[int(items.device[rows[0]])], -_NEVER_NS
-        for part, long in _stretches(self._burst[lane.call], self._ordered[rows] | on_engine, lane.gap, lane.length):
+        call, apart, ended = self._call_of[rows], self._ordered[rows] | (self._kind[rows] > 0), -_NEVER_NS
+        gap = self._graph.items.queue_lag_ns[rows]
+        for part, long in _stretches(self._burst[call], apart, gap, self._length[rows]):
             run = self._stretch_of_items if long else self._each_item
-            ended = yield from run(lane.take(part), engines, ended)
+            ended = yield from run(rows[part], ended)
 
-    def _stretch_of_items(self, items: _LaneItems, _: dict[int, Engine], ended: int) -> _Steps:
+    def _stretch_of_items(self, rows: I64, ended: int) -> _Steps:
         """Run items that wait only for each other and for calls of a single burst; return the last end."""
+        items, call = self._graph.items, self._call_of[rows]
         # When the last call of a burst is known, so are all its calls.
-        last_call = int(items.call.max())
+        last_call = int(call.max())
         while self._called[last_call] == _UNKNOWN:
             yield self._for_call[last_call]
-        ready = np.maximum(self._call[items.call] + items.launch_lag, items.release)
-        self._start[items.item], self._end[items.item] = _run(ended, items.gap, ready, items.length)
+        ready = np.maximum(self._call[call] + items.launch_lag_ns[rows], self._release[rows])
+        self._start[rows], self._end[rows] = _run(ended, items.queue_lag_ns[rows], ready, self._length[rows])
         self._wake(self._for_item, self._ends)
-        return self._ends[int(items.item[-1])]
+        return self._ends[int(rows[-1])]
 
-    def _each_item(self, items: _LaneItems, engines: dict[int, Engine], ended: int) -> _Steps:
+    def _each_item(self, rows: I64, ended: int) -> _Steps:
         """Run items in a loop; return the last end."""
         before, called, starts, ends = self._before, self._called, self._starts, self._ends
-        for_call, for_item = self._for_call, self._for_item
-        for item, call, lag, gap, release, kind, length in items.rows():
+        for_call, for_item, items = self._for_call, self._for_item, self._graph.items
+        engines = self._engines[int(items.device[rows[0]])]
+        columns = self._call_of, items.launch_lag_ns, items.queue_lag_ns, self._release, self._kind, self._length
+        for item, call, lag, gap, release, kind, length in _lists(rows, *columns):
             while (at := called[call]) == _UNKNOWN:
                 yield for_call[call]
             ready = max(ended + gap, release, at + lag)
@@ -294,25 +254,25 @@ class _Simulation:
 
     def _thread(self, rows: I64) -> _Actor:
         """Make the calls of a thread in order; yield the list to wait on whenever a time is unknown."""
-        calls = self._graph.calls
-        release = self._from_origin(calls.release_ns[rows])
-        thread = _ThreadCalls(rows, calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows], release)
-        apart = (thread.handed_by >= 0) | self._waiting[rows]
-        ended = -_NEVER_NS
-        for part, long in _stretches(self._burst[2 * rows], apart, thread.gap, thread.length):
-            stretch = thread.take(part)
+        calls, ended = self._graph.calls, -_NEVER_NS
+        apart = (calls.handed_by[rows] >= 0) | self._waiting[rows]
+        for part, long in _stretches(self._burst[2 * rows], apart, calls.before_ns[rows], calls.length_ns[rows]):
+            stretch = rows[part]
             if long:
-                start, end = _run(ended, stretch.gap, stretch.release, stretch.length)
-                self._call[2 * stretch.call], self._call[2 * stretch.call + 1], ended = start, end, int(end[-1])
+                start, end = _run(
+                    ended, calls.before_ns[stretch], self._call_release[stretch], calls.length_ns[stretch]
+                )
+                self._call[2 * stretch], self._call[2 * stretch + 1], ended = start, end, int(end[-1])
                 self._wake(self._for_call, self._called)
             else:
                 ended = yield from self._each_call(stretch, ended)
 
-    def _each_call(self, calls: _ThreadCalls, ended: int) -> _Steps:
+    def _each_call(self, rows: I64, ended: int) -> _Steps:
         """Make calls in a loop; return the last end."""
         waits, todo, for_call, for_item = self._waits, self._todo, self._for_call, self._for_item
-        called, ends = self._called, self._ends
-        for call, gap, length, giver, release in calls.rows():
+        called, ends, calls = self._called, self._ends, self._graph.calls
+        columns = calls.before_ns, calls.length_ns, calls.handed_by, self._call_release
+        for call, gap, length, giver, release in _lists(rows, *columns):
             begin, end = 2 * call, 2 * call + 1
             if giver >= 0:
                 while (handed_over := called[2 * giver + 1]) == _UNKNOWN:
@@ -334,9 +294,6 @@ class _Simulation:
                 todo += for_call.pop(end)
         return ended
 
-    def _from_origin(self, release_ns: I64) -> I64:
-        return np.maximum(release_ns, self._origin - _NEVER_NS) - self._origin
-
     def _wake(self, waiting: dict[int, list[_Actor]], times: memoryview[int]) -> None:
         """Continue the actors that wait for a time that is known now."""
         for row in [row for row in waiting if times[row] != _UNKNOWN]:
@@ -357,6 +314,11 @@ class _Simulation:
                 self._todo += self._for_item.pop(engine.end(self._ends))
                 return True
             engine.start(self._work, self._starts)
+
+
+def _lists(rows: I64, *columns: I64) -> Iterator[tuple[int, ...]]:
+    """Yield each row with its values in the columns."""
+    return zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
