@@ -19,7 +19,7 @@ from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
 from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._features import DATA_PARALLEL, features_of
+from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, name, spread

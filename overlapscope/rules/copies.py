@@ -17,8 +17,8 @@ from overlapscope.catalog.advice import in_words_of
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._features import SAVE_LESS, are_saved_tensors
 from overlapscope.rules._lines import is_not_torch, sampled_lines
+from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, claimed, lost, on_claimed, streams
 from overlapscope.trace.model import GpuOps, Kind, Memory

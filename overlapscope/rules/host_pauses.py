@@ -15,7 +15,6 @@ from overlapscope.base.words import listed, plural
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.names import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules._lines import (
     at_lines,
     fewer_threads,
@@ -25,6 +24,7 @@ from overlapscope.rules._lines import (
     ranges_or_cost,
     sampled_lines,
 )
+from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Effort, Where
 from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed

@@ -16,8 +16,6 @@ from overlapscope.base.intervals import I64, covered, cut, union
 from overlapscope.base.texts import GPU
 from overlapscope.base.words import duration, each, listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._features import DATA_PARALLEL, features_of
-from overlapscope.rules._launches import Owner, launches, outside_graphs, owners, who_launches
 from overlapscope.rules._lines import (
     at_lines,
     fewer_threads,
@@ -27,6 +25,15 @@ from overlapscope.rules._lines import (
     kinds_of_loading,
     ranges_or_cost,
     stacks_cost,
+)
+from overlapscope.rules._program import (
+    DATA_PARALLEL,
+    Owner,
+    features_of,
+    launches,
+    outside_graphs,
+    owners,
+    who_launches,
 )
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Fixes, Rule, on_claimed
