@@ -25,11 +25,6 @@ from overlapscope.trace.model import GpuOps, Kind, Memory
 
 # -- pageable-memory -------------------------------------------------------------------------------
 
-_DOWNLOADS = (
-    "Download with buffer.copy_(data, non_blocking=True) into a pinned buffer made once, and synchronize an event "
-    "before the host reads it."
-)
-
 
 def _pageable_memory(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
@@ -39,8 +34,12 @@ def _pageable_memory(claims: Claims, pieces: ClaimedPieces) -> Draft:
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     uploads = not downloads or bool((ops.kind[copies] == Kind.H2D).any())
-    loads = len(loading(claims.trace)) or not len(claims.trace.cpu_ops)
-    batches = "DataLoader(pin_memory=True) for batches, or " if loads else ""
+    loads = bool(len(loading(claims.trace))) or not len(claims.trace.cpu_ops)
+    cases = advice_by_case("pageable-memory", claims.gpu)
+    advice = cases["saved-tensors"]
+    if not are_saved_tensors(claims, copies):
+        up = cases["upload"].format(batches="DataLoader(pin_memory=True) for batches, or " * loads)
+        advice = cases["fix"].format(copies=f"{up} " * uploads + f"{cases['download']} " * downloads)
     even = " even with non_blocking=True" if claims.trace.framework == "pytorch" else ""
     return Draft(
         title=f"Copies of pageable (not pinned) memory cost {claims.time_a_step(pieces.time_ns)}",
@@ -49,16 +48,7 @@ def _pageable_memory(claims: Claims, pieces: ClaimedPieces) -> Draft:
         f"Because of that, {lost(claims, pieces)}. The driver stages such a copy through a buffer of its own: the call "
         f"blocks{even}, and the copy is slower. The exposed time and the idle time after the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
-        advice=advice_by_case("pageable-memory", claims.gpu)["saved-tensors"]
-        if are_saved_tensors(claims, copies)
-        else "Pin the host memory once, outside the loop.\n"
-        + (
-            f"Use {batches}one buffer made once with torch.empty(..., pin_memory=True) and filled in place; then copy "
-            "with non_blocking=True. "
-        )
-        * uploads
-        + f"{_DOWNLOADS} " * downloads
-        + "Do not call pin_memory() right before each copy: pinning new memory takes longer than most copies.",
+        advice=advice,
     )
 
 
