@@ -252,6 +252,14 @@ def _unpredicted(base: Base) -> WhatIf:
         plain=base.plain,
         recorded_step_ns=base.recorded.mean_ns,
         replayed_step_ns=base.replayed_step_ns,
+        predicted_step_ns=None,
+        recorded_predicted_step_ns=None,
+        gain_ns=None,
+        gain_pct=None,
+        buckets={},
+        interventions=(),
+        assumptions=(),
+        constants=(),
         replay=base.fidelity,
     )
 

@@ -137,24 +137,24 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """As recorded."""
     replayed_step_ns: int
     """Step of the recording's replay without changes."""
-    predicted_step_ns: Estimate | None = None
+    predicted_step_ns: Estimate | None
     """Step of the replay with the interventions, of the same program as `baseline_step_ns`; None if the replay is not
     valid."""
-    recorded_predicted_step_ns: int | None = None
+    recorded_predicted_step_ns: int | None
     """Predicted step of the recording itself."""
-    gain_ns: Estimate | None = None
+    gain_ns: Estimate | None
     """Gain over the unchanged step; its `low` belongs to the prediction's `high`. Negative if the step gets longer.
 
     Both ends include a measured plain step's interval, as far as the device waits in the time that is saved.
     """
-    gain_pct: float | None = None
+    gain_pct: float | None
     """The gain's value as a percentage of that step."""
-    buckets: dict[str, Figure] = {}
+    buckets: dict[str, Figure]
     """`compute_ns`, `exposed_comm_ns`, `exposed_copy_ns`, `exposed_other_ns`, `idle_ns` of the step; empty without a
     prediction."""
-    interventions: tuple[AppliedChange, ...] = ()
-    assumptions: tuple[Assumption, ...] = ()
-    constants: tuple[Constant, ...] = ()
+    interventions: tuple[AppliedChange, ...]
+    assumptions: tuple[Assumption, ...]
+    constants: tuple[Constant, ...]
     replay: Fidelity
     ladder: tuple[Rung, ...] = ()
     """Only with `--best`: from no change to the best set, with another intervention in each rung."""
