@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.data_files import csv_text
 from benchmarks.whatif_evaluation import Evaluation, PredictionRow, experiment_of, folders, name_of, place_of
 from overlapscope.base.words import clean, plural
-from overlapscope.prediction.interventions import INTERVENTIONS
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.prediction.result import WhatIf
 
 TEXT = Path(__file__).with_name("whatif_page.md")

@@ -19,12 +19,12 @@ from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject
 from overlapscope.catalog.checks import TrustCheck, trust_checks
+from overlapscope.catalog.interventions import INTERVENTIONS, Intervention
 from overlapscope.catalog.measures import MEASURES, METRICS, Measure
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
 from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
 from overlapscope.plugin import plugins
-from overlapscope.prediction.interventions import INTERVENTIONS, Intervention
 from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule
@@ -193,7 +193,7 @@ def _intervention(intervention: Intervention) -> GlossaryEntry:
     return GlossaryEntry(
         intervention.id,
         "change of whatif",
-        f"{capital(intervention.words.title)}.",
+        f"{capital(intervention.title)}.",
         (
             Text(intervention.meaning),
             *titled("Assumptions", *(assumption.text for assumption in intervention.assumptions)),

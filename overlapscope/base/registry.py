@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final, TypeVar
 
 T = TypeVar("T")
@@ -17,25 +17,11 @@ def load(place: str) -> Any:
 
 
 class Registry(Mapping[str, T]):
-    """Things of a kind by id, in order. A thing's module is imported at its first lookup, and never for its id.
+    """Things of a kind by id, in order. A thing's module is imported at its first lookup, and never for its id."""
 
-    `host-sync` is in the module `host_sync`, under a name common to all, unless `elsewhere` has another `module:name`.
-    Others, of plugins, come last, and have the places of their manifests.
-    """
-
-    def __init__(
-        self,
-        package: str,
-        name: str,
-        ids: Iterable[str],
-        elsewhere: Mapping[str, str] | None = None,
-        *,
-        others: Mapping[str, str] | None = None,
-    ) -> None:
-        places = {id: f"{id.replace('-', '_')}:{name}" for id in ids} | dict(elsewhere or {})
-        in_package = {id: f"{package}.{place}" for id, place in places.items()}
-        self._places = in_package | {id: place for id, place in (others or {}).items() if id not in in_package}
-        self._loaded: dict[str, T] = {}
+    def __init__(self, places: Mapping[str, str]) -> None:
+        """`places` has the place of each, as for `load`."""
+        self._places, self._loaded = places, dict[str, T]()
 
     def __getitem__(self, id: str) -> T:
         if id not in self._loaded:

@@ -1,18 +1,33 @@
 """Changes that `overlapscope whatif` can predict, in the order in which they are applied.
 
-Later changes may build on earlier ones.
+`interventions.toml` has them. `prediction.interventions` applies them to a graph.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from overlapscope.base.texts import read_texts
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import Framework
 
 
-class InterventionWords(NamedTuple):
-    """Words for an intervention."""
+class Premise(Struct, frozen=True, forbid_unknown_fields=True):
+    """An assumption of an intervention, and how its cost is found."""
+
+    text: str
+    costed: bool = False
+    """True if the intervention does the contrary at `Stance.WORST`."""
+    harmless: bool = False
+    """True if the contrary only makes the step shorter."""
+
+
+class Intervention(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A change to a program."""
 
     id: str
     title: str
@@ -21,6 +36,13 @@ class InterventionWords(NamedTuple):
     """Requirement on a recording for it to apply: `pageable copies`."""
     elsewhere: tuple[str, str] | None = None
     """Title and requirement for programs not written with PyTorch, if they differ."""
+    meaning: str
+    """Change to the graph."""
+    assumptions: tuple[Premise, ...]
+    advice: str
+    """Code to change, for PyTorch on GPUs; the first line can stand alone."""
+    uses: tuple[str, ...] = ()
+    """Fields of `prediction.calibration.Constants` that it reads."""
     argument: str | None = None
     """Placeholder of its argument in help: `CALL`."""
     argument_help: str = ""
@@ -28,7 +50,7 @@ class InterventionWords(NamedTuple):
     arguments: tuple[str, ...] = ()
     """Possible arguments; empty if they depend on the recording."""
 
-    def of(self, framework: Framework) -> tuple[str, str]:
+    def words(self, framework: Framework) -> tuple[str, str]:
         """Return title and requirement in words that fit the framework."""
         return (self.title, self.needs) if framework == "pytorch" or self.elsewhere is None else self.elsewhere
 
@@ -37,67 +59,15 @@ class InterventionWords(NamedTuple):
         """Title, with an explanation of the argument."""
         return f"{self.title}: {self.argument_help}" if self.argument_help else self.title
 
+    @property
+    def spelled(self) -> str:
+        """Its option in help: `--graph [RANGE]`."""
+        argument = self.argument if self.argument_required or self.argument is None else f"[{self.argument}]"
+        return f"--{self.id} {argument}" if argument else f"--{self.id}"
+
 
 WHOLE_STEP: Final = "step"
 """Argument of `graph` for everything that a step launches, the optimizer included."""
 
-_ALL: Final = (
-    InterventionWords(
-        "faster-loader",
-        "do not wait for the DataLoader",
-        "time in a DataLoader's next",
-        elsewhere=("do not wait for the input", "waits that are known to be for input"),
-    ),
-    InterventionWords(
-        "pin",
-        "use pinned memory on the host",
-        "pageable copies or pin_memory() calls",
-        ("use pinned memory on the host", "pageable copies or calls that pin memory"),
-    ),
-    InterventionWords(
-        "non-blocking",
-        "copy with non_blocking=True",
-        "copies that block the host",
-        elsewhere=("copy without blocking the host", "copies that block the host"),
-    ),
-    InterventionWords(
-        "no-sync",
-        "do not wait in a blocking call",
-        "such blocking calls",
-        argument="CALL",
-        argument_help="CALL, or calls inside the op or range CALL",
-        argument_required=True,
-    ),
-    InterventionWords(
-        "no-gc", "do not pause for Python's garbage collector", "recorded pauses of Python's garbage collector"
-    ),
-    InterventionWords(
-        "less-host",
-        "leave out host work",
-        "such work of the launching thread",
-        argument="WORK",
-        argument_help="python, cpu-ops, gil-wait...",
-        argument_required=True,
-        arguments=("python", "cpu-ops", "file-io", "gil-wait", "preempted", "cpu-throttled"),
-    ),
-    InterventionWords("batch-copies", "merge many small copies into one", "runs of small copies"),
-    InterventionWords(
-        "side-stream", "copy on CUDA streams of their own, one per direction", "copies on streams that also run kernels"
-    ),
-    InterventionWords(
-        "two-way", "copy in both directions (H2D and D2H) at once", "streams with copies in both directions"
-    ),
-    InterventionWords("prefetch", "copy the input one step ahead", "steps that start with input copies"),
-    InterventionWords(
-        "fused", "update parameters with one launch", "optimizers that launch a kernel for each parameter and operation"
-    ),
-    InterventionWords(
-        "graph",
-        "launch kernels as a CUDA graph",
-        "consecutive kernel launches",
-        argument="RANGE",
-        argument_help=f"of each range named RANGE, of each step as a whole ({WHOLE_STEP}), or of each step's model",
-    ),
-)
-
-INTERVENTIONS: Final = {words.id: words for words in _ALL}
+_ALL: Final = read_texts(Path(__file__).with_suffix(".toml"), dict[str, tuple[Intervention, ...]])
+INTERVENTIONS: Final = {each.id: each for each in _ALL["interventions"]}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from overlapscope.base.registry import load
-from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
+from overlapscope.catalog.interventions import INTERVENTIONS, Intervention
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_analysis,
@@ -149,7 +149,7 @@ def _predictor_of_ranks(args: argparse.Namespace) -> JobPredictor | None:
     return predictor if several else None
 
 
-def _add(parser: argparse._ArgumentGroup, intervention: InterventionWords) -> None:
+def _add(parser: argparse._ArgumentGroup, intervention: Intervention) -> None:
     flag, dest = f"--{intervention.id}", "interventions"
     if intervention.argument is None:
         parser.add_argument(flag, dest=dest, action="append_const", const=intervention.id, help=intervention.help)
@@ -200,20 +200,7 @@ def offered(others: Mapping[str, str]) -> Table:
     """Return a table of the available changes: interventions, and others with their help by option."""
     from overlapscope.documents.table import Table, prose, rows, words
 
-    lines = [
-        (f"--{intervention.id} {_metavar(intervention)}".rstrip(), intervention.help)
-        for intervention in INTERVENTIONS.values()
-    ]
+    lines = [(intervention.spelled, intervention.help) for intervention in INTERVENTIONS.values()]
     lines += others.items()
     columns = (words("option"), prose("what it does"))
     return Table("Changes to predict", columns, rows(lines))
-
-
-def _metavar(intervention: InterventionWords) -> str:
-    return (
-        ""
-        if intervention.argument is None
-        else intervention.argument
-        if intervention.argument_required
-        else f"[{intervention.argument}]"
-    )

@@ -50,8 +50,8 @@ class Base(Struct, frozen=True, eq=False, weakref=True):
     """True if a step before them is left out as warm-up, because of its length in the recording."""
     hardware: Hardware
     graph: Graph
-    replayed: Replay | None
-    """None if the graph cannot be replayed; `fidelity` is not valid then."""
+    replayed: Replay
+    """The measured times if the graph cannot be replayed; `fidelity` is not valid then."""
     recorded: StepTimes
     """Steps as measured in the recording."""
     replayed_step_ns: int
@@ -111,7 +111,8 @@ def prepare(trace: Trace, calibration: Calibration | None) -> Base:
     graph = build(trace, hardware.constants)
     timeline = build_timeline(trace, chosen)
     judged, recorded, warm_up = _judged(graph, timeline)
-    replayed, steps = None, recorded
+    items, calls = graph.items, graph.calls
+    replayed, steps = Replay(items.start_ns, items.end_ns, calls.start_ns, calls.end_ns), recorded
     try:
         replayed = replay(graph)
         steps = step_times(graph, judged, replayed.start_ns, replayed.end_ns)
@@ -142,7 +143,7 @@ def on_device(base: Base, device: int | None) -> Base:
     timeline, graph = build_timeline(base.trace, device), base.graph
     judged, recorded, warm_up = _judged(graph, timeline)
     replayed, plain = base.replayed, base.plain
-    steps = recorded if replayed is None else step_times(graph, judged, replayed.start_ns, replayed.end_ns)
+    steps = step_times(graph, judged, replayed.start_ns, replayed.end_ns)
     if plain is not None:
         low, value, high, longer = (
             round(steps.mean_ns * ns / max(1, base.steps.mean_ns))

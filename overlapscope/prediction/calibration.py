@@ -58,8 +58,6 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
     """Length of a kernel's launch call."""
     copy_call_ns: int | None = None
     """Length of the call of an asynchronous copy from or to pinned memory."""
-    event_call_ns: int | None = None
-    """Length of an event's record or wait call."""
     query_call_ns: int | None = None
     """Length of a trivial call, `cudaStreamIsCapturing`, which shows the speed of the host's code."""
     op_cost_ns: int | None = None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import (
     Unit,
-    bare_percent,
     bare_share,
     clean,
     clean_lines,
@@ -24,9 +22,7 @@ from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
-from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
-
-Level = Literal["good", "poor", "muted"]
+from overlapscope.prediction.result import AppliedChange, Constant, Estimate, WhatIf
 
 _NAME_LIMIT: Final = 200
 _TEXT_LIMIT: Final = 1000
@@ -53,9 +49,8 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
         offered: Table of the available changes, if the user named none.
     """
     title = f"overlapscope: {clean(PurePath(result.source).name, _NAME_LIMIT)}, what if"
-    answer = headline(result)
-    tone: Tone = "" if answer.level == "muted" else answer.level
-    verdict = Section((Text(answer.text, tone, strong=True), *remarks(result)), kind="verdict", tone=tone, id="whatif")
+    tone = _tone(result)
+    verdict = Section((Text(headline(result), tone, strong=True), *remarks(result)), "", "verdict", tone, id="whatif")
     blocks: list[Block] = [Heading("overlapscope whatif", 1), verdict]
     if not result.replay.valid:
         blocks.append(Items(tuple(map(with_code, refusal(result)))))
@@ -63,8 +58,8 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
     changed = changes_anything(result)
     if changed:
         # The first table with rows answers the question: the ladder, or else the buckets of the step.
-        first, *more = (table for table in (ladder(result), buckets(result), overlap(result)) if table.rows)
-        blocks += [first, *detail("where the time goes" if result.ladder else "overlap", more)]
+        first, *more = (table for table in (ladder(result), buckets(result)) if table.rows)
+        blocks += [first, *detail("where the time goes", more)]
     if result.interventions:
         blocks.append(Section(tuple(changes(result)), "Changes"))
     if changed:
@@ -98,17 +93,10 @@ def changes(result: WhatIf) -> Iterator[Section]:
             blocks.append(Text(with_code(what), strong=True))
             places = [Text(f"At {clean(place, _NAME_LIMIT)}", "muted") for place in change.where]
             blocks += detail("how and where to make each change", [*([Text(with_code(how))] if how else []), *places])
-        yield panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
+        yield panel(f"{number}. {clean(change.text, _NAME_LIMIT)}: {clean(change.title, 500)}", *blocks)
 
 
 # -- Sentences ------------------------------------------------------------------------------------
-
-
-class Headline(Struct, frozen=True):
-    """The answer in a sentence, with its color."""
-
-    text: str
-    level: Level
 
 
 def unit(result: WhatIf) -> Unit:
@@ -117,42 +105,44 @@ def unit(result: WhatIf) -> Unit:
     return unit_for(max(result.baseline_step_ns, result.recorded_step_ns, predicted.value if predicted else 0))
 
 
-def headline(result: WhatIf) -> Headline:
+def headline(result: WhatIf) -> str:
     """Return the gain of the changes, or why there is no prediction."""
     period = "A step" if result.steps else "The recorded part"
     of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
     if predicted is None or gain is None:
-        return Headline("No prediction: a simulation of this recording does not match it.", "muted")
-    if not result.interventions and not result.ladder:
-        was, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
-        matches = f"matches the recording ({was})" if was == again else f"takes {again}, the recording {was}"
-        return Headline(f"The simulation {matches}, so changes can be predicted.", "muted")
+        return "No prediction: a simulation of this recording does not match it."
+    was = of.text(result.unchanged_step_ns)
+    if not result.interventions and result.ladder:
+        return f"{period} takes {was}, and no known change makes it shorter."
     if not result.interventions:
-        return Headline(
-            (f"{period} takes {of.text(result.unchanged_step_ns)}, and no known change makes it shorter."), "muted"
+        recorded, again = of.text(result.recorded_step_ns), of.text(result.replayed_step_ns)
+        matches = (
+            f"matches the recording ({recorded})" if recorded == again else f"takes {again}, the recording {recorded}"
         )
+        return f"The simulation {matches}, so changes can be predicted."
     if not changes_anything(result):
-        return Headline(f"{period} would take as long as now: these changes do not apply to this recording.", "muted")
-    value, was = of.number(predicted.value), of.text(result.unchanged_step_ns)
-    reach = _between(predicted, of)
-    if was == f"{value} {of.name}":
-        return Headline(f"{period} would take as long as now, {was}{f' ({reach})' if reach else ''}.", "muted")
+        return f"{period} would take as long as now: these changes do not apply to this recording."
+    value = of.text(predicted.value)
+    if was == value:
+        reach = interval(predicted, of).replace(" to ", " and ")
+        return f"{period} would take as long as now, {was}{f' (between {reach} {of.name})' if reach else ''}."
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
     saved = saved_between(gain.low, gain.value, gain.high) if gain.value > 0 else ""
     share += f"; saves {'' if gain.low > 0 else f'{duration(gain.value)}, '}{saved}" if saved else ""
-    level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
-    return Headline(f"{period} would take {value} {of.name} instead of {was} ({share}).", level)
+    return f"{period} would take {value} instead of {was} ({share})."
+
+
+def _tone(result: WhatIf) -> Tone:
+    """Return the tone of the answer: none for a change that is neither good nor bad."""
+    if result.gain_pct is None or abs(result.gain_pct) < _WORTH_PCT:
+        return ""
+    return "good" if result.gain_pct > 0 else "poor"
 
 
 def changes_anything(result: WhatIf) -> bool:
     """Return whether any intervention applies to the recording."""
     return any(change.touched for change in result.interventions)
-
-
-def _between(estimate: Estimate, of: Unit) -> str:
-    low, high = of.number(estimate.low), of.number(estimate.high)
-    return "" if low == high else f"between {low} and {high} {of.name}"
 
 
 def interval(estimate: Estimate, of: Unit) -> str:
@@ -173,18 +163,12 @@ def subject(result: WhatIf) -> str:
     return f"{subject}; {what}"
 
 
-def option(change: AppliedChange) -> str:
-    """Return an intervention as the user writes it: `no-sync cudaStreamSynchronize`."""
-    return clean(f"{change.intervention} {change.argument}" if change.argument else change.intervention, _NAME_LIMIT)
-
-
 def in_order(result: WhatIf) -> list[AppliedChange]:
     """Return the changes in the order in which to make them: the ladder's, if there is one."""
     rungs = [set(rung.interventions) for rung in result.ladder]
 
     def rung_of(change: AppliedChange) -> int:
-        name = f"{change.intervention} {change.argument}" if change.argument else change.intervention
-        return next((number for number, rung in enumerate(rungs) if name in rung), len(rungs))
+        return next((number for number, rung in enumerate(rungs) if change.text in rung), len(rungs))
 
     return sorted(result.interventions, key=rung_of)
 
@@ -245,8 +229,8 @@ def buckets(result: WhatIf) -> Table:
     """Return the buckets of the step, now and predicted."""
     of = unit(result)
     lines: list[tuple[Cell | str, ...]] = [
-        (_bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
-        for name, change in result.buckets.items()
+        (Cell(bucket.name, color=bucket.id), of.number(change.measured), *_estimate(change.predicted, of))
+        for bucket, change in ((bucket_of(name), change) for name, change in result.buckets.items())
         if change.measured or change.predicted.high
     ]
     if lines and result.predicted_step_ns is not None:
@@ -267,13 +251,6 @@ def now_and_predicted(result: WhatIf, dark: bool) -> Figure:
     named = [(bucket_of(field).name, change) for field, change in result.buckets.items()]
     now = {name: change.measured for name, change in named}
     return partitions((now, {name: change.predicted.value for name, change in named}), ("now", "predicted"), dark)
-
-
-def overlap(result: WhatIf) -> Table:
-    """Return the percentages of hidden copies."""
-    percentages = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
-    lines = [(name, *_percentages(part)) for name, part in percentages if part is not None]
-    return Table("Overlap", (_WRAPPED, Column("now %"), Column("predicted"), _BETWEEN), rows(lines))
 
 
 def ladder(result: WhatIf) -> Table:
@@ -340,17 +317,3 @@ def _figure(constant: Constant) -> str:
 
 def _estimate(estimate: Estimate, of: Unit) -> tuple[str, str]:
     return of.number(estimate.value), interval(estimate, of)
-
-
-def _percentages(percentage: Percentage) -> tuple[str, str, str]:
-    low, high = bare_percent(percentage.low), bare_percent(percentage.high)
-    return (
-        bare_percent(percentage.measured),
-        bare_percent(percentage.predicted),
-        "" if low == high else f"{low} to {high}",
-    )
-
-
-def _bucket(field: str) -> Cell:
-    """Return the words for a bucket's field: `exposed copy` for `exposed_copy_ns`."""
-    return Cell(bucket_of(field).name, color=bucket_of(field).id)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -201,6 +202,12 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
     def item_of_op(self) -> I64:
         """Row of `items` for each row of `Trace.gpu_ops`."""
         return self.recorded.item_of_op
+
+    @property
+    def single(self) -> Bool:
+        """Mask of the items that are a single op."""
+        single: Bool = np.bincount(self.item_of_op, minlength=len(self.items)) == 1
+        return single
 
     def callers(self, items: I64) -> I64:
         """Return the recorded calls that launched the items, one for each item."""

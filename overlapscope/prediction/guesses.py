@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import HANDOVER_NS, LOW
-from overlapscope.analysis.host_order import Calls
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.analysis.host_waits import frees_memory, waits_for_device
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import mask_of, pick
@@ -112,11 +112,15 @@ def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tu
     runtime, calls = recorded.trace.runtime_calls, recorded.calls
     frees, whole = frees_memory(runtime)[calls.row], waits_for_device(runtime)[calls.row]
     waits = np.flatnonzero((call_kinds.synchronises(runtime)[calls.row] | frees) & free)
-    record, launches = _paired_events(recorded) if len(waits) else {}, _LaunchedItems(calls, items)
+    record = _paired_events(recorded) if len(waits) else {}
+    launched = np.flatnonzero(items.call >= 0)
+    launched = launched[np.lexsort((items.call[launched], calls.start_ns[items.call[launched]]))]
+    called_ns = calls.start_ns[items.call[launched]]
     pairs: list[tuple[int, int]] = []
     for call in waits.tolist():
         begin_ns, end_ns = int(calls.start_ns[call]), int(calls.end_ns[call])
-        if not launches.before(begin_ns):
+        before = launched[: np.searchsorted(called_ns, begin_ns)]
+        if not len(before):
             continue
         if frees[call] or whole[call]:
             # A device whose work outlasts the call is not the synchronized device.
@@ -125,10 +129,13 @@ def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tu
                 pairs += [(call, item) for item in last]
             continue
         recorded_by = record.get(int(calls.row[call]), -1)
-        item = -1 if recorded_by < 0 else launches.last(int(runtime.start_ns[recorded_by]))
-        if item < 0 or items.end_ns[item] > end_ns + SKEW_NS:
-            item = launches.last_ended(begin_ns, end_ns - _RETURN_NS)
-        pairs += [(call, item)] if item >= 0 else []
+        recorded_ns = int(runtime.start_ns[recorded_by]) if recorded_by >= 0 else EARLIEST_NS
+        ended = launched[: np.searchsorted(called_ns, recorded_ns)][-1:]
+        if not len(ended) or items.end_ns[ended[0]] > end_ns + SKEW_NS:
+            ended = before[-4 * _QUEUE_DEPTH :]
+            ended = ended[items.end_ns[ended] <= end_ns - _RETURN_NS]
+            ended = ended[np.argmax(items.end_ns[ended], keepdims=True)] if len(ended) else ended
+        pairs += [(call, item) for item in ended.tolist()]
     call_of_wait, item_of_wait = np.array(pairs, np.int64).reshape(-1, 2).T
     return call_of_wait, item_of_wait
 
@@ -177,34 +184,6 @@ def _last_of_lanes(recorded: RecordedParts, call: int) -> Iterator[int]:
         last = lanes.last(lane, row)
         if last >= 0:
             yield int(recorded.item_of_op[lanes.items.op[last]])
-
-
-class _LaunchedItems:
-    """The items that calls launched, in the order of the launches. Methods return -1 if there is no such item."""
-
-    def __init__(self, calls: Calls, items: DeviceItems) -> None:
-        launched = np.flatnonzero(items.call >= 0)
-        call = items.call[launched]
-        self._item = launched[np.lexsort((call, calls.start_ns[call]))]
-        self._called_ns = calls.start_ns[items.call[self._item]]
-        self._end_ns = items.end_ns[self._item]
-
-    def before(self, at_ns: int) -> int:
-        """Return the number of items launched before an instant."""
-        return int(np.searchsorted(self._called_ns, at_ns))
-
-    def last(self, at_ns: int) -> int:
-        """Return the last item launched before an instant."""
-        before = self.before(at_ns)
-        return int(self._item[before - 1]) if before else -1
-
-    def last_ended(self, at_ns: int, until_ns: int) -> int:
-        """Return the item that ended last by `until_ns`, among the recent launches before `at_ns`."""
-        before = self.before(at_ns)
-        recent = slice(max(0, before - _QUEUE_DEPTH * 4), before)
-        ends = self._end_ns[recent]
-        ended = np.flatnonzero(ends <= until_ns)
-        return int(self._item[recent][ended[np.argmax(ends[ended])]]) if len(ended) else -1
 
 
 def _queue_full(calls: Calls, items: DeviceItems) -> tuple[I64, I64]:

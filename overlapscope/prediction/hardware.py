@@ -203,7 +203,6 @@ def observe(trace: Trace) -> Constants:
         sync_call_ns=sync_call,
         launch_call_ns=_median(seen.call_length[seen.first & seen.kernel & seen.room]),
         copy_call_ns=_median(seen.call_length[seen.first & seen.pinned & seen.room]),
-        event_call_ns=_median(_lengths(trace, seen.event_calls)),
         query_call_ns=_median(_lengths(trace, np.flatnonzero(call_kinds.named(trace.runtime_calls, QUERY)))),
         graph_call_ns=graph_call,
         graph_node_call_ns=graph_node,

@@ -9,7 +9,6 @@ run, move with the main thread's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from operator import itemgetter
 
 import msgspec
@@ -20,7 +19,7 @@ from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.base.intervals import covered, union
 from overlapscope.base.kept import kept
-from overlapscope.prediction.base import Base, on_device, prepare
+from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.guesses import without_guesses
 from overlapscope.prediction.hardware import Stance
@@ -28,7 +27,6 @@ from overlapscope.prediction.interventions import Applied, Choice, Request, pars
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, mean, step_times
-from overlapscope.trace.model import Trace
 
 KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
 """The worst case includes a GPU with less idle time and a lower clock: all kernels of a training step took 5.6% longer
@@ -53,25 +51,14 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     """Real step time (`Base.real_ns`)."""
 
 
-def apply(
-    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), computed: Sequence[Applied] = ()
-) -> tuple[Applied, ...]:
-    """Apply each choice to the result of the previous choices.
-
-    Args:
-        stances: Stance of each choice; `EXPECTED` for all by default.
-        computed: Results of the first choices, if they were computed before.
-
-    Returns:
-        The outcome of each choice, in order.
-    """
-    applied = [*computed]
-    each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
+def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = ()) -> tuple[Applied, ...]:
+    """Apply each choice to the result of the previous choices, at its stance; `EXPECTED` for all by default."""
+    applied, graph = list[Applied](), base.graph
     plain_ns = step_ns(base.trace) if base.plain is None else base.steps.mean_ns
-    for choice, stance in [*each][len(computed) :]:
-        graph = applied[-1].graph if applied else base.graph
+    for choice, stance in zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True):
         request = Request(base.hardware, stance, base.judged, plain_ns, choice.argument)
-        applied.append(choice.intervention.apply(graph, request))
+        applied.append(choice.apply(graph, request))
+        graph = applied[-1].graph
     return tuple(applied)
 
 
@@ -87,7 +74,7 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
         graph = spread(applied[-1].graph, run, plain=base.plain is not None, changed=True)
-    replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
+    replayed = base.replayed if graph is base.graph else replay(graph)
     steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     step_ns = steps.mean_ns
     if changed and not steps.is_window:
@@ -95,12 +82,9 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
 
-def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
-    """Return the outcome at each stance, in a run that is as lucky. `expected` is used if already computed."""
-    computed = {} if expected is None else {Stance.EXPECTED: expected}
-    return {
-        stance: computed.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance
-    }
+def outcomes(base: Base, choices: Sequence[Choice]) -> dict[Stance, Outcome]:
+    """Return the outcome at each stance, in a run that is as lucky."""
+    return {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
 
 
 def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph:
@@ -185,7 +169,7 @@ def gain(base: Base, expected: Outcome, steps_ns: Mapping[Stance, int]) -> Estim
 @kept()
 def _unchanged_ns(base: Base, run: Stance) -> int:
     """Return the real step time of the unchanged program in a lucky or unlucky run."""
-    if run == Stance.EXPECTED or base.replayed is None:
+    if run == Stance.EXPECTED:
         return base.step_ns
     graph = spread(base.graph, run, plain=base.plain is not None, changed=False)
     replayed = replay(graph)
@@ -207,55 +191,38 @@ class FixGain(msgspec.Struct, frozen=True):
     fix: tuple[str, ...]
 
 
-class Savings:
-    """Savings on a device of a recording or its plain program, prepared on first use."""
+def largest_gain(base: Base, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
+    """Return the gain of the set of interventions that gains most by `predict`.
 
-    def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
-        self._trace, self._device, self._ready = trace, device, ready
-        self._step_ns: dict[tuple[str, ...], int | None] = {}
-        self._savings: dict[tuple[str, ...], FixGain | None] = {}
-
-    def largest(self, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:
-        """Return the saving of the set of interventions that saves most by `predict`.
-
-        None if the recording cannot be replayed or no set changes anything.
-        """
-        base = self._base
-        if base is None:
-            return None
-        # The time of pinned copies is unknown if the link's rate is a guess.
-        computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        new = {fix: _expected(base, fix) for fix in computable if fix not in self._step_ns}
-        self._step_ns |= {fix: None if expected is None else expected.step_ns for fix, expected in new.items()}
-        known = [(step_ns, fix) for fix in computable if (step_ns := self._step_ns[fix]) is not None]
-        # Only the best is replayed at the other stances, too.
-        for _, fix in sorted(known, key=itemgetter(0)):
-            if fix not in self._savings:
-                self._savings[fix] = _saving(base, fix, new.get(fix))
-            if (saving := self._savings[fix]) is not None:
-                return saving
+    None if the recording cannot be replayed or no set changes anything.
+    """
+    if not base.fidelity.valid:
         return None
+    # The time of pinned copies is unknown if the link's rate is a guess.
+    computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
+    expected = {fix: _expected(base, fix) for fix in computable}
+    changing = [(each.step_ns, fix) for fix, each in expected.items() if each is not None]
+    # Only the best is replayed at the other stances, too.
+    gains = (_gain_of(base, fix) for _, fix in sorted(changing, key=itemgetter(0)))
+    return next((each for each in gains if each is not None), None)
 
-    @cached_property
-    def _base(self) -> Base | None:
-        base = on_device(self._ready or prepare(self._trace, None), self._device)
-        return base if base.fidelity.valid else None
 
-
+@kept(most=4)
 def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
     """Return the expected outcome; None if the set changes nothing or cannot be replayed."""
     try:
         expected = outcome(base, parse(fix))
     except Deadlock:
         return None
-    return expected if base.replayed is not None and all(change.touched for change in expected.applied) else None
+    return expected if all(change.touched for change in expected.applied) else None
 
 
-def _saving(base: Base, fix: tuple[str, ...], expected: Outcome | None) -> FixGain | None:
-    """Return the saving; None if the set cannot be replayed at every stance."""
-    choices = parse(fix)
+@kept()
+def _gain_of(base: Base, fix: tuple[str, ...]) -> FixGain | None:
+    """Return the gain of a set that changes something; None if it cannot be replayed at every stance."""
+    choices, expected = parse(fix), _expected(base, fix)
+    assert expected is not None
     try:
-        expected = expected or outcome(base, choices)
         steps_ns = {Stance.EXPECTED: expected.step_ns}
         for stance in (Stance.BEST, Stance.WORST):
             # Graphs are large, so that only one of them is held at a time.

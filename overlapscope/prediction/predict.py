@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
-from typing import TypeVar
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import average
 from overlapscope.analysis.facts import with_unknown_causes
-from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.host import sites_of_calls
-from overlapscope.analysis.measured import Buckets
 from overlapscope.analysis.timeline import build, lengths
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
@@ -25,12 +22,13 @@ from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
-from overlapscope.prediction.interventions import INTERVENTIONS, Applied, Choice, in_order, parse
+from overlapscope.prediction.interventions import Applied, Choice, in_order, parse
 from overlapscope.prediction.outcomes import (
     Outcome,
     apply,
@@ -50,7 +48,6 @@ from overlapscope.prediction.result import (
     Estimate,
     Fidelity,
     Figure,
-    Percentage,
     Rung,
     WhatIf,
 )
@@ -82,7 +79,7 @@ _WORDS = {
 _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
 
 
-class Prediction(msgspec.Struct, frozen=True, eq=False, dict=True):
+class Prediction(Struct, frozen=True, eq=False, dict=True):
     """Result of a prediction, with the timelines before and after."""
 
     result: WhatIf
@@ -121,40 +118,36 @@ def predict(
         UsageError: An intervention does not exist or lacks its argument, or the trace has no GPU activity or no such
             device.
     """
+    recorded, base = _prepared(trace, device, calibration, plain_step_ns)
+    return conclude(recorded, base, parse(interventions))
+
+
+def _prepared(
+    trace: Trace, device: int | None, calibration: Calibration | None, plain_step_ns: int | None
+) -> tuple[Base, Base]:
+    """Return the recording and the program without the profiler; the recording twice if its plain step is unknown."""
     recorded = prepare(trace, calibration)
     base = plain_program(recorded, plain_step_ns) or recorded
-    return conclude(on_device(recorded, device), on_device(base, device), parse(interventions))
+    return on_device(recorded, device), on_device(base, device)
 
 
-def conclude(
-    recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome] | None = None
-) -> Prediction:
-    """Predict from a prepared recording and its plain program (`plain_program`).
-
-    Args:
-        taken: Outcomes of the choices by stance, if they were computed before.
-
-    Returns:
-        The predicted step, as an interval.
-    """
+def conclude(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
+    """Predict from a prepared recording and its plain program (`plain_program`)."""
     if not base.fidelity.valid:
         return Prediction(_unpredicted(base), base.trace, None)
     try:
-        return _concluded(recorded, base, choices, taken or outcomes(base, choices))
+        return _concluded(recorded, base, choices)
     except Deadlock:
         reason = "With these changes, launches, ops and waits wait for each other in a circle."
-        contradicted = msgspec.structs.replace(base.fidelity, valid=False, reasons=(reason,))
+        contradicted = replace(base.fidelity, valid=False, reasons=(reason,))
         return Prediction(_unpredicted(replace(base, fidelity=contradicted)), base.trace, None)
 
 
-def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]) -> Prediction:
-    expected = taken[Stance.EXPECTED]
-    step = interval(base, taken)
-    was = base.step_ns
-    after = [_figures_of(base, taken[stance]) for stance in Stance]
-    constants = _constants(base, choices, expected)
-    before = _figures_before(base)
-    result = msgspec.structs.replace(
+def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
+    taken = outcomes(base, choices)
+    expected, step = taken[Stance.EXPECTED], interval(base, taken)
+    was, constants = base.step_ns, _constants(base, choices, expected)
+    result = replace(
         _unpredicted(base),
         replayed_step_ns=recorded.replayed_step_ns,
         predicted_step_ns=step,
@@ -162,9 +155,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
         gain_pct=100 * (was - step.value) / was if was else None,
         # The recording itself, profiler included.
         recorded_predicted_step_ns=expected.step_ns if base.plain is None else outcome(recorded, choices).step_ns,
-        buckets=_compared_buckets(before, after),
-        hidden_copy_pct=_compared_percentage("hidden_copy_pct", before, after),
-        efficiency_pct=_compared_percentage("efficiency_pct", before, after),
+        buckets=_compared_buckets(base, taken),
         interventions=tuple(
             _change(base.trace, choice, done) for choice, done in zip(choices, expected.applied, strict=True)
         ),
@@ -175,18 +166,24 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
     return Prediction(result, base.trace, expected, tuple(choices))
 
 
-def _figures_before(base: Base) -> TimeFigures:
-    """Return the figures to compare predictions with: of the recording, or of the plain program."""
-    if base.plain is None or base.replayed is None:
+def _compared_buckets(base: Base, taken: Mapping[Stance, Outcome]) -> dict[str, Figure]:
+    """Return each bucket of an average step, of the recording or of the plain program, and predicted."""
+    if base.plain is None:
         step_ns = base.recorded.mean_ns
-        return _figures(build(base.trace, base.device), base.recorded, step_ns, step_ns)
-    ran = _ran(base.graph, base.replayed, base.device)
-    return _figures(ran, base.steps, base.steps.mean_ns, base.step_ns)
-
-
-def _figures_of(base: Base, outcome: Outcome) -> TimeFigures:
-    ran = _ran(outcome.graph, outcome.replayed, base.device)
-    return _figures(ran, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
+        before = _buckets(build(base.trace, base.device), base.recorded, step_ns, step_ns)
+    else:
+        ran = _ran(base.graph, base.replayed, base.device)
+        before = _buckets(ran, base.steps, base.steps.mean_ns, base.step_ns)
+    after = {
+        stance: _buckets(_ran(each.graph, each.replayed, base.device), each.steps, each.replayed_step_ns, each.step_ns)
+        for stance, each in taken.items()
+    }
+    compared = {}
+    for name, measured in before.items():
+        lengths_ns = [buckets[name] for buckets in after.values()]
+        predicted = Estimate(value=after[Stance.EXPECTED][name], low=min(lengths_ns), high=max(lengths_ns))
+        compared[name] = Figure(measured=measured, predicted=predicted)
+    return compared
 
 
 def _ran(graph: Graph, replayed: Replay, device: int) -> Ran:
@@ -196,12 +193,51 @@ def _ran(graph: Graph, replayed: Replay, device: int) -> Ran:
     return when_ran(graph.trace.gpu_ops.kind[ops], start[ops], end[ops])
 
 
+def _buckets(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> dict[str, int]:
+    """Return the buckets of a device's average step.
+
+    Args:
+        ran: Times of the device's ops.
+        steps: Steps to average.
+        step_ns: Length of a step when many follow each other.
+        real_ns: Real length of such a step (`base.Base.real_ns`).
+    """
+    count = len(steps.lengths_ns)
+    facts = with_unknown_causes(lengths(ran, steps.start_ns[:count], steps.end_ns[:count]))
+    step = average(facts, range(count), [""] * count)
+    assert step is not None
+    buckets = asdict(step.buckets)
+    # The step exceeds its own window while a copy engine works for it.
+    buckets["exposed_copy_ns"] += step_ns - step.span_ns
+    return fitted(buckets, "idle_ns", real_ns)
+
+
+def fitted(parts: Mapping[str, int], spare: str, target: int) -> dict[str, int]:
+    """Adjust lengths so that they add up to `target`.
+
+    The `spare` length takes the difference. If it is too short, all lengths are reduced in proportion.
+
+    Returns:
+        The adjusted lengths, under the same keys.
+    """
+    result = dict(parts)
+    result[spare] = max(0, result[spare] + target - sum(result.values()))
+    total, running, given = sum(result.values()), 0, 0
+    if total > target:
+        for name, ns in result.items():
+            running += ns
+            # Rounding the running sum loses no nanosecond.
+            result[name] = running * target // total - given
+            given += result[name]
+    return result
+
+
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
     """Return the fidelity, with further doubts about a prediction that used these constants."""
     doubt = base.hardware.doubt
     if doubt is None or all(constant.origin != "table" for constant in constants):
         return base.fidelity
-    return msgspec.structs.replace(base.fidelity, reasons=(*base.fidelity.reasons, doubt))
+    return replace(base.fidelity, reasons=(*base.fidelity.reasons, doubt))
 
 
 def _unpredicted(base: Base) -> WhatIf:
@@ -221,8 +257,6 @@ def _unpredicted(base: Base) -> WhatIf:
         gain_ns=None,
         gain_pct=None,
         buckets={},
-        hidden_copy_pct=None,
-        efficiency_pct=None,
         interventions=(),
         assumptions=(),
         constants=(),
@@ -231,7 +265,7 @@ def _unpredicted(base: Base) -> WhatIf:
 
 
 def _change(trace: Trace, choice: Choice, done: Applied) -> AppliedChange:
-    title, needs = choice.intervention.words.of(trace.framework)
+    title, needs = choice.intervention.words(trace.framework)
     return AppliedChange(
         intervention=choice.intervention.id,
         argument=choice.argument,
@@ -314,71 +348,6 @@ def _copy_constant(hardware: Hardware, kind: Kind, size: int) -> Constant:
     )
 
 
-def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> TimeFigures:
-    """Return the figures of a device's average step.
-
-    Args:
-        ran: Times of the device's ops.
-        steps: Steps to average.
-        step_ns: Length of a step when many follow each other.
-        real_ns: Real length of such a step (`base.Base.real_ns`).
-    """
-    count = len(steps.lengths_ns)
-    facts = with_unknown_causes(lengths(ran, steps.start_ns[:count], steps.end_ns[:count]))
-    step = average(facts, range(count), [""] * count)
-    assert step is not None
-    # The step exceeds its own window while a copy engine works for it.
-    beyond = step_ns - step.span_ns
-    buckets = msgspec.structs.replace(step.buckets, exposed_copy_ns=step.buckets.exposed_copy_ns + beyond)
-    buckets = Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns))
-    return msgspec.structs.replace(step, buckets=buckets)
-
-
-K = TypeVar("K", bound=Hashable)
-
-
-def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
-    """Adjust lengths so that they add up to `target`.
-
-    The `spare` length takes the difference. If it is too short, all lengths are reduced in proportion.
-
-    Returns:
-        The adjusted lengths, under the same keys.
-    """
-    result = dict(parts)
-    result[spare] = max(0, result[spare] + target - sum(result.values()))
-    total, running, given = sum(result.values()), 0, 0
-    if total > target:
-        for name, ns in result.items():
-            running += ns
-            # Rounding the running sum loses no nanosecond.
-            result[name] = running * target // total - given
-            given += result[name]
-    return result
-
-
-def _compared_buckets(before: TimeFigures, after: Sequence[TimeFigures]) -> dict[str, Figure]:
-    """Return each bucket, measured and predicted; `after` is by stance."""
-    compared = {}
-    for name in Buckets.__struct_fields__:
-        by_stance = [getattr(analysis.buckets, name) for analysis in after]
-        predicted = Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
-        compared[name] = Figure(measured=getattr(before.buckets, name), predicted=predicted)
-    return compared
-
-
-def _compared_percentage(name: str, before: TimeFigures, after: Sequence[TimeFigures]) -> Percentage:
-    """Return a percentage of the overlap, measured and predicted."""
-    values = [getattr(analysis.overlap, name) for analysis in after]
-    numbers = [value for value in values if value is not None]
-    return Percentage(
-        measured=getattr(before.overlap, name),
-        predicted=values[Stance.EXPECTED],
-        low=min(numbers, default=None),
-        high=max(numbers, default=None),
-    )
-
-
 # -- The ladder ----------------------------------------------------------------------------------
 
 
@@ -397,30 +366,23 @@ def best(
     Returns:
         The prediction with the whole set.
     """
-    prepared = prepare(trace, calibration)
-    base = on_device(plain_program(prepared, plain_step_ns) or prepared, device)
-    recorded = on_device(prepared, device)
+    recorded, base = _prepared(trace, device, calibration, plain_step_ns)
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
-    alone = {choice: done for choice in candidates(base) for done in apply(base, [choice]) if done.touched}
-    remaining = list(alone)
+    remaining = [choice for choice in candidates(base) if apply(base, [choice])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
-    reached: Mapping[Stance, Outcome] | None = None
-    while gained := _next(base, alone, taken, remaining, now):
-        expected, added = gained
-        now = expected.step_ns
+    while gained := _next(base, taken, remaining, now):
+        now, added = gained
         taken = in_order((*taken, *added))
         remaining = [choice for choice in remaining if choice not in added]
         try:
-            reached = outcomes(base, taken, expected)
+            step_ns = interval(base, outcomes(base, taken))
         except Deadlock:
-            reached = None
             continue
-        step_ns = interval(base, reached)
         rungs.append(
             Rung(
                 interventions=tuple(choice.text for choice in taken),
@@ -429,8 +391,8 @@ def best(
                 gain_ns=was - step_ns.value,
             )
         )
-    chosen = conclude(recorded, base, taken, reached)
-    return replace(chosen, result=msgspec.structs.replace(chosen.result, ladder=tuple(rungs)))
+    chosen = conclude(recorded, base, taken)
+    return replace(chosen, result=replace(chosen.result, ladder=tuple(rungs)))
 
 
 @kept()
@@ -440,9 +402,8 @@ def applicable(trace: Trace, device: int) -> frozenset[str]:
     Raises:
         UsageError: The trace has no GPU activity or no such device.
     """
-    recorded = prepare(trace, None)
-    base = on_device(plain_program(recorded, None) or recorded, device)
-    choices = [Choice(each) for each in INTERVENTIONS.values() if not each.words.argument_required]
+    _, base = _prepared(trace, device, None, None)
+    choices = [Choice(each) for each in INTERVENTIONS.values() if not each.argument_required]
     together = apply(base, choices)
     return frozenset(
         choice.intervention.id
@@ -463,8 +424,8 @@ def candidates(base: Base) -> list[Choice]:
     return [
         Choice(intervention, argument)
         for intervention in INTERVENTIONS.values()
-        if not intervention.words.arguments
-        for argument in (names if intervention.words.argument_required else [None])
+        if not intervention.arguments
+        for argument in (names if intervention.argument_required else [None])
     ]
 
 
@@ -485,33 +446,35 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
 
 
 def _next(
-    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
-) -> tuple[Outcome, tuple[Choice, ...]] | None:
+    base: Base, taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
+) -> tuple[int, tuple[Choice, ...]] | None:
     """Find the best next rung: a candidate, or else a pair, that shortens the step most.
 
     Args:
-        alone: Result of each candidate on the unchanged recording.
+        base: The unchanged program.
+        taken: Choices of the current rung.
+        remaining: Candidates for the next.
         now_ns: Step time of the current rung.
 
     Returns:
-        The outcome and the added candidates, the first of equals; None if nothing gains enough.
+        The step and the added candidates, the first of equals; None if nothing gains enough.
     """
     worth_ns = LEAST_GAIN * base.step_ns
     for many in (1, 2):
         best = None
         for added in combinations(remaining, many):
             choices = in_order((*taken, *added))
-            applied = apply(base, choices, computed=[alone[choices[0]]])
+            applied = apply(base, choices)
             # A set whose lower bound is too long needs no replay.
             least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.judged))
-            if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
+            if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0]):
                 continue
             try:
-                tried = replayed_as(base, applied)
+                step_ns = replayed_as(base, applied).step_ns
             except Deadlock:
                 continue
-            if now_ns - tried.step_ns >= worth_ns and (best is None or tried.step_ns < best[0].step_ns):
-                best = tried, added
+            if now_ns - step_ns >= worth_ns and (best is None or step_ns < best[0]):
+                best = step_ns, added
         if best is not None:
             return best
     return None

@@ -11,7 +11,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import FEWEST
 from overlapscope.base.columns import locate, pick
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.host_clock import HostClock
@@ -95,7 +95,7 @@ def plain_trace(base: Base) -> Trace:
     Nothing was moved to another stream, so records of synchronization stay, at their calls. All times are scaled by the
     same factor so that the average step is the plain step, unless the replay is much too short.
     """
-    assert base.replayed is not None and base.plain is not None
+    assert base.plain is not None
     graph, trace, step_ns = base.graph, base.graph.trace, base.plain.usual.step_ns
     clock = HostClock(graph, base.replayed)
     syncs = trace.syncs
@@ -161,17 +161,8 @@ def _sorted(table: T) -> tuple[T, I64]:
 def predicted_times(graph: Graph, replayed: Replay) -> tuple[I64, I64]:
     """Return the predicted start and end of each GPU op."""
     ops, item = graph.trace.gpu_ops, graph.item_of_op
-    if len(ops) == len(graph.items):
-        # Each op is an item.
-        return replayed.start_ns, replayed.end_ns
     start = replayed.start_ns[item] + (ops.start_ns - graph.items.start_ns[item])
-    return start, np.where(_single(graph), replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
-
-
-def _single(graph: Graph) -> Bool:
-    """Return a mask of the ops that are an item by themselves."""
-    single: Bool = (np.bincount(graph.item_of_op, minlength=len(graph.items)) == 1)[graph.item_of_op]
-    return single
+    return start, np.where(graph.single[item], replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
 
 
 def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
@@ -194,7 +185,7 @@ def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
         target_kind=target.astype(np.int8),
         launch=pick(graph.calls.row, items.call[item]),
         correlation=_correlations(graph),
-        bytes=np.where(_single(graph) & (ops.bytes >= 0), items.bytes[item], ops.bytes),
+        bytes=np.where(graph.single[item] & (ops.bytes >= 0), items.bytes[item], ops.bytes),
         stated_gb_per_s=np.full(len(ops), -1.0),
     )
     return _sorted(moved.take(~items.gone[item]) if items.gone.any() else moved)[0]

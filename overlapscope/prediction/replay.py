@@ -13,28 +13,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from heapq import heappop, heappush
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.event_waits import HANDOVER_NS
 from overlapscope.analysis.host_order import EARLIEST_NS
-from overlapscope.base.columns import Columns, mask_of
+from overlapscope.base.columns import mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.prediction.graph import DeviceItems, Network
+from overlapscope.prediction.graph import Network
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     _Actor = Iterator[list["_Actor"]]
     _Steps = Generator[list["_Actor"], None, int]
     """Part of an actor; returns when its last item or call ends."""
-    Followers = Iterator[tuple[int, int, int]]
-    """The later copies of a lane: item, gap after the previous copy, and earliest start by its call."""
 
 _NEVER_NS = 2**61
 _UNKNOWN = 2**62
@@ -48,14 +45,6 @@ _LARGEST_SUM_NS = 2.0**60
 _NO_EVENT = float("inf")
 
 
-class ReadyCopy(NamedTuple):
-    """A copy that waits for its engine; sorts by the time when it is ready."""
-
-    ready_ns: int
-    item: int
-    followers: Followers
-
-
 class Engine:
     """A copy engine: the queue of ready copies, and the copy that it runs.
 
@@ -63,19 +52,19 @@ class Engine:
     copy at `at_ns`.
     """
 
-    __slots__ = ("at_ns", "beside_rate", "followers", "free_ns", "item", "lag_ns", "next_ns", "ready", "remaining_ns")
+    __slots__ = ("at_ns", "beside_rate", "free_ns", "item", "lag_ns", "next_ns", "other", "ready", "remaining_ns")
 
     def __init__(self, beside_rate: float, lag_ns: Sequence[int]) -> None:
         self.beside_rate = beside_rate
         """Rate while the other direction copies too, as a fraction of the rate alone."""
         self.lag_ns = lag_ns
         """Minimum time from the end of the previous copy to the start of each item."""
-        self.ready: list[ReadyCopy] = []
-        """A heap."""
+        self.other = self
+        """The engine of the other direction."""
+        self.ready: list[tuple[int, int]] = []
+        """A heap of the copies that wait: the time when each is ready, and its item."""
         self.item = -1
         """The copy that runs; -1 for none."""
-        self.followers: Followers = iter(())
-        """Copies that follow the running copy on its lane."""
         self.remaining_ns = 0.0
         """Rest of the copy's length with the other engine idle."""
         self.at_ns = 0.0
@@ -84,112 +73,58 @@ class Engine:
         self.next_ns = _NO_EVENT
         """When it starts its next copy or ends the running copy, unless another copy comes."""
 
-    def want(self, copy: ReadyCopy) -> None:
+    def want(self, ready_ns: int, item: int) -> None:
         """Queue a copy."""
-        heappush(self.ready, copy)
+        heappush(self.ready, (ready_ns, item))
         if self.item < 0:
-            self.next_ns = max(self.ready[0].ready_ns, self.free_ns)
+            self.next_ns = max(self.ready[0][0], self.free_ns)
 
-    def pick(self) -> ReadyCopy:
+    def pick(self) -> tuple[int, int]:
         """Remove the next copy from the queue: the first as recorded among those ready within a tolerance."""
         if len(self.ready) == 1:
             return self.ready.pop()
         chosen, passed = heappop(self.ready), []
-        while self.ready and self.ready[0].ready_ns <= self.next_ns + HANDOVER_NS:
+        while self.ready and self.ready[0][0] <= self.next_ns + HANDOVER_NS:
             passed.append(heappop(self.ready))
-            if passed[-1].item < chosen.item:
+            if passed[-1][1] < chosen[1]:
                 chosen, passed[-1] = passed[-1], chosen
         for copy in passed:
             heappush(self.ready, copy)
         return chosen
 
-    def advance(self, until_ns: float, *, beside: Engine) -> None:
+    def advance(self, until_ns: float) -> None:
         """Run the copy until an instant, more slowly while both engines run."""
         done_ns = until_ns - self.at_ns
-        both_since_ns = beside.at_ns if beside.at_ns > self.at_ns else self.at_ns
-        if beside.item >= 0 and until_ns > both_since_ns:
+        both_since_ns = max(self.other.at_ns, self.at_ns)
+        if self.other.item >= 0 and until_ns > both_since_ns:
             done_ns -= (until_ns - both_since_ns) * (1 - self.beside_rate)
         self.remaining_ns -= done_ns
         self.at_ns = until_ns
 
-    def end_ns(self, beside: Engine) -> float:
+    def end_ns(self) -> float:
         """Return the end of the copy if the other engine runs from its `at_ns` on."""
-        alone_ns = beside.at_ns - self.at_ns
-        if beside.item < 0 or alone_ns >= self.remaining_ns:
+        alone_ns = self.other.at_ns - self.at_ns
+        if self.other.item < 0 or alone_ns >= self.remaining_ns:
             return self.at_ns + self.remaining_ns
-        if alone_ns < 0:
-            alone_ns = 0.0
+        alone_ns = max(alone_ns, 0.0)
         return self.at_ns + alone_ns + (self.remaining_ns - alone_ns) / self.beside_rate
 
+    def start(self, work_ns: Sequence[float], starts: memoryview[int]) -> None:
+        """Take the next copy; `work_ns` is the length of each item with the other engine idle."""
+        ready_ns, self.item = self.pick()
+        starts[self.item] = begins_ns = max(ready_ns, self.free_ns + self.lag_ns[self.item])
+        self.at_ns, self.remaining_ns = begins_ns, work_ns[self.item]
+        self.next_ns = self.end_ns()
+        if self.other.item >= 0:
+            self.other.next_ns = self.other.end_ns()
 
-class EnginePair:
-    """The engines of one device."""
-
-    def __init__(self, h2d: Engine, d2h: Engine, work_ns: Sequence[float]) -> None:
-        self.h2d, self.d2h = h2d, d2h
-        self._work_ns = work_ns
-        """Length of each item with the other engine idle."""
-
-    def of(self, kind: int) -> Engine:
-        """Return the engine for a `trace.Kind` of copies."""
-        return self.h2d if kind == Kind.H2D else self.d2h
-
-    @property
-    def next(self) -> tuple[float, bool]:
-        """Time of the next event, and whether a copy starts then."""
-        first, _ = self._in_order()
-        return first.next_ns, first.item < 0
-
-    def _in_order(self) -> tuple[Engine, Engine]:
-        """Return the engine with the next event, and the other engine.
-
-        At the same instant, ends precede starts: a copy that waits for the end may want the engine.
-        """
-        h2d, d2h = self.h2d, self.d2h
-        d2h_first = d2h.next_ns < h2d.next_ns or (d2h.next_ns == h2d.next_ns and h2d.item < 0 <= d2h.item)
-        return (d2h, h2d) if d2h_first else (h2d, d2h)
-
-    def run(
-        self, until_ns: float, awaited: Container[int], starts: memoryview[int], ends: memoryview[int]
-    ) -> int | None:
-        """Let the next event happen, and later ones before `until_ns`, up to the end of an awaited copy.
-
-        Writes the copies' times to `starts` and `ends`, by item.
-
-        Returns:
-            The item of the awaited copy; None if no such copy ended.
-        """
-        while True:
-            engine, other = self._in_order()
-            if other.item >= 0 and engine.next_ns > other.at_ns:
-                other.advance(engine.next_ns, beside=engine)
-            if engine.item < 0:
-                self._take(engine, other, starts)
-            elif (item := self._end(engine, other, ends)) in awaited:
-                return item
-            if engine.next_ns >= until_ns and other.next_ns >= until_ns:
-                return None
-
-    def _take(self, engine: Engine, other: Engine, starts: memoryview[int]) -> None:
-        """Let an idle engine take its next copy."""
-        ready_ns, item, engine.followers = engine.pick()
-        begins_ns = max(ready_ns, engine.free_ns + engine.lag_ns[item])
-        starts[item] = begins_ns
-        engine.item, engine.at_ns, engine.remaining_ns = item, begins_ns, self._work_ns[item]
-        engine.next_ns = engine.end_ns(other)
-        if other.item >= 0:
-            other.next_ns = other.end_ns(engine)
-
-    def _end(self, engine: Engine, other: Engine, ends: memoryview[int]) -> int:
-        """Let an engine end its copy, and queue the copy's follower; return its item."""
-        item, engine.item = engine.item, -1
-        engine.free_ns = ends[item] = ended_ns = round(engine.next_ns)
-        for following, gap_ns, ready_ns in engine.followers:
-            heappush(engine.ready, ReadyCopy(max(ready_ns, ended_ns + gap_ns), following, engine.followers))
-            break
-        engine.next_ns = max(engine.ready[0].ready_ns, ended_ns) if engine.ready else _NO_EVENT
-        if other.item >= 0:
-            other.next_ns = other.at_ns + other.remaining_ns
+    def end(self, ends: memoryview[int]) -> int:
+        """End the copy, and return its item."""
+        item, self.item = self.item, -1
+        self.free_ns = ends[item] = ended_ns = round(self.next_ns)
+        self.next_ns = max(self.ready[0][0], ended_ns) if self.ready else _NO_EVENT
+        if self.other.item >= 0:
+            self.other.next_ns = self.other.at_ns + self.other.remaining_ns
         return item
 
 
@@ -218,52 +153,11 @@ def replay(graph: Network) -> Replay:
     return _Simulation(graph).run()
 
 
-class _Chain(Columns, frozen=True):
-    """Members of a chain, in order. Times count from the origin of the simulation."""
-
-    def rows(self) -> Iterator[tuple[int, ...]]:
-        """Yield the values of each row."""
-        return zip(*(getattr(self, name).tolist() for name in self.__struct_fields__), strict=True)
-
-
-class _LaneItems(_Chain, frozen=True):
-    """Items of a lane, in order."""
-
-    item: I64
-    """Row of `Network.items`."""
-    call: I64
-    """Index in `_Simulation._call` of the instant that the item waits for."""
-    launch_lag: I64
-    """Minimum time from that instant to its start."""
-    gap: I64
-    """Minimum time from the end of the item before it to its start."""
-    release: I64
-    """Earliest start."""
-    engine: I64
-    """`trace.Kind` of the engine it occupies; `_NO_ENGINE` for none."""
-    length: I64
-    """Length; unused for an item that occupies an engine."""
-
-
-class _ThreadCalls(_Chain, frozen=True):
-    """Calls of a thread, in order."""
-
-    call: I64
-    """Row of `Network.calls`."""
-    gap: I64
-    """Host work before it."""
-    length: I64
-    """Length without waiting."""
-    handed_by: I64
-    """Call of another thread that it comes after; -1 for none."""
-    release: I64
-    """Earliest start."""
-
-
 class _Simulation:
     def __init__(self, graph: Network) -> None:
         items, calls = graph.items, graph.calls
-        self._graph, self._on_engine = graph, items.on_engine
+        self._graph = graph
+        # All times count from the origin.
         self._origin = int(min(items.start_ns.min(initial=2**62), calls.start_ns.min(initial=2**62)))
         # Loops read and write single values, which is faster with memoryviews.
         self._start, self._end = np.full(len(items), _UNKNOWN), np.full(len(items), _UNKNOWN)
@@ -272,6 +166,14 @@ class _Simulation:
         self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
         self._called = memoryview(self._call.data)
         self._burst = _bursts(graph)
+        self._call_of = np.where(items.call >= 0, 2 * items.call + items.after_call, -1)
+        """Index in `_call` of the instant that each item waits for."""
+        self._kind = np.where(items.on_engine, items.kind, _NO_ENGINE)
+        """`trace.Kind` of the engine that each item occupies."""
+        self._length = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
+        self._release, self._call_release = (
+            np.maximum(at_ns, self._origin - _NEVER_NS) - self._origin for at_ns in (items.release_ns, calls.release_ns)
+        )
         self._ordered, self._waiting = mask_of(graph.orders.then, len(items)), mask_of(graph.waits.call, len(calls))
         self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
         self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
@@ -279,19 +181,17 @@ class _Simulation:
         # Actors that wait for a time continue when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
-        constants, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
-        work = memoryview(np.ascontiguousarray(items.duration_ns).data)
-        self._engines = {
-            device: EnginePair(
-                Engine(constants.h2d_two_way or 1.0, lag), Engine(constants.d2h_two_way or 1.0, lag), work
-            )
-            for device in distinct(items.device).tolist()
-        }
+        self._work = memoryview(np.ascontiguousarray(items.duration_ns).data)
+        lag, rates = memoryview(np.maximum(items.engine_lag_ns, 0).data), graph.constants
+        self._engines: dict[int, dict[int, Engine]] = {}
+        for device in distinct(items.device).tolist():
+            h2d, d2h = Engine(rates.h2d_two_way or 1.0, lag), Engine(rates.d2h_two_way or 1.0, lag)
+            h2d.other, d2h.other = d2h, h2d
+            self._engines[device] = {Kind.H2D: h2d, Kind.D2H: d2h}
 
     def run(self) -> Replay:
         items = self._graph.items
-        shared = self._on_engine & ~_on_own_engine(items, self._on_engine)
-        todo = [self._lane(rows, shared[rows]) for _, rows in reversed(rows_by(items.lane))]
+        todo = [self._lane(rows) for _, rows in reversed(rows_by(items.lane))]
         todo += [self._thread(rows) for _, rows in reversed(self._graph.by_thread())]
         self._todo = todo
         while todo or self._engine_event():
@@ -305,60 +205,33 @@ class _Simulation:
         columns = (self._start, self._end, self._call[:-1:2], self._call[1::2])
         return Replay(*(times + self._origin for times in columns))
 
-    def _lane(self, rows: I64, shared: Bool) -> _Actor:
-        """Run the items of a lane in order.
-
-        Args:
-            shared: Mask of the items whose engine other lanes use too, or the other direction slows.
-
-        Yields:
-            The list to wait on, whenever a time is unknown.
-        """
-        lane = self._items_of_lane(rows, shared)
-        engines = self._engines[int(self._graph.items.device[rows[0]])]
-        apart = self._ordered[rows]
-        ended = -_NEVER_NS
-        for part, long in _stretches(len(Kind) * self._burst[lane.call] + lane.engine, apart, lane.gap, lane.length):
+    def _lane(self, rows: I64) -> _Actor:
+        """Run the items of a lane in order; yield the list to wait on whenever a time is unknown."""
+        call, apart, ended = self._call_of[rows], self._ordered[rows] | (self._kind[rows] > 0), -_NEVER_NS
+        gap = self._graph.items.queue_lag_ns[rows]
+        for part, long in _stretches(self._burst[call], apart, gap, self._length[rows]):
             run = self._stretch_of_items if long else self._each_item
-            ended = yield from run(lane.take(part), engines, ended)
+            ended = yield from run(rows[part], ended)
 
-    def _items_of_lane(self, rows: I64, shared: Bool) -> _LaneItems:
-        items = self._graph.items
-        call, gap, alone = items.call[rows], items.queue_lag_ns[rows], self._on_engine[rows] & ~shared
-        gap[alone] = np.maximum(gap[alone], np.maximum(items.engine_lag_ns[rows[alone]], 0))
-        return _LaneItems(
-            item=rows,
-            call=np.where(call >= 0, 2 * call + items.after_call[rows], -1),
-            launch_lag=items.launch_lag_ns[rows],
-            gap=gap,
-            release=self._from_origin(items.release_ns[rows]),
-            engine=np.where(shared, items.kind[rows], _NO_ENGINE),
-            length=np.rint(np.where(items.gone[rows], 0, items.duration_ns[rows])).astype(np.int64),
-        )
-
-    def _stretch_of_items(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+    def _stretch_of_items(self, rows: I64, ended: int) -> _Steps:
         """Run items that wait only for each other and for calls of a single burst; return the last end."""
+        items, call = self._graph.items, self._call_of[rows]
         # When the last call of a burst is known, so are all its calls.
-        last_call, last = int(items.call.max()), int(items.item[-1])
+        last_call = int(call.max())
         while self._called[last_call] == _UNKNOWN:
             yield self._for_call[last_call]
-        ready = np.maximum(self._call[items.call] + items.launch_lag, items.release)
-        if kind := int(items.engine[0]):
-            copies = zip(items.item.tolist(), items.gap.tolist(), ready.tolist(), strict=True)
-            item, gap, ready_at = next(copies)
-            engines.of(kind).want(ReadyCopy(max(ended + gap, ready_at), item, copies))
-            while self._ends[last] == _UNKNOWN:
-                yield self._for_item[last]
-        else:
-            self._start[items.item], self._end[items.item] = _run(ended, items.gap, ready, items.length)
-            self._wake(self._for_item, self._ends)
-        return self._ends[last]
+        ready = np.maximum(self._call[call] + items.launch_lag_ns[rows], self._release[rows])
+        self._start[rows], self._end[rows] = _run(ended, items.queue_lag_ns[rows], ready, self._length[rows])
+        self._wake(self._for_item, self._ends)
+        return self._ends[int(rows[-1])]
 
-    def _each_item(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+    def _each_item(self, rows: I64, ended: int) -> _Steps:
         """Run items in a loop; return the last end."""
         before, called, starts, ends = self._before, self._called, self._starts, self._ends
-        for_call, for_item = self._for_call, self._for_item
-        for item, call, lag, gap, release, kind, length in items.rows():
+        for_call, for_item, items = self._for_call, self._for_item, self._graph.items
+        engines = self._engines[int(items.device[rows[0]])]
+        columns = self._call_of, items.launch_lag_ns, items.queue_lag_ns, self._release, self._kind, self._length
+        for item, call, lag, gap, release, kind, length in _lists(rows, *columns):
             while (at := called[call]) == _UNKNOWN:
                 yield for_call[call]
             ready = max(ended + gap, release, at + lag)
@@ -368,7 +241,7 @@ class _Simulation:
                 if at + lag > ready:
                     ready = at + lag
             if kind:
-                engines.of(kind).want(ReadyCopy(ready, item, iter(())))
+                engines[kind].want(ready, item)
                 while (at := ends[item]) == _UNKNOWN:
                     yield for_item[item]
                 ended = at
@@ -381,25 +254,25 @@ class _Simulation:
 
     def _thread(self, rows: I64) -> _Actor:
         """Make the calls of a thread in order; yield the list to wait on whenever a time is unknown."""
-        calls = self._graph.calls
-        release = self._from_origin(calls.release_ns[rows])
-        thread = _ThreadCalls(rows, calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows], release)
-        apart = (thread.handed_by >= 0) | self._waiting[rows]
-        ended = -_NEVER_NS
-        for part, long in _stretches(self._burst[2 * rows], apart, thread.gap, thread.length):
-            stretch = thread.take(part)
+        calls, ended = self._graph.calls, -_NEVER_NS
+        apart = (calls.handed_by[rows] >= 0) | self._waiting[rows]
+        for part, long in _stretches(self._burst[2 * rows], apart, calls.before_ns[rows], calls.length_ns[rows]):
+            stretch = rows[part]
             if long:
-                start, end = _run(ended, stretch.gap, stretch.release, stretch.length)
-                self._call[2 * stretch.call], self._call[2 * stretch.call + 1], ended = start, end, int(end[-1])
+                start, end = _run(
+                    ended, calls.before_ns[stretch], self._call_release[stretch], calls.length_ns[stretch]
+                )
+                self._call[2 * stretch], self._call[2 * stretch + 1], ended = start, end, int(end[-1])
                 self._wake(self._for_call, self._called)
             else:
                 ended = yield from self._each_call(stretch, ended)
 
-    def _each_call(self, calls: _ThreadCalls, ended: int) -> _Steps:
+    def _each_call(self, rows: I64, ended: int) -> _Steps:
         """Make calls in a loop; return the last end."""
         waits, todo, for_call, for_item = self._waits, self._todo, self._for_call, self._for_item
-        called, ends = self._called, self._ends
-        for call, gap, length, giver, release in calls.rows():
+        called, ends, calls = self._called, self._ends, self._graph.calls
+        columns = calls.before_ns, calls.length_ns, calls.handed_by, self._call_release
+        for call, gap, length, giver, release in _lists(rows, *columns):
             begin, end = 2 * call, 2 * call + 1
             if giver >= 0:
                 while (handed_over := called[2 * giver + 1]) == _UNKNOWN:
@@ -421,25 +294,31 @@ class _Simulation:
                 todo += for_call.pop(end)
         return ended
 
-    def _from_origin(self, release_ns: I64) -> I64:
-        return np.maximum(release_ns, self._origin - _NEVER_NS) - self._origin
-
     def _wake(self, waiting: dict[int, list[_Actor]], times: memoryview[int]) -> None:
         """Continue the actors that wait for a time that is known now."""
         for row in [row for row in waiting if times[row] != _UNKNOWN]:
             self._todo += waiting.pop(row)
 
     def _engine_event(self) -> bool:
-        """Let the engines' events happen, up to the first that an actor waits for; return False if there are none."""
+        """Let the engines' events happen, up to the end of the next copy; return False if there are none."""
+        engines = [engine for of_device in self._engines.values() for engine in of_device.values()]
         while True:
-            first, *others = sorted(self._engines.values(), key=attrgetter("next"))
-            if first.next[0] == _NO_EVENT:
+            # At the same instant, ends precede starts: a copy that waits for the end may want the engine.
+            engine = min(engines, key=lambda engine: (engine.next_ns, engine.item < 0))
+            other = engine.other
+            if engine.next_ns == _NO_EVENT:
                 return False
-            until = others[0].next[0] if others else _NO_EVENT
-            item = first.run(until, self._for_item, self._starts, self._ends)
-            if item is not None:
-                self._todo += self._for_item.pop(item)
+            if other.item >= 0 and engine.next_ns > other.at_ns:
+                other.advance(engine.next_ns)
+            if engine.item >= 0:
+                self._todo += self._for_item.pop(engine.end(self._ends))
                 return True
+            engine.start(self._work, self._starts)
+
+
+def _lists(rows: I64, *columns: I64) -> Iterator[tuple[int, ...]]:
+    """Yield each row with its values in the columns."""
+    return zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
@@ -448,20 +327,6 @@ def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
     for member, awaited, wait_lag in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
         by_row[member].append((awaited, wait_lag))
     return by_row
-
-
-def _on_own_engine(items: DeviceItems, copies: Bool) -> Bool:
-    """Return a mask of those of the `copies` on an engine that need no clock.
-
-    They are on a lane of nothing but copies, which has the engine to itself while the other direction is idle. Their
-    lengths must be whole nanoseconds, since a clock would round their sums. There must be no copies on another device,
-    whose engines must not look ahead of the clock.
-    """
-    if not copies.any() or len(distinct(items.device[copies])) > 1:
-        return np.zeros(len(items), np.bool_)
-    lane = items.lane[copies][0]
-    one_way = (items.kind[copies] == items.kind[copies][0]).all() and (copies == (items.lane == lane)).all()
-    return copies if one_way and (items.duration_ns[copies] % 1 == 0).all() else np.zeros(len(items), np.bool_)
 
 
 def _bursts(graph: Network) -> I64:

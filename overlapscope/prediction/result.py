@@ -42,15 +42,6 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     predicted: Estimate
 
 
-class Percentage(msgspec.Struct, frozen=True, kw_only=True):
-    """Percentage of an average step; None if there is nothing to divide."""
-
-    measured: float | None
-    predicted: float | None
-    low: float | None
-    high: float | None
-
-
 class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
     """An intervention that was asked for, and its effect on this trace."""
 
@@ -68,6 +59,11 @@ class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
     """Code to change."""
     where: tuple[str, ...] = ()
     """Python lines, or ops, that it changed, the most frequent first; at most five."""
+
+    @property
+    def text(self) -> str:
+        """The text that asks for it, as in `Rung.interventions`: `no-sync cudaStreamSynchronize`."""
+        return f"{self.intervention} {self.argument}" if self.argument else self.intervention
 
 
 class Assumption(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,8 +152,6 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     buckets: dict[str, Figure]
     """`compute_ns`, `exposed_comm_ns`, `exposed_copy_ns`, `exposed_other_ns`, `idle_ns` of the step; empty without a
     prediction."""
-    hidden_copy_pct: Percentage | None
-    efficiency_pct: Percentage | None
     interventions: tuple[AppliedChange, ...]
     assumptions: tuple[Assumption, ...]
     constants: tuple[Constant, ...]

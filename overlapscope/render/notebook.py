@@ -64,7 +64,7 @@ def _verdict_and_document(result: Shown) -> tuple[str, Callable[[], Document]]:
         case CheckResult():
             return result.summary, partial(log, result)
         case WhatIf():
-            return whatif.headline(result).text, partial(whatif.document, result)
+            return whatif.headline(result), partial(whatif.document, result)
         case RanksReport():
             return ranks_verdict.judge(result).text, partial(ranks.document, result, ranks.TERMINAL)
     view: tuple[str, Callable[[], Document]] = load(result.shown_by)(result)

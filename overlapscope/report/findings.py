@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
@@ -13,16 +16,18 @@ from overlapscope.base.texts import fill
 from overlapscope.catalog import advice
 from overlapscope.plugin import built_in
 from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_default
-from overlapscope.rules import RuleDraft, apply_all
+from overlapscope.rules import RULES
 from overlapscope.rules._claims import Claims, share_out
-from overlapscope.rules.finding import HARDLY, Finding, Saving, Where, costliest_first
+from overlapscope.rules.explained import advice_by_case
+from overlapscope.rules.finding import FLOOR, HARDLY, Finding, Saving, Where, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
-    from overlapscope.prediction.outcomes import FixGain, Savings
+    from overlapscope.prediction.outcomes import FixGain
 
+RuleDraft = tuple[Rule, Draft]
 CONTRADICTS = 0.1
 """A replay contradicts a finding that explains most of the lost time if its saving is below this share of the cost."""
 
@@ -101,7 +106,8 @@ def _advice(trace: Trace, rule: Rule, draft: Draft) -> str:
     if phases_of(trace) and (place := next(remedies, None)):
         # The marks of steps name the server.
         return fill(load(place)(trace.step_source.removeprefix("marks of ")), trace.gpu)
-    return draft.advice if draft.for_all else advice.for_program(trace, rule.id, draft.advice)
+    text = draft.advice or advice_by_case(rule.id, trace.gpu)[draft.case]
+    return text if draft.for_all else advice.for_program(trace, rule.id, text)
 
 
 def _doubt(claims: Claims, draft: Draft, saving: Saving | None) -> str:
@@ -122,6 +128,18 @@ def _place(draft: Draft, recorded: Draft | None) -> Where | None:
     if recorded is None or recorded.where is None:
         return draft.where
     return recorded.where if draft.where is None or recorded.where.op == draft.where.op else draft.where
+
+
+def apply_all(claims: Claims) -> tuple[RuleDraft, ...]:
+    """Apply all rules to one device. Those that can't find anything aren't even imported."""
+    floor = max(1, round(FLOOR * claims.judged_ns))
+    # The pieces of a rule may add up to more than the judged time, but nothing costs more than that.
+    return tuple(
+        (rule, replace(draft, bound_ns=min(draft.bound_ns, claims.judged_ns)))
+        for rule in (RULES[id] for id in RULES if claims.concern(id))
+        for draft in rule.check(claims)
+        if "info" in (draft.severity, rule.severity) or draft.bound_ns >= floor
+    )
 
 
 def counterparts(spoken: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> list[Draft | None]:
@@ -160,7 +178,6 @@ class SavingsOf:
         is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
         # Figures of a step or range alone can't be replayed.
         self._can_be_replayed = bool(is_whole) and is_replayed_by_default(claims.trace)
-        self._savings: Savings | None = None
 
     def of(self, rule: Rule, draft: Draft) -> Saving | None:
         """Return the saving of a draft's fix; None if no replay can tell."""
@@ -175,16 +192,20 @@ class SavingsOf:
     def _largest(self, fixes: Fixes) -> FixGain | None:
         """Return the saving of the best fix; None if no replay can tell."""
         # Most healthy programs have no such finding and never need the replay or its modules.
-        from overlapscope.prediction.outcomes import Savings
+        from overlapscope.prediction.outcomes import largest_gain
 
-        if self._savings is None:
-            self._savings = Savings(self._claims.trace, self._claims.device.result.device, self._ready)
         try:
-            return self._savings.largest(fixes)
+            return largest_gain(self._base, fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):
             # A failed estimate must not fail the analysis of an unusual trace.
             self._can_be_replayed = False
             return None
+
+    @cached_property
+    def _base(self) -> Base:
+        from overlapscope.prediction.base import on_device, prepare
+
+        return on_device(self._ready or prepare(self._claims.trace, None), self._claims.device.result.device)
 
 
 def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:

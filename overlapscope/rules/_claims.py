@@ -24,6 +24,8 @@ Idle time:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -105,6 +107,14 @@ class ClaimedPieces(Columns, frozen=True):
     """True for copies and blocking calls, whose place is `call`; other places are looked up at `at_ns`."""
     gap: I64
     """Row of `Timeline.idle` of the idle gap; -1 for anything else."""
+
+    @classmethod
+    def of_calls(cls, trace: Trace, call: I64, **columns: Any) -> ClaimedPieces:
+        """Return pieces of exposed time, each explained by a call. Unless `columns` have it, they are of no copy."""
+        calls = trace.runtime_calls
+        at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
+        usual: dict[str, Any] = {"copy": -1, "gap": -1, "blames_call": True}
+        return cls.filled(**usual | {"call": call, "at_ns": at, "thread": thread} | columns)
 
     @property
     def length_ns(self) -> I64:
@@ -443,26 +453,14 @@ def _claim_copies(
 
     judged = cause != COPY_RANK[CopyCause.LEAD_IN]
     rule[judged & mask_of(tiny, len(ops))[copy]] = _NUMBER["tiny-copies"]
-    at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
-    of_copy = np.ones(len(start), np.bool_)
-    return ClaimedPieces(start, end, rule, cause, copy, call, at, thread, of_copy, np.full(len(start), -1, np.int64))
+    return ClaimedPieces.of_calls(trace, call, start_ns=start, end_ns=end, rule=rule, cause=cause, copy=copy)
 
 
 def _claim_other(trace: Trace, device: DeviceAnalysis, windows: Intervals) -> ClaimedPieces:
-    pieces, calls = device.exposed_other.inside(windows), trace.runtime_calls
-    call = device.timeline.ops.launch[pieces.op]
-    return ClaimedPieces.filled(
-        start_ns=pieces.start_ns,
-        end_ns=pieces.end_ns,
-        rule=np.array([_NUMBER.get(EXPOSED_OTHER[c].rule, _NONE) for c in OTHER_CAUSES])[pieces.cause],
-        cause=pieces.cause,
-        copy=-1,
-        call=call,
-        at_ns=pick(calls.start_ns, call, 0),
-        thread=pick(calls.thread, call),
-        blames_call=True,
-        gap=-1,
-    )
+    pieces = device.exposed_other.inside(windows)
+    rule = np.array([_NUMBER.get(EXPOSED_OTHER[c].rule, _NONE) for c in OTHER_CAUSES])[pieces.cause]
+    times = {"start_ns": pieces.start_ns, "end_ns": pieces.end_ns}
+    return ClaimedPieces.of_calls(trace, device.timeline.ops.launch[pieces.op], rule=rule, cause=pieces.cause, **times)
 
 
 def _claim_idle(

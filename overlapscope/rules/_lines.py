@@ -16,7 +16,7 @@ from overlapscope.base.words import duration, listed, plural
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.finding import Where
-from overlapscope.rules.rule import name
+from overlapscope.rules.rule import Draft, name
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 
 _MOST = 3
@@ -45,19 +45,28 @@ def is_loading(frames: Frames) -> bool:
     return any(LOADER in frame.file for frame in frames)
 
 
-def with_lines(claims: Claims, pieces: ClaimedPieces, chosen: Callable[[Frames], bool]) -> str:
-    """Return the lines with the most samples as a sentence; without any, the ranges around it.
+def at_lines(claims: Claims, chosen: Callable[[Frames], bool], draft: Draft, unsampled: str = "") -> Draft:
+    """Return a draft with the lines with the most samples.
 
     Args:
         claims: Claims of the device.
-        pieces: Time of the finding.
         chosen: Whether a stack, outermost frame first, is about the finding.
+        draft: The draft without lines.
+        unsampled: Sentence for a recording without samples.
     """
-    if main_stacks(claims.trace.host_activity):
-        return sampled_lines(claims, chosen)
-    if len(claims.trace.python_frames):
-        return stacks_cost(claims)
-    return _in_ranges(claims, pieces)
+    lines, top = _lines(claims, chosen), next(iter(host_lines(_of(claims.trace.host_activity, chosen))), None)
+    sentence = sampled_lines(claims, chosen) if main_stacks(claims.trace.host_activity) else unsampled
+    return replace(
+        draft,
+        title=f"{draft.title}, most in {lines[0][0]}" if lines else draft.title,
+        where=Where(line=f"{top.place} in {top.function}") if top and top.place and top.line else None,
+        afterword=f"{draft.afterword}{sentence}",
+    )
+
+
+def ranges_or_cost(claims: Claims, pieces: ClaimedPieces) -> str:
+    """Return the ranges around pieces as a sentence; if Python's frames were recorded, what that costs."""
+    return stacks_cost(claims) if len(claims.trace.python_frames) else _in_ranges(claims, pieces)
 
 
 def stacks_cost(claims: Claims) -> str:
@@ -85,20 +94,6 @@ def host_time(claims: Claims, pieces: ClaimedPieces, cause: IdleCause) -> str:
         f" In a step without the profiler, the launching thread loses {duration(step.by_cause[cause])} to it; the "
         f"{claims.gpu} waits for {claims.time(pieces.time_ns)}."
     )
-
-
-def most_in(claims: Claims, chosen: Callable[[Frames], bool]) -> str:
-    """Return the line with the most samples as the end of a title; empty without samples."""
-    lines = _lines(claims, chosen)
-    return f", most in {lines[0][0]}" if lines else ""
-
-
-def top_line(claims: Claims, chosen: Callable[[Frames], bool]) -> Where | None:
-    """Return the line with the most samples as a place; None without samples."""
-    lines = host_lines(_of(claims.trace.host_activity, chosen))
-    if not lines or not lines[0].place or not lines[0].line:
-        return None
-    return Where(op=None, call=None, line=f"{lines[0].place} in {lines[0].function}")
 
 
 def kinds_of_loading(claims: Claims) -> str:

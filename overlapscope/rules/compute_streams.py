@@ -13,7 +13,6 @@ from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, covered, cut, total
 from overlapscope.base.words import listed, plural, share
 from overlapscope.rules._claims import Claims, streams_of
-from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind, Sync
 
@@ -29,25 +28,23 @@ STRETCHED = 2.0
 """Maximum factor by which running beside another kernel stretches a kernel. Larger differences mean other work."""
 
 _EVENT, _QUEUED, _LATE = range(3)
+_IN_TURN = {
+    _QUEUED: (
+        "each kernel fills the {gpu}",
+        "Kernels of both were queued at the same time and still ran one after the other, beside each other only as one "
+        "began while the other ended: each fills the {gpu}, so a second stream has nothing to run on.",
+        "full",
+    ),
+    _LATE: (
+        "the host launches them in turn",
+        "Each stream's work was launched only when the other's had ended, so nothing could run side by side.",
+        "launched-late",
+    ),
+}
+"""Title, evidence and case where no event orders the streams, so that nothing could be gained from events."""
 
 
-_FULL = (
-    "each kernel fills the {gpu}",
-    "Kernels of both were queued at the same time and still ran one after the other, beside each other only as one "
-    "began while the other ended: each fills the {gpu}, so a second stream has nothing to run on.",
-    "Keep the streams or use one: these kernels take turns on any number of streams.\n"
-    "Streams help small kernels, and copies beside compute.",
-)
-_LAUNCHED_LATE = (
-    "the host launches them in turn",
-    "Each stream's work was launched only when the other's had ended, so nothing could run side by side.",
-    "Capture both streams in one {graph}, or batch the work into larger kernels.\n"
-    "For small kernels the launches are the limit.",
-)
-"""Title, evidence and advice where no event orders the streams, so that nothing could be gained from events."""
-
-
-def _check_streams_without_overlap(claims: Claims) -> Iterator[Draft]:
+def _streams_without_overlap(claims: Claims) -> Iterator[Draft]:
     use = streams_of(claims.device.timeline, Kind.COMPUTE, claims.windows)
     lengths = {stream: total(ran) for stream, ran in use.items()}
     busy = {s: n for s, n in lengths.items() if n >= SUBSTANTIAL * claims.buckets.compute_ns and claims.matters(n)}
@@ -72,17 +69,17 @@ def _check_streams_without_overlap(claims: Claims) -> Iterator[Draft]:
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
             "cost is the saving if everything ran beside the longest stream. That needs work that does not "
             f"depend on the other stream's results, and kernels that leave room on the {claims.gpu}.",
-            advice=advice_by_case("streams-without-overlap", claims.gpu)["event-waits"],
+            case="event-waits",
             bound_ns=bound_ns,
             example=example,
         )
         return
-    title, why, advice = map(claims.filled, _FULL if reason == _QUEUED else _LAUNCHED_LATE)
+    title, why, case = map(claims.filled, _IN_TURN[reason])
     yield Draft(
         severity="info",
         title=f"{streams} run one after the other: {title}",
         detail=seen + why,
-        advice=advice,
+        case=case,
         example=example,
     )
 
@@ -139,10 +136,7 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
     return weights, window
 
 
-STREAMS_WITHOUT_OVERLAP = Rule(
-    id="streams-without-overlap",
-    check=_check_streams_without_overlap,
-)
+STREAMS_WITHOUT_OVERLAP = Rule("streams-without-overlap", _streams_without_overlap)
 
 
 # -- stream-without-work -----------------------------------------------------------------------------
@@ -154,7 +148,7 @@ WAITS = 2
 """Minimum number of waits. A stream that waits only once may just have been set up."""
 
 
-def _check_stream_without_work(claims: Claims) -> Iterator[Draft]:
+def _stream_without_work(claims: Claims) -> Iterator[Draft]:
     ops, syncs, edges = claims.device.timeline.ops, claims.trace.syncs, claims.device.edges
     start, end = claims.device.result.window.start_ns, claims.device.result.window.end_ns
     waits = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.stream >= 0)
@@ -172,9 +166,7 @@ def _check_stream_without_work(claims: Claims) -> Iterator[Draft]:
         hint = (
             " The recording has a backward pass: autograd runs each backward op on the stream its forward op "
             "ran on, so backward() under another stream moves nothing there but the first gradient."
-            if backward
-            else ""
-        )
+        ) * backward
         yield Draft(
             title=f"Stream {stream} takes part in {plural(times + waited_for, 'event wait')} but ran only "
             f"{claims.time(work)} of work{claims.a_step}",
@@ -182,13 +174,7 @@ def _check_stream_without_work(claims: Claims) -> Iterator[Draft]:
             + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
             + f", and ran {plural(ran, f'{claims.gpu} op')}. Nothing can overlap with a stream that has no "
             f"work.{hint}",
-            advice=advice_by_case("stream-without-work", claims.gpu)["fix"],
         )
 
 
-STREAM_WITHOUT_WORK = Rule(
-    id="stream-without-work",
-    severity="info",
-    check=_check_stream_without_work,
-    effort="line",
-)
+STREAM_WITHOUT_WORK = Rule("stream-without-work", _stream_without_work, "info", "line")

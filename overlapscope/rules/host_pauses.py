@@ -1,157 +1,171 @@
-"""Rules: the GPU waits while the launching thread is held up, by Python or by the system."""
+"""Rules: the GPU waits while the launching thread waits for it, or is held up by Python or by the system."""
 
 from __future__ import annotations
 
-from overlapscope.analysis.host import around
+from collections.abc import Callable
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.host import around, outermost_around
 from overlapscope.analysis.host_sampled import beside_others
 from overlapscope.analysis.host_work import called_collections
+from overlapscope.base.columns import pick
 from overlapscope.base.words import listed, plural
 from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.names import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._features import DATA_PARALLEL, features_of
 from overlapscope.rules._lines import (
+    at_lines,
     fewer_threads,
     host_time,
     is_not_torch,
-    most_in,
     other_threads,
+    ranges_or_cost,
     sampled_lines,
-    top_line,
-    with_lines,
 )
+from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.rule import Draft, Rule, name, on_claimed
+from overlapscope.rules.finding import Effort, Where
+from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed
 
-# -- gc-pause ----------------------------------------------------------------------------------------
+# -- host-sync ---------------------------------------------------------------------------------------
+
+_SYNCHRONIZES = {
+    "cudaDeviceSynchronize": "torch.{cuda}.synchronize()",
+    "cudaStreamSynchronize": "torch.{cuda}.Stream.synchronize()",
+}
+_OUTER = {
+    "aten::copy_": "copy_()",
+    "aten::index": "tensor[mask]",
+    "aten::index_put_": "tensor[mask] = value",
+    "aten::to": ".cpu() or .to()",
+}
+"""Source code for the outermost op around a wait."""
+_SHAPED = frozenset({"aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique2", "aten::index"})
 
 
-def _draft_gc_pause(claims: Claims, pieces: ClaimedPieces) -> Draft:
+def _advice(claims: Claims, where: Where | None) -> str:
+    """Return what to change at the costliest place."""
+    cases = advice_by_case("host-sync", claims.gpu)
+    op, call = (where.op or "", where.call or "") if where is not None else ("", "")
+    if op_words(op) in (".item()", "if tensor:"):
+        return cases["item"]
+    if op in _SHAPED:
+        return cases["shape"].format(op=op.removeprefix("aten::"))
+    if op in ("aten::copy_", "aten::_to_copy", "aten::to"):
+        return cases["download"]
+    # Without ops in the recording, any of them may have made the call.
+    written = "" if op or not len(claims.trace.cpu_ops) else claims.filled(_SYNCHRONIZES.get(call, ""))
+    return cases["synchronize"].format(call=written) if written else cases["other"]
+
+
+def _waits(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
+    """Return what waits, such as `The host waits for the GPU in .item()`."""
+    text = "" if where is None else where.op or where.call or ""
+    if claims.trace.framework == "pytorch":
+        text = _outermost(claims, pieces, where) or op_words(text)
+    return f"The host waits for the {claims.gpu}{f' in {name(text)}' if text else ''}"
+
+
+def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
+    """Return source code for the outermost op around the longest wait of a place; empty if unknown."""
+    ops = claims.trace.cpu_ops
+    inner = around(ops, pieces.thread, pieces.at_ns)
+    here = pick(ops.named(lambda op: where is not None and op == where.op), inner, False)
+    if not here.any():
+        return ""
+    longest = np.argmax(np.where(here, pieces.length_ns, -1)).reshape(1)
+    (outer,) = outermost_around(ops, pieces.thread[longest], pieces.at_ns[longest]).tolist()
+    return _OUTER.get(ops.name(outer), "")
+
+
+def _host_sync(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    places = claims.places(pieces)
+    where = places[0].where if places else None
+    return Draft(
+        title=f"{_waits(claims, pieces, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
+        detail="The host waited in a blocking call and launched the next work only after the call returned. "
+        f"Because of that, {lost(claims, pieces)}.",
+        advice=_advice(claims, where),
+    )
+
+
+HOST_SYNC = Rule("host-sync", on_claimed("host-sync", _host_sync), effort="line", fixes=(("no-sync {call}",),))
+
+
+# -- Pauses of the launching thread ------------------------------------------------------------------
+
+
+def _gc_pause(claims: Claims, pieces: ClaimedPieces) -> Draft:
     called = around(called_collections(claims.trace), pieces.thread, pieces.at_ns) >= 0
     by_program = 2 * int(pieces.length_ns[called].sum()) > pieces.time_ns
     return Draft(
-        afterword=f"{host_time(claims, pieces, IdleCause.GC_PAUSE)}{sampled_lines(claims)}",
         title=f"{claims.waits(pieces)} for Python's garbage collector",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} a collection held the launching thread."
         f"{' The program calls gc.collect().' * by_program}",
-        advice=advice_by_case("gc-pause", claims.gpu)["called" if by_program else "fix"],
+        afterword=sampled_lines(claims),
+        case="called" if by_program else "fix",
     )
 
 
-GC_PAUSE = Rule(
-    id="gc-pause",
-    check=on_claimed("gc-pause", _draft_gc_pause),
-    fixes=(("no-gc",),),
-    effort="line",
-)
-
-
-# -- gil-wait ----------------------------------------------------------------------------------------
-
-
-def _draft_gil_wait(claims: Claims, pieces: ClaimedPieces) -> Draft:
+def _gil_wait(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        afterword=f"{host_time(claims, pieces, IdleCause.GIL_WAIT)}{other_threads(claims)}{sampled_lines(claims)}",
         title=f"{claims.waits(pieces)} while another thread holds Python's lock",
         detail="Samples of the program without the profiler show the launching thread waiting for the global "
         "interpreter lock.",
-        advice=claims.filled(DATA_PARALLEL)
-        if features_of(claims.trace).data_parallel
-        else advice_by_case("gil-wait", claims.gpu)["fix"],
+        afterword=f"{other_threads(claims)}{sampled_lines(claims)}",
+        advice=claims.filled(DATA_PARALLEL) if features_of(claims.trace).data_parallel else "",
     )
 
 
-GIL_WAIT = Rule(
-    id="gil-wait",
-    check=on_claimed("gil-wait", _draft_gil_wait),
-    fixes=(("less-host gil-wait",),),
-    effort="restructuring",
-)
-
-
-# -- file-io -----------------------------------------------------------------------------------------
-
-
-def _files(claims: Claims) -> str:
-    """Return the files with the most samples, as the end of a sentence."""
-    activity = claims.trace.host_activity
-    if not activity.files:
-        return ""
-    named = sorted(activity.files, key=lambda file: (-activity.files[file], file))
-    return f", most on {listed((name(file) for file in named), 3)}"
-
-
-def _draft_file_io(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    return Draft(
-        where=top_line(claims, is_not_torch),
-        afterword=f"{host_time(claims, pieces, IdleCause.FILE_IO)}{with_lines(claims, pieces, is_not_torch)}",
-        title=f"{claims.waits(pieces)} while the host reads or writes files{most_in(claims, is_not_torch)}",
-        detail="Samples of the program without the profiler show the launching thread in calls on "
-        f"files{_files(claims)}.",
-        advice=advice_by_case("file-io", claims.gpu)["fix"],
+def _file_io(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    files = claims.trace.host_activity.files
+    named = sorted(files, key=lambda file: (-files[file], file))
+    most = f", most on {listed(map(name, named), 3)}" if named else ""
+    draft = Draft(
+        title=f"{claims.waits(pieces)} while the host reads or writes files",
+        detail=f"Samples of the program without the profiler show the launching thread in calls on files{most}.",
     )
+    return at_lines(claims, is_not_torch, draft, ranges_or_cost(claims, pieces))
 
 
-FILE_IO = Rule(
-    id="file-io",
-    check=on_claimed("file-io", _draft_file_io),
-    fixes=(("less-host file-io",),),
-    effort="line",
-)
-
-
-# -- preempted ---------------------------------------------------------------------------------------
-
-
-def _cpus(claims: Claims) -> str:
-    """Return the CPUs and threads of the program, as the end of a sentence."""
+def _preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
     activity = claims.trace.host_activity
-    if activity.facts.usable_cpus is None:
-        return ""
-    threads = activity.facts.torch_threads
+    cpus, threads = activity.facts.usable_cpus, activity.facts.torch_threads
     beside = "" if threads is None else f", and torch uses {plural(threads, 'thread')}"
-    return f". It may use {plural(activity.facts.usable_cpus, 'CPU')}{beside}"
-
-
-def _draft_preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    others = beside_others(claims.trace.host_activity)
+    has = "" if cpus is None else f". It may use {plural(cpus, 'CPU')}{beside}"
+    others = beside_others(activity)
     by = " Meanwhile, other processes ran more than the program's other threads did." if others else ""
+    advice = advice_by_case("preempted", claims.gpu)["fix"]
     return Draft(
-        afterword=host_time(claims, pieces, IdleCause.PREEMPTED),
         title=f"{claims.waits(pieces)} while the launching thread has no CPU",
-        detail=f"The system kept the launching thread waiting for a CPU{_cpus(claims)}.{by}",
-        advice=("" if others else fewer_threads(claims)) + advice_by_case("preempted", claims.gpu)["fix"],
+        detail=f"The system kept the launching thread waiting for a CPU{has}.{by}",
+        advice=advice if others else fewer_threads(claims) + advice,
     )
 
 
-PREEMPTED = Rule(
-    id="preempted",
-    check=on_claimed("preempted", _draft_preempted),
-    fixes=(("less-host preempted",),),
-    effort="option",
-)
-
-
-# -- cpu-throttled -----------------------------------------------------------------------------------
-
-
-def _quota(claims: Claims) -> str:
-    """Return the quota, as the end of a sentence."""
+def _cpu_throttled(claims: Claims, pieces: ClaimedPieces) -> Draft:
     quota = claims.trace.host_activity.facts.quota_cpus
-    return "" if quota is None else f", because it had used up its quota of {quota:g} CPUs"
-
-
-def _draft_cpu_throttled(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    used_up = "" if quota is None else f", because it had used up its quota of {quota:g} CPUs"
     return Draft(
-        afterword=host_time(claims, pieces, IdleCause.CPU_THROTTLED),
         title=f"{claims.waits(pieces)} while the CPU quota is used up",
-        detail=f"The control group stopped the program{_quota(claims)}.",
-        advice=advice_by_case("cpu-throttled", claims.gpu)["fix"],
+        detail=f"The control group stopped the program{used_up}.",
     )
 
 
-CPU_THROTTLED = Rule(
-    id="cpu-throttled",
-    check=on_claimed("cpu-throttled", _draft_cpu_throttled),
-    fixes=(("less-host cpu-throttled",),),
-    effort="option",
-)
+def _pause(cause: IdleCause, draft: Callable[[Claims, ClaimedPieces], Draft], effort: Effort, fix: str) -> Rule:
+    """Return the rule of a cause, whose findings also state the whole time that the launching thread loses to it."""
+
+    def completed(claims: Claims, pieces: ClaimedPieces) -> Draft:
+        begun = draft(claims, pieces)
+        return replace(begun, afterword=f"{host_time(claims, pieces, cause)}{begun.afterword}")
+
+    return Rule(cause, on_claimed(cause, completed), effort=effort, fixes=((fix,),))
+
+
+GC_PAUSE = _pause(IdleCause.GC_PAUSE, _gc_pause, "line", "no-gc")
+GIL_WAIT = _pause(IdleCause.GIL_WAIT, _gil_wait, "restructuring", "less-host gil-wait")
+FILE_IO = _pause(IdleCause.FILE_IO, _file_io, "line", "less-host file-io")
+PREEMPTED = _pause(IdleCause.PREEMPTED, _preempted, "option", "less-host preempted")
+CPU_THROTTLED = _pause(IdleCause.CPU_THROTTLED, _cpu_throttled, "option", "less-host cpu-throttled")

@@ -1,94 +1,99 @@
-"""Rules: the GPU waits while the launching thread works or loads data."""
+"""Rules: the GPU waits while the launching thread launches, works or loads data."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from overlapscope.analysis.host import loading
 from overlapscope.analysis.host_lines import is_python
 from overlapscope.analysis.host_sampled import whole_cpus
-from overlapscope.base.intervals import covered, union
-from overlapscope.base.words import listed
+from overlapscope.analysis.host_work import backward_threads
+from overlapscope.analysis.periods import is_step
+from overlapscope.base.grouping import among, distinct
+from overlapscope.base.intervals import I64, covered, cut, union
+from overlapscope.base.texts import GPU
+from overlapscope.base.words import duration, each, listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._features import DATA_PARALLEL, features_of
-from overlapscope.rules._launches import owners
 from overlapscope.rules._lines import (
+    at_lines,
     fewer_threads,
     is_loading,
     is_not_torch,
+    is_torch,
     kinds_of_loading,
-    most_in,
-    top_line,
-    with_lines,
+    ranges_or_cost,
+    stacks_cost,
+)
+from overlapscope.rules._program import (
+    DATA_PARALLEL,
+    Owner,
+    features_of,
+    launches,
+    outside_graphs,
+    owners,
+    who_launches,
 )
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.rule import Draft, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Fixes, Rule, on_claimed
 from overlapscope.trace.model import Kind, Memory
+from overlapscope.trace.servers import batch_in
 
 # -- python ------------------------------------------------------------------------------------------
 
 
-def _draft_python(claims: Claims, pieces: ClaimedPieces) -> Draft:
+def _python(claims: Claims, pieces: ClaimedPieces) -> Draft:
     features = features_of(claims.trace)
     plain = [owner.optimizer for owner in owners(claims) if owner.optimizer and not owner.how]
     layers = "" if features.compiled else " Python of the model's own layers disappears with torch.compile(model)."
     fuse = f" {listed(plain)} runs less Python with foreach=True or fused=True." if plain else ""
-    return Draft(
-        where=top_line(claims, is_python),
-        afterword=with_lines(claims, pieces, is_python),
-        title=f"{claims.waits(pieces)} while the host runs Python between launches{most_in(claims, is_python)}",
+    draft = Draft(
+        title=f"{claims.waits(pieces)} while the host runs Python between launches",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was in Python, "
         f"between ops and runtime calls, and the {claims.gpu} had nothing left to do.",
         fixes=() if features.data_parallel else None,
         advice=claims.filled(DATA_PARALLEL)
         if features.data_parallel
-        else f"Run less Python between launches, or do it while the {claims.gpu} is busy.\n"
-        "Work of its own (metrics, tokenization, logging, checkpoints) fits a DataLoader worker, another thread or "
-        f"process, or the time right after launching a long stretch of {claims.gpu} work.{layers}{fuse}",
+        else advice_by_case("python", claims.gpu)["fix"] + layers + fuse,
     )
+    return at_lines(claims, is_python, draft, ranges_or_cost(claims, pieces))
 
 
-PYTHON = Rule(
-    id="python",
-    check=on_claimed("python", _draft_python),
-    fixes=(("less-host python",),),
-)
+PYTHON = Rule("python", on_claimed("python", _python), fixes=(("less-host python",),))
 
 
 # -- cpu-ops -----------------------------------------------------------------------------------------
 
 
-def _draft_cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    return Draft(
-        where=top_line(claims, is_not_torch),
-        afterword=with_lines(claims, pieces, is_not_torch),
-        title=f"{claims.waits(pieces)} while the host runs ops on the CPU{most_in(claims, is_not_torch)}",
+def _cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    draft = Draft(
+        title=f"{claims.waits(pieces)} while the host runs ops on the CPU",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside ops that "
         "launch nothing.",
         advice=fewer_threads(claims) + advice_by_case("cpu-ops", claims.gpu)["fix"],
     )
+    return at_lines(claims, is_not_torch, draft, ranges_or_cost(claims, pieces))
 
 
-CPU_OPS = Rule(
-    id="cpu-ops",
-    check=on_claimed("cpu-ops", _draft_cpu_ops),
-    fixes=(("less-host cpu-ops",),),
-)
+CPU_OPS = Rule("cpu-ops", on_claimed("cpu-ops", _cpu_ops), fixes=(("less-host cpu-ops",),))
 
 
 # -- data-loading ------------------------------------------------------------------------------------
 
 
-def _draft_data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
+def _data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
     names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
     seen, advice = _with_workers(claims) if alone else _with_more_workers(claims, pieces)
-    return Draft(
-        where=top_line(claims, is_loading),
-        afterword=f"{kinds_of_loading(claims)}{with_lines(claims, pieces, is_loading)}",
-        title=f"{claims.waits(pieces)} for the DataLoader{most_in(claims, is_loading)}",
+    draft = Draft(
+        title=f"{claims.waits(pieces)} for the DataLoader",
         detail=f"In {claims.times_a_step(pieces.gaps, 'gap')} the launching thread was inside the "
         f"DataLoader's next(), and the {claims.gpu} had nothing left to do.{seen * bool(names)}",
+        afterword=kinds_of_loading(claims),
         advice=f"{advice} Fetch the next batch before the host waits for this step's result.",
     )
+    return at_lines(claims, is_loading, draft, ranges_or_cost(claims, pieces))
 
 
 def _with_workers(claims: Claims) -> tuple[str, str]:
@@ -111,22 +116,110 @@ def _with_workers(claims: Claims) -> tuple[str, str]:
 
 def _with_more_workers(claims: Claims, pieces: ClaimedPieces) -> tuple[str, str]:
     """Return how many times as many workers keep up with the GPU, and the advice on workers."""
-    pace_ns = claims.judged_ns - pieces.time_ns
-    more = ""
-    if pace_ns > 0:
-        times = -(-10 * claims.judged_ns // pace_ns) / 10
-        more = f" About {times:.1f} times as many workers would keep up, if each has a CPU."
-    return (
-        more,
-        "Use more DataLoader workers (num_workers), or make samples cheaper.\n"
-        f"Decode once and store the result, or transform on the {claims.gpu}. If only some batches are late, a longer "
-        "prefetch_factor bridges them. Keep the workers alive between epochs (persistent_workers=True).",
-    )
+    advice, pace_ns = advice_by_case("data-loading", claims.gpu)["more-workers"], claims.judged_ns - pieces.time_ns
+    if pace_ns <= 0:
+        return "", advice
+    times = -(-10 * claims.judged_ns // pace_ns) / 10
+    return f" About {times:.1f} times as many workers would keep up, if each has a CPU.", advice
 
 
 DATA_LOADING = Rule(
-    id="data-loading",
-    check=on_claimed("data-loading", _draft_data_loading),
-    effort="option",
-    fixes=(("faster-loader",),),
+    "data-loading", on_claimed("data-loading", _data_loading), effort="option", fixes=(("faster-loader",),)
 )
+
+
+# -- dispatch ----------------------------------------------------------------------------------------
+
+
+def _dispatch(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    ops = claims.device.timeline.ops
+    compute = np.flatnonzero(ops.kind == Kind.COMPUTE)
+    row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], claims.windows)
+    kernels = compute[distinct(row)]
+    lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
+    typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
+    launch_rows = launches(claims)
+    by, outside = owners(claims), outside_graphs(claims, launch_rows)
+    who = who_launches(claims, launch_rows, by)
+    remark, more = f": {who}" if who else "", ""
+    if len(outside) < len(launch_rows):
+        count = each(len(outside), max(1, claims.steps))
+        remark = (
+            f", {count} of {claims.times_a_step(len(launch_rows), 'launch')}{claims.filled(' outside the {graph}s')}"
+        )
+        more = f" {who[0].upper()}{who[1:]}." if who else ""
+        more += _without_graphs(claims, launch_rows, outside)
+    case, fixes = _case(claims, pieces, by, launch_rows, launch_rows[~among(launch_rows, outside)])
+    advice = claims.filled(DATA_PARALLEL) if case == "data-parallel" else advice_by_case("dispatch", claims.gpu)[case]
+    fusible = listed(owner.optimizer for owner in by if owner.can_be_fused)
+    if case == "fuse":
+        advice = advice.format(fusible)
+    elif case == "compile" and fusible:
+        advice += f" Pass fused=True to {fusible}."
+    draft = Draft(
+        title=f"{claims.waits(pieces)} while the host launches",
+        remark=remark,
+        afterword=more,
+        fixes=fixes,
+        for_all=case in ("inside-graphs", "outside-graphs"),
+        nameless="between nodes of the backward pass" if len(backward_threads(claims.trace)) else "between launches",
+        detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was inside launch "
+        f"calls and the ops that make them. {claims.times(len(kernels), 'compute kernel')} ran{typical}."
+        f"{stacks_cost(claims)}",
+        advice=advice,
+    )
+    return at_lines(claims, is_torch, draft)
+
+
+def _without_graphs(claims: Claims, launch_rows: I64, outside: I64) -> str:
+    """Return which of the judged steps of a server launch no CUDA graph, as a sentence; empty if all or none do."""
+    notes, per_step = claims.trace.annotations, claims.device.result.per_step
+    marks = notes.take(is_step(notes))
+    batches = {number: batch for number in range(len(marks)) if (batch := batch_in(marks.name(number)))}
+
+    def requests(rows: I64) -> dict[int, int | None]:
+        """Return the steps of the judged phase that make some launches, and their numbers of requests."""
+        step = np.searchsorted(marks.start_ns, claims.trace.runtime_calls.start_ns[rows], side="right") - 1
+        found = {number: batches[number] for number in distinct(step).tolist() if number in batches}
+        return {n: batch.requests for n, batch in found.items() if per_step and batch.phase == per_step.phase}
+
+    every, graphs = requests(launch_rows), requests(launch_rows[~among(launch_rows, outside)])
+    without = {each for number, each in every.items() if number not in graphs}
+    if not graphs or not without:
+        return ""
+    alike = None in without or without & {*graphs.values()}
+    which = "" if alike else f": those of {listed(map(str, sorted(filter(None, without))))} requests"
+    return claims.filled(f" {len(every) - len(graphs)} of {len(every)} steps launch no {{graph}}{which}.")
+
+
+def _case(
+    claims: Claims, pieces: ClaimedPieces, by: Sequence[Owner], launch_rows: I64, graphs: I64
+) -> tuple[str, Fixes | None]:
+    """Return the case of advice that the program doesn't follow yet, and its fixes; None for the rule's."""
+    features, ops = features_of(claims.trace), claims.device.timeline.ops
+    fusible = [owner for owner in by if owner.can_be_fused]
+    ends = claims.device.timeline.idle.ends[pieces.gap]
+
+    def are_most(calls: Iterable[I64]) -> bool:
+        """Return whether these are most of the launches, or most of the idle time ends with ops that they launch."""
+        rows = np.concatenate([launch_rows[:0], *calls])
+        awaited = among(ends, ops.start_ns[among(ops.launch, rows)])
+        return 2 * len(rows) > len(launch_rows) or 2 * int(pieces.length_ns[awaited].sum()) > pieces.time_ns
+
+    if claims.gpu != GPU:
+        # The catalog has the advice, and no replay is of fewer kernels.
+        return "compile", ()
+    if features.data_parallel:
+        return "data-parallel", ()
+    if are_most(owner.calls for owner in fusible):
+        return "fuse", (("fused",),)
+    if are_most(owner.calls for owner in by if owner.zero_grad):
+        return "zero-grad", ()
+    if are_most([graphs]):
+        return "inside-graphs", ()
+    if len(graphs):
+        return "outside-graphs", (("graph",),)
+    return "compiled" if features.compiled else "compile", None if fusible and not features.compiled else (("graph",),)
+
+
+DISPATCH = Rule("dispatch", on_claimed("dispatch", _dispatch), effort="line", fixes=(("graph",), ("fused",)))

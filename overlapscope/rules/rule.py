@@ -28,7 +28,10 @@ class Draft(Struct, frozen=True):
 
     title: str
     detail: str
-    advice: str
+    advice: str = ""
+    """What to change; empty for the text of the case."""
+    case: str = "fix"
+    """Case of the rule's advice (`explained.RuleTexts.advice`)."""
     bound_ns: int = 0
     idle_ns: int = 0
     """Part of it in which the device is idle."""

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from benchmarks import plain_record, plain_runs
 from benchmarks.plain_evaluation import UnrecordedStep, UntoldStep, evaluate
 from benchmarks.plain_page import data, page
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.export.chrome_trace import blocks
-from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.trace.model import PlainSteps, TimedSteps
 from tests.support.helpers import TRACES
 from tests.support.recordings import trace_of

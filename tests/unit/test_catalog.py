@@ -11,7 +11,7 @@ from overlapscope.catalog import causes
 from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES
 from overlapscope.catalog.checks import trust_checks
-from overlapscope.prediction.interventions import INTERVENTIONS
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.rules import RULES
 
 TRACE = Path(__file__).parents[2] / "traces" / "gpt2_train.json.gz"

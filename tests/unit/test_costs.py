@@ -13,10 +13,10 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import judged_windows
 from overlapscope.prediction import outcomes as predicted_outcomes
 from overlapscope.prediction import plain_program
-from overlapscope.prediction.base import Base
+from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
-from overlapscope.prediction.outcomes import Outcome, Savings, outcome
+from overlapscope.prediction.outcomes import Outcome, largest_gain, outcome
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.report import findings as costing
@@ -169,10 +169,10 @@ def test_a_recording_without_launches_is_not_replayed() -> None:
 def test_a_replay_that_fails_does_not_cost_the_analysis(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Savings, fixes: object) -> int:
+    def fail(base: Base, fixes: object) -> int:
         raise error("unlike any trace seen so far")
 
-    monkeypatch.setattr(Savings, "largest", fail)
+    monkeypatch.setattr(predicted_outcomes, "largest_gain", fail)
     warned = [finding for finding in find_all([analyze_trace(blocking_uploads(Memory.PINNED))]) if finding.cost_ns]
     assert warned
     assert all(finding.saving is None for finding in warned)
@@ -212,22 +212,22 @@ def test_every_fix_is_something_that_can_be_predicted(rule: Rule) -> None:
 
 def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     recording = "mixed_workloads/checkpoint_blocking"
-    finding, savings = findings(recording)["host-sync"], Savings(analysed(recording).trace, 0)
+    finding, base = findings(recording)["host-sync"], prepare(analysed(recording).trace, None)
     assert finding.where is not None and finding.where.op == "aten::copy_"
     fix = ("no-sync aten::copy_",)
     assert saving_of(finding).fix == fix
-    largest = savings.largest([fix])
+    largest = largest_gain(base, [fix])
     assert largest is not None
     saved_ns = saving_of(finding).saved_ns / finding.steps
     assert largest.gain_ns.value == pytest.approx(saved_ns, abs=2)
     assert largest.fix == fix
-    other = savings.largest([(f"no-sync {finding.where.call}",)])
+    other = largest_gain(base, [(f"no-sync {finding.where.call}",)])
     assert other is None or other.gain_ns.value != pytest.approx(saved_ns, rel=1e-3)
 
 
 def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, fixes = analysed("further/batches/pageable_blocking").trace, (("pin",), ("pin", "non-blocking"))
-    best = Savings(trace, 0).largest(fixes)
+    best = largest_gain(prepare(trace, None), fixes)
     assert best is not None and best.fix == fixes[1]
 
     def deadlocked(
@@ -238,10 +238,10 @@ def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypa
         return outcome(base, choices, stances, run)
 
     monkeypatch.setattr(predicted_outcomes, "outcome", deadlocked)
-    savings = Savings(trace, 0)
-    next_best = savings.largest(fixes)
+    base = prepare(trace, None)
+    next_best = largest_gain(base, fixes)
     assert next_best is not None and next_best.fix == fixes[0]
-    assert savings.largest(fixes[1:]) is None
+    assert largest_gain(base, fixes[1:]) is None
 
 
 def test_the_first_worker_of_a_loader_works_at_least_beside_the_steps() -> None:

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis.periods import host_step
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.dashboard import routes
 from overlapscope.dashboard.context import PageContext, UrlState
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import DrawnPrediction, Opened, Predictions, WhatIfRequest
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction.document import document
-from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.predict import Prediction, applicable, predict
 from overlapscope.reading import load
 from overlapscope.reading.samples import SAMPLES
@@ -141,7 +141,7 @@ def test_changes_that_cannot_apply_are_not_offered(sample: str, offered: str) ->
     possible = applicable(trace, 0)
     assert offered in possible
     for kind in INTERVENTIONS.values():
-        if not kind.words.argument_required and kind.id not in possible:
+        if not kind.argument_required and kind.id not in possible:
             (change,) = predict(trace, [kind.id]).result.interventions
             assert not change.touched
 

@@ -25,8 +25,8 @@ import overlapscope
 from docs.generate import STUB, front_help, pages, stub
 from overlapscope import errors
 from overlapscope.catalog.checks import trust_checks
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import commands, main, subcommand
-from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.start import HELP
 from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, CodeBlock, lines

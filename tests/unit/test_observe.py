@@ -145,7 +145,6 @@ def test_an_event_hands_over_from_a_copy_to_a_kernel() -> None:
         waits.append(Wait(at + 3 * US, stream=7))
     observations = observe(make_trace(ops, calls=records, waits=waits))
     assert observations.handover_ns == 6 * US
-    assert observations.event_call_ns in (1, 500)
 
 
 # -- synchronizes ---------------------------------------------------------------------------------

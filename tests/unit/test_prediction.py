@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope import analyze
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import INTERVENTIONS, Choice, check_names, in_order, parse
+from overlapscope.prediction.interventions import Choice, check_names, in_order, parse
 from overlapscope.prediction.outcomes import Outcome, outcome
 from overlapscope.prediction.overhead import plain_program
 from overlapscope.prediction.predict import LEAST_GAIN, best, candidates, predict
@@ -85,7 +86,7 @@ def test_the_unchanged_replay_gives_the_recording_back(recording: Path) -> None:
 def test_a_made_up_program_is_replayed_to_the_nanosecond(step: list[Do], times: int) -> None:
     trace = record(repeated(step, times))
     base = prepare(trace, None)
-    assert base.replayed is not None
+    assert base.replayed.start_ns.tolist() == replay(base.graph).start_ns.tolist()
     # One direction slows the other in the table of the hardware, which these programs know nothing of.
     assert np.abs(base.replayed.start_ns - base.graph.items.start_ns).max() <= 2
     assert np.abs(base.replayed.call_end_ns - base.graph.calls.end_ns).max() <= 2
@@ -270,8 +271,8 @@ def test_copies_on_their_own_stream_run_beside_the_kernels() -> None:
     assert result.predicted_step_ns.value == pytest.approx(12 * MS, rel=0.01)
     # With a single buffer, both directions run at once, and slow each other.
     assert result.predicted_step_ns.high == pytest.approx(16.6 * MS, rel=0.05)
-    assert result.hidden_copy_pct is not None and result.hidden_copy_pct.measured == 0
-    assert result.hidden_copy_pct.predicted is not None and result.hidden_copy_pct.predicted > 95
+    exposed = result.buckets["exposed_copy_ns"]
+    assert exposed.measured == 8 * MS and exposed.predicted.value < 0.05 * exposed.measured
 
 
 def test_both_directions_at_once_slow_each_other() -> None:
@@ -557,7 +558,7 @@ def test_a_trace_without_gpu_activity_is_refused() -> None:
 def test_every_intervention_says_what_it_is() -> None:
     for intervention in INTERVENTIONS.values():
         assert (
-            intervention.words.title
+            intervention.title
             and intervention.meaning.endswith(".")
             and intervention.advice
             and intervention.assumptions

@@ -17,6 +17,7 @@ from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
+from overlapscope.catalog.interventions import INTERVENTIONS, Intervention
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Whole
 from overlapscope.dashboard.context import PageContext, UrlState
@@ -24,7 +25,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import DrawnPrediction, WhatIfRequest
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import document
-from overlapscope.prediction.interventions import INTERVENTIONS, Intervention, name_and_argument
+from overlapscope.prediction.interventions import name_and_argument
 from overlapscope.prediction.result import WhatIf
 
 LEAD = (
@@ -74,7 +75,7 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
         message = (
             "None of these changes makes the step shorter."
             if prediction.replay.valid
-            else document.headline(prediction).text
+            else document.headline(prediction)
         )
         return dmc.Text(message, size="sm", mt="sm")
     buttons = [
@@ -107,7 +108,7 @@ class _Question(msgspec.Struct, frozen=True):
 def layout(context: PageContext, device: Device) -> list[Component]:
     """Return the switches; callbacks show the prediction."""
     kinds = INTERVENTIONS.values()
-    options = {kind.id: _options(kind, device) for kind in kinds if kind.words.argument}
+    options = {kind.id: _options(kind, device) for kind in kinds if kind.argument}
     # If the address names no changes, begin with the fix of the first finding that has one.
     first = next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ())
     config = {
@@ -115,7 +116,7 @@ def layout(context: PageContext, device: Device) -> list[Component]:
         "device": device.device,
         "first": first,
         "kinds": [
-            {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
+            {"id": kind.id, "options": options.get(kind.id), "required": kind.argument_required} for kind in kinds
         ],
     }
     best = context.library.predictions.cached(context.loaded, WhatIfRequest(device.device, None))
@@ -182,10 +183,10 @@ def _switches(
 def _options(kind: Intervention, device: Device) -> list[str]:
     """Return the choices for an argument in this trace, the most time-consuming first."""
     stalls = device.host_stalls
-    if kind.words.arguments:
-        named = [(cause, device.idle_by_cause.get(cause, 0)) for cause in kind.words.arguments]
+    if kind.arguments:
+        named = [(cause, device.idle_by_cause.get(cause, 0)) for cause in kind.arguments]
         named = [(cause, ns) for cause, ns in named if ns]
-    elif kind.words.argument == "CALL":
+    elif kind.argument == "CALL":
         # A call goes by its own name, or by that of the op that makes it.
         named = [(stall.call, stall.host_wait_ns) for stall in stalls]
         named += [(stall.op, stall.host_wait_ns) for stall in stalls if stall.op is not None]
@@ -204,7 +205,7 @@ def _hidden(device: Device, prediction: DrawnPrediction | None, changes: Sequenc
         kind.id not in on
         and (
             not _options(kind, device)
-            if kind.words.argument_required
+            if kind.argument_required
             else prediction is not None and kind.id not in prediction.applicable
         )
         for kind in INTERVENTIONS.values()
@@ -213,16 +214,16 @@ def _hidden(device: Device, prediction: DrawnPrediction | None, changes: Sequenc
 
 def _choice(kind: Intervention, options: list[str]) -> list[Component]:
     """Return a switch, with the choice of its argument below it."""
-    name = html.Span([kind.words.title, html.Span(kind.id, className="whatif-id")])
+    name = html.Span([kind.title, html.Span(kind.id, className="whatif-id")])
     switch = dmc.Switch(id=_switch(kind), label=name, checked=False, size="sm", className="whatif-switch")
     explained = render.explained(html.Div(switch), kind.meaning, w=340, position="bottom-start", openDelay=200)
-    if not kind.words.argument:
+    if not kind.argument:
         return [explained]
     choose = dmc.MultiSelect(
         id=_argument(kind),
         data=[{"value": option, "label": clean(option, 80)} for option in options],
         value=[],
-        placeholder="choose" if kind.words.argument_required else "each step",
+        placeholder="choose" if kind.argument_required else "each step",
         display=None if options else "none",
         searchable=True,
         clearable=True,
@@ -230,7 +231,7 @@ def _choice(kind: Intervention, options: list[str]) -> list[Component]:
         nothingFoundMessage="nothing else here",
         size="xs",
         mt=4,
-        **{"aria-label": f"{kind.words.title}: {kind.words.argument.lower()}"},
+        **{"aria-label": f"{kind.title}: {kind.argument.lower()}"},
     )
     return [explained, choose]
 
@@ -266,7 +267,7 @@ callbacks = Callbacks()
 
 _KINDS = tuple(INTERVENTIONS.values())
 _MOVED = [(_switch(kind), "checked") for kind in _KINDS]
-_MOVED += [(_argument(kind), "value") for kind in _KINDS if kind.words.argument]
+_MOVED += [(_argument(kind), "value") for kind in _KINDS if kind.argument]
 for _name, *_dependencies in (
     ("read", Output("whatif-fill", "data"), Input("whatif-page", "data")),
     ("fill", [Output(*moved) for moved in _MOVED], Input("whatif-fill", "data"), State("whatif-page", "data")),

@@ -103,7 +103,7 @@ def skill() -> str:
     """Return the skill file: instructions from here and from plugins, with words from the catalogue."""
     from overlapscope.catalog.buckets import BUCKETS
     from overlapscope.catalog.causes import CAUSES
-    from overlapscope.prediction.interventions import INTERVENTIONS
+    from overlapscope.catalog.interventions import INTERVENTIONS
     from overlapscope.rules import RULES
     from overlapscope.rules.explained import explanation
 
@@ -127,7 +127,7 @@ def skill() -> str:
         "\nRules:\n",
         *_list((rule, explanation(rule).summary) for rule in RULES),
         "\nChanges of `whatif`, as options:\n",
-        *_list((f"--{entry.id}", entry.words.title) for entry in INTERVENTIONS.values()),
+        *_list((f"--{entry.id}", entry.title) for entry in INTERVENTIONS.values()),
     ]
     return "\n".join(lines) + "\n"
 

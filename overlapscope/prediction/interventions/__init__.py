@@ -1,12 +1,12 @@
 """Changes to a program, as changes to its dependency graph, and the texts that ask for them.
 
-Such a text is `no-sync cudaStreamSynchronize`. Each module has the interventions of a subject, registered here.
+Such a text is `no-sync cudaStreamSynchronize`. Each module has the functions of a subject.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,9 +14,9 @@ from msgspec import Struct, field
 from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.intervals import I64
-from overlapscope.base.registry import Registry
+from overlapscope.base.registry import load
 from overlapscope.base.words import check_known, did_you_mean
-from overlapscope.catalog import interventions as catalogue
+from overlapscope.catalog.interventions import INTERVENTIONS, WHOLE_STEP, Intervention
 from overlapscope.errors import UsageError
 from overlapscope.trace.model import Trace
 
@@ -65,56 +65,21 @@ class Applied(Struct, frozen=True, eq=False):
     """Clause that says why it touches nothing, unless nothing of the kind was recorded."""
 
 
-class Premise(Struct, frozen=True):
-    """An assumption of an intervention, and how its cost is found."""
-
-    text: str
-    costed: bool
-    """True if the intervention does the contrary at `Stance.WORST`."""
-    harmless: bool = False
-    """True if the contrary only makes the step shorter."""
-
-
-class Intervention(Struct, frozen=True):
-    """A change to a program, as a change to its dependency graph."""
-
-    id: str
-    """Key of its words in the catalogue."""
-    meaning: str
-    """Change to the graph."""
-    assumptions: tuple[Premise, ...]
-    advice: str
-    """Code to change."""
-    apply: Callable[[Graph, Request], Applied]
-    uses: tuple[str, ...] = ()
-    """Fields of `Constants` that it reads."""
-
-    @property
-    def words(self) -> catalogue.InterventionWords:
-        """Its words in the catalogue."""
-        return catalogue.INTERVENTIONS[self.id]
-
-
-INTERVENTIONS: Registry[Intervention] = Registry(
-    __name__,
-    "",
-    (),
-    elsewhere={
-        "faster-loader": "host_work:FASTER_LOADER",
-        "pin": "pin:PIN",
-        "non-blocking": "waits:NON_BLOCKING",
-        "no-sync": "waits:NO_SYNC",
-        "no-gc": "host_work:NO_GC",
-        "less-host": "host_work:LESS_HOST",
-        "batch-copies": "batch_copies:BATCH_COPIES",
-        "side-stream": "streams:SIDE_STREAM",
-        "two-way": "streams:TWO_WAY",
-        "prefetch": "streams:PREFETCH",
-        "fused": "launches:FUSED",
-        "graph": "launches:GRAPH",
-    },
-)
-"""Every intervention, in the order in which they are applied."""
+_PLACES: Final = {
+    "faster-loader": "host:faster_loader",
+    "pin": "copies:pin",
+    "non-blocking": "host:non_blocking",
+    "no-sync": "host:no_sync",
+    "no-gc": "host:no_gc",
+    "less-host": "host:less_host",
+    "batch-copies": "copies:batch_copies",
+    "side-stream": "streams:side_stream",
+    "two-way": "streams:two_way",
+    "prefetch": "streams:prefetch",
+    "fused": "launches:fuse",
+    "graph": "launches:launch_graphs",
+}
+"""Function that applies each intervention."""
 
 
 class Choice(Struct, frozen=True):
@@ -127,6 +92,11 @@ class Choice(Struct, frozen=True):
     def text(self) -> str:
         """The text that asks for it: `no-sync cudaStreamSynchronize`."""
         return f"{self.intervention.id} {self.argument}" if self.argument else self.intervention.id
+
+    def apply(self, graph: Graph, request: Request) -> Applied:
+        """Apply the intervention to a graph."""
+        applied: Applied = load(f"{__name__}.{_PLACES[self.intervention.id]}")(graph, request)
+        return applied
 
 
 def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
@@ -144,14 +114,14 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
                 f"there are {', '.join(INTERVENTIONS)}."
             )
         intervention = INTERVENTIONS[name]
-        if intervention.words.argument_required and not argument:
-            example = next(iter(intervention.words.arguments), "cudaStreamSynchronize")
-            raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} {example}'.")
-        allowed = intervention.words.arguments
+        if intervention.argument_required and not argument:
+            example = next(iter(intervention.arguments), "cudaStreamSynchronize")
+            raise UsageError(f"{name} needs its {intervention.argument}, as in '{name} {example}'.")
+        allowed = intervention.arguments
         if argument and allowed and argument not in allowed:
             hint = did_you_mean(argument, allowed)
             raise UsageError(f"{name} cannot take {argument!r}{hint}; it takes {', '.join(allowed)}.")
-        if argument and intervention.words.argument is None:
+        if argument and intervention.argument is None:
             raise UsageError(f"{name} takes no argument, but {argument!r} was given.")
         choices.append(Choice(intervention, argument or None))
     return in_order(choices)
@@ -175,7 +145,7 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
     Errors in the interventions themselves are raised by `parse`.
     """
     for name, argument in map(name_and_argument, interventions):
-        if argument and name == "graph" and argument != catalogue.WHOLE_STEP:
+        if argument and name == "graph" and argument != WHOLE_STEP:
             _check_range(trace, argument)
         elif argument and name == "no-sync":
             _check_call(trace, argument)

@@ -24,7 +24,7 @@ from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
 from overlapscope.prediction.graph import DeviceItems, Graph, RecordedParts, by_thread
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request
+from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, part_of_steps, time_in
 from overlapscope.trace.model import F64
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
@@ -71,7 +71,8 @@ class GraphLaunches(Struct, frozen=True):
         return GraphLaunches(self.calls[left], group_starts(self.number[left]), self.kernels[mask])
 
 
-def _graph(graph: Graph, request: Request) -> Applied:
+def launch_graphs(graph: Graph, request: Request) -> Applied:
+    """Replace consecutive launches by graph launches."""
     found = graph_launches(graph, request)
     repeated = _repeated(graph, found, _places(graph, request.argument)) | (request.stance == Stance.BEST)
     launches = found.take(repeated)
@@ -165,8 +166,7 @@ def _items_of_graph(graph: Graph, launches: GraphLaunches, handover_ns: I64, sta
     leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
     later = np.delete(inside, leading)
     new.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], constants.graph_gap_ns or 0)
-    single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
-    new.duration_ns[inside[single[inside]]] += _LONGER_NS[stance]
+    new.duration_ns[inside[graph.single[inside]]] += _LONGER_NS[stance]
     return new
 
 
@@ -295,28 +295,6 @@ def _updates(recorded: RecordedParts) -> Bool:
     return result
 
 
-GRAPH = Intervention(
-    id="graph",
-    meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
-    "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
-    "calls, copies from and to the host, a DataLoader's next and pin_memory() stay where they are and "
-    "split the launches into several graphs. So do launches of kernels or grids that no other step has in that order, "
-    "except at best. Without a range, the optimizer and the launches between it and the "
-    "backward pass stay as they are, too, since they are not part of a compiled or captured model. `graph step` "
-    "captures a whole step.",
-    assumptions=(
-        Premise(
-            "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
-        ),
-    ),
-    advice="Capture the model in a CUDA graph.\n"
-    "Use torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for training, or "
-    "torch.cuda.graph(...) around a step with static inputs, after a warm-up on a side stream.",
-    apply=_graph,
-    uses=("graph_call_ns", "graph_node_call_ns", "graph_latency_ns", "graph_gap_ns"),
-)
-
-
 # -- An optimizer with fused=True --------------------------------------------------------------------
 
 
@@ -330,7 +308,8 @@ _STAYS = r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$"
 """Functions of `torch/optim` that run beside a fused optimizer, too, as `file:function`."""
 
 
-def _fused(graph: Graph, request: Request) -> Applied:
+def fuse(graph: Graph, request: Request) -> Applied:
+    """Replace the launches of each optimizer by one launch."""
     names = [name for name in names_of(graph.trace.annotations)[1] if name.startswith(OPTIMIZER_STEP)]
     found = [graph_launches(graph, replace(request, argument=name)) for name in names]
     groups = [launches.take(~_is_fused(graph, launches)) for launches in found]
@@ -415,17 +394,3 @@ def _work_ns(graph: Graph, inside: I64, group: I64, groups: int, stance: Stance)
     several = np.bincount(alike)
     work = lengths - (0 if stance == Stance.WORST else shortest[alike] * (1 - 1 / several[alike]))
     return np.bincount(group, weights=_TRAFFIC[stance] * work, minlength=groups)
-
-
-FUSED = Intervention(
-    id="fused",
-    meaning="In each step of an optimizer, the launches become one launch, and the kernels one kernel that reads and "
-    "writes each value once. Launches before the first and after the last stay as they are.",
-    assumptions=(
-        Premise("The kernels' time is that of their memory traffic.", True),
-        Premise("The optimizer has a fused form for all its parameters.", False),
-    ),
-    advice="Pass fused=True to the optimizer.\n"
-    "Optimizers of torch.optim without that option take foreach=True, which launches a kernel for many parameters.",
-    apply=_fused,
-)

@@ -12,7 +12,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.data_dependencies import find_needs
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import Applied, Intervention, Premise, Request, ShownNeeds
+from overlapscope.prediction.interventions import Applied, Request, ShownNeeds
 from overlapscope.prediction.interventions._changes import copies, without_time_in
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
@@ -43,20 +43,19 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
         holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
         first += [np.where(waits & ~needs.stated, needs.ahead, -1), np.where(holds & ~needs.stated, copies, -1)]
         then += [copies, needs.behind]
-    earlier, later = np.concatenate(first), np.concatenate(then)
-    real = (earlier >= 0) & (later >= 0)
-    orders = Orders.of(earlier[real], later[real], graph.constants.handover_ns or 0, Why.DATA)
-    changed = replace(
-        graph,
-        items=replace(items, lane=lane, moved=items.moved | moved),
-        orders=Orders.joined([graph.orders, orders]),
-        streams=streams,
-    )
-    return changed, ShownNeeds(
+    changed = replace(graph, items=replace(items, lane=lane, moved=items.moved | moved), streams=streams)
+    return _with_orders(changed, np.concatenate(first), np.concatenate(then)), ShownNeeds(
         needs=bool(len(rows)) and all((needs.stated | needs.shown).all() for needs in of_lines),
         turns=bool(len(rows)) and all(needs.stated.all() for needs in of_lines),
         by_shapes=sum(int(needs.by_shapes.sum()) for needs in of_lines),
     )
+
+
+def _with_orders(graph: Graph, first: I64, then: I64) -> Graph:
+    """Return the graph with an order for each pair of items that needs its first item's data; -1 stands for no item."""
+    real = (first >= 0) & (then >= 0)
+    orders = Orders.of(first[real], then[real], graph.constants.handover_ns or 0, Why.DATA)
+    return replace(graph, orders=Orders.joined([graph.orders, orders]))
 
 
 def _own_lanes(graph: Graph, lines: list[I64], moved: Bool) -> tuple[I64, tuple[tuple[int, int], ...]]:
@@ -84,7 +83,8 @@ def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applie
 # -- On streams of their own -------------------------------------------------------------------------
 
 
-def _side_stream(graph: Graph, request: Request) -> Applied:
+def side_stream(graph: Graph, request: Request) -> Applied:
+    """Move copies away from the kernels' streams."""
     items = graph.items
     computes = distinct(items.lane[~items.is_copy & ~items.gone])
     rows = np.flatnonzero(items.is_copy & ~items.gone & among(items.lane, computes))
@@ -92,35 +92,11 @@ def _side_stream(graph: Graph, request: Request) -> Applied:
     return on_own_lanes(graph, request, rows, what)
 
 
-SIDE_STREAM = Intervention(
-    id="side-stream",
-    meaning="Copies on streams that also run kernels move to their own streams, one for each direction. Events "
-    "keep the order that data needs: the next kernel waits for an upload before it, a download for the "
-    "kernel before it.",
-    assumptions=(
-        Premise(
-            "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.",
-            costed=False,
-            harmless=True,
-        ),
-        Premise(
-            "Buffers take turns: an upload need not wait for the kernels before it, nor a kernel for a download.",
-            True,
-        ),
-    ),
-    advice="Issue copies on their own CUDA streams, one for each direction.\n"
-    "Use `with torch.cuda.stream(copies):`, pinned memory and non_blocking=True. Join with events: "
-    "compute.wait_event(uploaded) before the kernel that reads the data, downloads.wait_event(computed) before "
-    "the copy back. Use two buffers in turn, or tensor.record_stream().",
-    apply=_side_stream,
-    uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
-)
-
-
 # -- Uploads and downloads at once -------------------------------------------------------------------
 
 
-def _two_way(graph: Graph, request: Request) -> Applied:
+def two_way(graph: Graph, request: Request) -> Applied:
+    """Move downloads away from the uploads' streams."""
     items = graph.items
     present = items.is_copy & ~items.gone
     uploads = distinct(items.lane[present & (items.kind == Kind.H2D)])
@@ -130,30 +106,14 @@ def _two_way(graph: Graph, request: Request) -> Applied:
     )
 
 
-TWO_WAY = Intervention(
-    id="two-way",
-    meaning="Downloads (D2H) on streams that also carry uploads (H2D) move to their own stream, so that the link "
-    "works in both directions at once. Then each direction is slower, by the contention measured for the "
-    "link.",
-    assumptions=(
-        Premise("A download needs the kernels before it on its stream.", costed=False, harmless=True),
-        Premise("Nothing on the stream needs the downloads before it: buffers take turns.", True),
-    ),
-    advice="Give downloads (D2H) their own CUDA stream.\n"
-    "Use torch.cuda.Stream(), apart from the stream of the uploads, and let it wait for the event of the kernel "
-    "that makes the data.",
-    apply=_two_way,
-    uses=("handover_ns", "h2d_two_way", "d2h_two_way"),
-)
-
-
 # -- A step ahead ------------------------------------------------------------------------------------
 
 
 _NEVER = 2**62
 
 
-def _prefetch(graph: Graph, request: Request) -> Applied:
+def prefetch(graph: Graph, request: Request) -> Applied:
+    """Run the copies that a step begins with one step earlier."""
     items = graph.items
     inputs, step = _inputs(graph)
     if not len(inputs):
@@ -162,14 +122,10 @@ def _prefetch(graph: Graph, request: Request) -> Applied:
     # The copy of a step is for the next step, whose first kernel waits for it.
     then = _kernels(graph, items.device[inputs], step + 1, last=False)
     kept = replace(changed, orders=changed.orders.take(~among(changed.orders.first, inputs)))
-    needed = then >= 0
-    data = Orders.of(inputs[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
+    changed = _with_orders(kept, inputs, then)
     if request.stance == Stance.WORST:
         # With a single buffer, the copy waits for the kernels that read it last.
-        reads = _kernels(graph, items.device[inputs], step - 1, last=True)
-        read = reads >= 0
-        data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
-    changed = replace(kept, orders=Orders.joined([kept.orders, data]))
+        changed = _with_orders(changed, _kernels(graph, items.device[inputs], step - 1, last=True), inputs)
     if request.stance == Stance.BEST:
         # XLA stages several arrays at once on threads of its own; nothing waits for this a step ahead.
         changed = without_time_in(changed, staging(graph.trace)).graph
@@ -203,20 +159,3 @@ def _kernels(graph: Graph, devices: I64, of_steps: I64, *, last: bool) -> I64:
         chosen |= {(device, number): row for number, row in zip(steps.tolist(), kernels[first].tolist(), strict=True)}
     wanted = zip(devices.tolist(), of_steps.tolist(), strict=True)
     return np.array([chosen.get(place, -1) for place in wanted], np.int64)
-
-
-PREFETCH = Intervention(
-    id="prefetch",
-    meaning="Uploads that are issued before the first kernel of their step carry the next step's data: they run "
-    "on their own stream, and the next step's first kernel waits for them instead of this step's.",
-    assumptions=(
-        Premise("The next step's input is known when this step starts, and has the same size.", False),
-        Premise("Two buffers take turns, so that the copy need not wait for the kernels of the step before.", True),
-    ),
-    advice="Fetch the next batch before launching the work on this one.\n"
-    "Under `with torch.cuda.stream(copies):`, call following = batch.to(device, non_blocking=True), from pinned "
-    "memory. Before using it, call torch.cuda.current_stream().wait_stream(copies) and "
-    "following.record_stream(torch.cuda.current_stream()).",
-    apply=_prefetch,
-    uses=("handover_ns",),
-)

@@ -67,7 +67,7 @@ def summarize(trace: Trace, changes: Sequence[str], numbers: Sequence[int] | Non
 
 def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) -> RankSummary | Unfit:
     base = prepare(trace, None)
-    if base.replayed is None or not base.fidelity.valid:
+    if not base.fidelity.valid:
         return Unfit(trace.source, f"its own replay does not match it. {' '.join(base.fidelity.reasons)}")
     if base.device != reduced.device:
         return Unfit(trace.source, "its collectives are not on its busiest GPU.")
@@ -91,7 +91,7 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
 
 def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str]) -> RankSummary:
     choices, by_stance = parse(changes), {}
-    recorded = _parts(base, base.graph, base.replayed or replay(base.graph), comm)
+    recorded = _parts(base, base.graph, base.replayed, comm)
     what: tuple[JointChange, ...] = ()
     for stance in Stance:
         applied = apply(base, choices, [stance] * len(choices))
@@ -101,7 +101,7 @@ def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str
             what = tuple(
                 JointChange(
                     change=choice.text,
-                    title=choice.intervention.words.title,
+                    title=choice.intervention.title,
                     touched=done.touched,
                     what=done.what,
                     assumptions=tuple(premise.text for premise in choice.intervention.assumptions),

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from overlapscope.catalog.causes import CAUSES
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import commands, main, subcommand
 from overlapscope.plugins.assistant.command import skill
-from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.rules import RULES
 

@@ -17,9 +17,9 @@ from overlapscope.analysis.pieces import CommOps, ExposedComm
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
-from overlapscope.catalog.causes import COMM_CAUSES, EXPOSED_COMM, CommCause
+from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules._features import DATA_PARALLEL, features_of
+from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, name, spread
@@ -92,21 +92,10 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
     why = listed(f"{claims.time(ns)} {each}" for each, ns in causes[:3])
     blamed = pieces.take(pieces.cause == order[0])
     calls = claims.trace.runtime_calls
-    blamed_pieces = ClaimedPieces.filled(
-        start_ns=blamed.start_ns,
-        end_ns=blamed.end_ns,
-        rule=-1,
-        cause=order[0],
-        copy=-1,
-        call=blamed.call,
-        at_ns=pick(calls.start_ns, blamed.call, 0),
-        thread=pick(calls.thread, blamed.call),
-        blames_call=True,
-        gap=-1,
-    )
-    places = claims.places(blamed_pieces)
+    times = {"start_ns": blamed.start_ns, "end_ns": blamed.end_ns}
+    places = claims.places(ClaimedPieces.of_calls(claims.trace, blamed.call, rule=-1, cause=order[0], **times))
     cases = advice_by_case("exposed-comm", claims.gpu)
-    meaning, advice = EXPOSED_COMM[cause].words.evidence, cases.get(cause, cases["general"])
+    meaning, advice = CAUSES["exposed-comm"][cause].words.evidence, cases.get(cause, cases["general"])
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
     if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
         advice = cases["allocating"]
@@ -171,9 +160,4 @@ def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:
     return f" Prefetch depth: {depth}."
 
 
-RULE = Rule(
-    id="exposed-comm",
-    check=_check,
-    effort="option",
-    rests_on=ENGINES,
-)
+EXPOSED_COMM = Rule("exposed-comm", _check, effort="option", rests_on=ENGINES)

@@ -1,0 +1,253 @@
+"""The host does less: no waits in calls, for copies or a DataLoader, no pauses for garbage, no work of a kind."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.host import ALONE, around, find_blocking, inside_named, loading
+from overlapscope.analysis.host_lines import main_stacks, most_python
+from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
+from overlapscope.analysis.host_work import backward_threads, gc_pauses, launching_thread, time_of
+from overlapscope.base.columns import F64, pick
+from overlapscope.base.grouping import among, distinct
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.kept import kept
+from overlapscope.base.words import duration, plural
+from overlapscope.catalog.causes import IdleCause
+from overlapscope.prediction.graph import Graph, Waits
+from overlapscope.prediction.hardware import Stance
+from overlapscope.prediction.host_clock import work_inside
+from overlapscope.prediction.interventions import Applied, Request
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, part_of_steps, time_in, without_time_in
+from overlapscope.prediction.steps import step_of_calls
+from overlapscope.trace.model import HostEvents, Kind, Memory
+
+_NEXT_NS = 20_000
+"""Maximum time between a copy's call and a synchronize by the same op, for it to be the copy's own
+(ATen/native/cuda/Copy.cu)."""
+_OWN_NS = 5_000
+"""Maximum of that time if no ops were recorded. Seen: 0.15 to 4 us inside `copy_`, and 7 us or more for Python code."""
+_VALUE_BYTES = 16
+"""Maximum size of a download that reads a value: `item()` copies and waits as `copy_` does."""
+
+
+# -- A blocking call returns at once -----------------------------------------------------------------
+
+
+def no_sync(graph: Graph, request: Request) -> Applied:
+    """Let blocking calls of a name return at once."""
+    calls, runtime = graph.calls, graph.trace.runtime_calls
+    blocks = np.flatnonzero(among(calls.row, find_blocking(graph.trace).row))
+    rows = calls.row[blocks]
+    call_name = request.argument or ""
+    called = runtime.named(lambda name: name == call_name)[rows]
+    named = blocks[called | inside_named(graph.trace, call_name, runtime.thread[rows], runtime.start_ns[rows])]
+    if request.stance == Stance.WORST:
+        # At worst, the host needs the result of the wait.
+        return Applied(graph, named, len(named), "The calls still wait.")
+    new_calls = calls.copied("length_ns")
+    new_calls.length_ns[named] = np.minimum(calls.length_ns[named], graph.constants.sync_call_ns or 0)
+    waits = graph.waits.take(~among(graph.waits.call, named))
+    changed = replace(graph, calls=new_calls, waits=waits)
+    waited = (calls.end_ns - calls.start_ns)[named].sum()
+    what = f"{plural(len(named), 'call')} of {call_name} that took {duration(waited)} in total return at once."
+    return Applied(changed, named, len(named), what)
+
+
+# -- Copies do not block -----------------------------------------------------------------------------
+
+
+def non_blocking(graph: Graph, request: Request) -> Applied:
+    """Remove the waits for copies."""
+    items, calls = graph.items, graph.calls
+    runtime = graph.trace.runtime_calls
+    copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
+    waits = waits_of_copies(graph)
+    # cudaMemcpy and similar calls wait by contract; cudaMemcpyAsync from pinned memory does not.
+    pinned = copied[items.host_memory[copied] == Memory.PINNED]
+    blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
+    if request.stance == Stance.WORST:
+        # The host reads downloads, so their waits stay.
+        down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
+        waits, blocking = waits[~among(waits, down)], blocking[~among(blocking, down)]
+    is_synchronize = among(graph.waits.call, waits)
+    is_copy_call = among(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
+    new_calls = calls.copied("before_ns", "length_ns")
+    waited = (calls.end_ns - calls.start_ns)[waits].sum()
+    # At worst, the call's own time returns as host time elsewhere.
+    new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
+    new_calls.before_ns[waits] = 0
+    new_calls.length_ns[blocking] = np.minimum(new_calls.length_ns[blocking], graph.constants.copy_call_ns or 0)
+    changed = replace(graph, calls=new_calls, waits=graph.waits.take(~(is_synchronize | is_copy_call)))
+    if request.stance == Stance.EXPECTED:
+        dropped = graph.waits.take(is_synchronize | is_copy_call)
+        changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
+    touched = distinct(np.concatenate([waits, blocking]))
+    what = f"{plural(len(touched), 'wait')} after copies, {duration(waited)} in total, no longer happen."
+    return Applied(changed, touched, len(touched), what)
+
+
+def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
+    """Return the waits that remain: a download must end before the host next works for long by itself.
+
+    Any such work, except a DataLoader's, is assumed to need the data, as kernels are assumed to need uploads.
+    """
+    items, calls = graph.items, graph.calls
+    since = calls.since_ns
+    works = calls.start_ns - since - time_in(graph.recorded, loading)
+    long = np.flatnonzero(works >= LONG_WORK_NS)
+    long = long[np.argsort(since[long], kind="stable")]
+    downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
+    reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
+    read = reader < len(long)
+    # The call before the work returns when the data has arrived.
+    before = np.where(calls.handed_by >= 0, calls.handed_by, graph.previous)[long[reader[read]]]
+    waits = Waits.of(before, downloads.item[read], graph.constants.return_ns or 0)
+    return waits.take(before >= 0)
+
+
+def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
+    """Return the synchronizes that a copy's op made right after it, as `copy_` does unless non_blocking.
+
+    With `values`, also those of ops that read a value, as `item()` does.
+    """
+    calls, items = graph.calls, graph.items
+    syncs = call_kinds.synchronises(graph.trace.runtime_calls)[calls.row]
+    previous = graph.previous
+    behind = syncs & pick(graph.launching(items.is_copy & ~items.gone), previous, False)
+    waits = np.flatnonzero(behind & (calls.start_ns - pick(calls.end_ns, previous, 0) <= _NEXT_NS))
+    copy = previous[waits]
+    if values:
+        return waits
+    if len(graph.trace.cpu_ops):
+        return waits[_within_one_op(graph, copy, waits)]
+    read = items.call[(items.kind == Kind.D2H) & (items.bytes <= _VALUE_BYTES)]
+    return waits[(calls.start_ns[waits] - calls.end_ns[copy] <= _OWN_NS) & ~among(copy, read)]
+
+
+def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
+    """Return whether both calls are inside the same `copy_`, unlike those of `item()`, which reads a value."""
+    calls, ops = graph.calls, graph.trace.cpu_ops
+    thread = graph.trace.runtime_calls.thread[calls.row[copy]]
+    inside = around(ops, thread, calls.start_ns[copy])
+    ends: Bool = pick(ops.end_ns, inside, 0) >= calls.end_ns[sync]
+    is_copy = pick(ops.named(lambda name: name == "aten::copy_"), inside, False)
+    return is_copy & ends
+
+
+# -- No garbage collection ---------------------------------------------------------------------------
+
+
+def no_gc(graph: Graph, request: Request) -> Applied:
+    """Remove the pauses of Python's garbage collector."""
+    pauses = gc_pauses(graph.trace)
+    changed, calls, spared = without_time_in(graph, pauses)
+    what = f"{plural(len(pauses), 'pause')} of the garbage collector disappear, {duration(spared)} in all."
+    return Applied(changed, calls, len(pauses) if spared else 0, what)
+
+
+# -- A DataLoader that is always ready ---------------------------------------------------------------
+
+
+def faster_loader(graph: Graph, request: Request) -> Applied:
+    """Remove the waits for a DataLoader."""
+    notes = loading(graph.trace)
+    changed, calls, spared = without_time_in(graph, notes)
+    least = graph
+    if spared and notes.named(lambda name: ALONE in name).all():
+        cpus = whole_cpus(graph.trace.host_activity)
+        if request.stance == Stance.WORST:
+            least = without_time_in(graph, _beside_the_steps(notes, 1)).graph
+        elif request.stance == Stance.EXPECTED and cpus is not None:
+            changed, calls, spared = without_time_in(graph, _beside_the_steps(notes, cpus))
+    what = (
+        f"{plural(len(notes), 'batch')} are ready when the program asks for them: {duration(spared)} of waiting "
+        "disappear."
+    )
+    if request.stance == Stance.WORST:
+        # At worst, more workers load no faster; the first worker at least works beside the steps.
+        changed = least
+    return Applied(changed, calls, len(notes) if spared else 0, what)
+
+
+def _beside_the_steps(notes: HostEvents, workers: int) -> HostEvents:
+    """Return the part of each loading that workers, each as fast as the thread, do while the thread runs the step.
+
+    A worker begins a batch when the batch before it is fetched. So each of N workers has N steps for a batch.
+    """
+    end_ns = notes.end_ns.copy()
+    for thread in distinct(notes.thread).tolist():
+        rows = np.flatnonzero(notes.thread == thread)
+        before_ns = np.append(notes.start_ns[rows][:1], notes.end_ns[rows][:-1])
+        step_ns = np.maximum(notes.start_ns[rows] - before_ns, 0)
+        # The recording begins in the middle of the program.
+        step_ns[:1] = step_ns[1:2].sum()
+        length_ns = notes.end_ns[rows] - notes.start_ns[rows]
+        end_ns[rows] -= np.maximum(-(-length_ns // workers) - step_ns, 0)
+    return replace(notes, end_ns=end_ns)
+
+
+# -- Work of one kind done elsewhere -----------------------------------------------------------------
+
+
+def less_host(graph: Graph, request: Request) -> Applied:
+    """Remove work of a kind from between calls."""
+    cause = IdleCause(request.argument or "")
+    inside = _inside(graph, cause, request)
+    calls = np.flatnonzero(np.rint(inside) > 0)
+    spared = int(np.rint(inside).sum())
+    what = f"{duration(spared)} of {cause} between launches disappear."
+    if request.stance == Stance.WORST and cause not in SAMPLED:
+        inside = np.zeros(len(inside))  # work of the program stays where it is
+    new = graph.calls.copied("before_ns")
+    new.before_ns[:] -= np.rint(inside).astype(np.int64)
+    why_not = ""
+    if not len(calls) and cause not in SAMPLED and _shown(graph, cause).any():
+        why_not = f"samples of the program without the profiler show no {cause} in a function"
+    return Applied(replace(graph, calls=new), calls, len(calls), what, why_not=why_not)
+
+
+def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
+    """Return how much of the work before each call is of a cause."""
+    sampled = {amount.cause: amount for amount in amounts(graph.trace.host_activity)}
+    if cause in sampled:
+        amount = sampled[cause]
+        shown = {each: _shown(graph, each) for each in WORK}
+        work = np.sum([shown[each] for each in amount.taken_from], axis=0)
+        spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
+        share = {Stance.BEST: amount.high, Stance.WORST: amount.low}.get(request.stance, amount.share)
+        part = part_of_steps(graph, request, spread, share)
+        return part * work if amount.anywhere else _longest_first(graph, request, work, part)
+    work, activity = _shown(graph, cause), graph.trace.host_activity
+    if cause != IdleCause.PYTHON or not main_stacks(activity) or request.stance == Stance.BEST:
+        return work
+    # Python of the model's own layers stays.
+    return _longest_first(graph, request, work, part_of_steps(graph, request, work, most_python(activity)))
+
+
+def _longest_first(graph: Graph, request: Request, work: F64, part: float) -> F64:
+    """Return the part of each step's work, taken from its longest stretches first."""
+    step = step_of_calls(graph, request.judged) + 1
+    order = np.lexsort((-work, step))
+    number, length = step[order], work[order]
+    before = np.cumsum(length) - length
+    before -= before[np.searchsorted(number, number, side="left")]
+    given = np.zeros(len(work))
+    given[order] = np.clip(part * np.bincount(step, work)[number] - before, 0, length)
+    return given
+
+
+@kept()
+def _shown(graph: Graph, cause: IdleCause) -> F64:
+    """Return how much of the work before each call is of a cause that the recording shows."""
+    trace = graph.trace
+    main = launching_thread(trace)
+    backward = [thread for thread in backward_threads(trace).tolist() if thread != main]
+    inside = np.zeros(len(graph.calls))
+    for thread, rows in graph.by_thread():
+        companion = main if thread in backward else next(iter(backward), thread)
+        when = time_of(trace, thread, thread if companion is None else companion, cause)
+        inside[rows] = work_inside(graph, thread, rows, when)
+    return inside
