@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.periods import judged_steps
+from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64, Bool, Intervals, begins_after_all, contains, union
+from overlapscope.base.intervals import I64, Bool, Intervals, begins_after_all, contains, expand, union
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import HostEvents, Trace
 from overlapscope.trace.op_names import is_collective_range, starts_collective
@@ -36,18 +36,18 @@ _RUN_AS = {"reducescatter": "allreduce"}
 """Collectives that gloo runs as another one, whose name the range has (`ProcessGroupGloo.cpp`)."""
 
 
-class HostWait(NamedTuple):
-    """A time without ops in which collectives ended."""
+class HostWaits(Columns, frozen=True):
+    """Times without ops in which collectives ended, one row each by start."""
 
-    start_ns: int
-    end_ns: int
-    noticed_ns: int
+    start_ns: I64
+    end_ns: I64
+    noticed_ns: I64
     """End of the waiting, if the thread worked afterwards."""
-    ended_ns: int
+    ended_ns: I64
     """End of the collective that ended last in it."""
-    prompt: bool
+    prompt: Bool
     """True if the thread went on right after that, so it did nothing else."""
-    certain: bool
+    certain: Bool
     """True if it was a wait, even if the thread may have worked afterwards."""
 
 
@@ -62,8 +62,7 @@ class HostCollectives(Struct, frozen=True, eq=False):
     """Op that starts each collective, as a row of `Trace.cpu_ops`."""
     issue_ns: I64
     """Start of that op."""
-    waits: tuple[HostWait, ...]
-    """Waits by start."""
+    waits: HostWaits
 
 
 class NotStarted(Exception):
@@ -88,7 +87,7 @@ def find_host_collectives(trace: Trace) -> HostCollectives:
     issue = trace.cpu_ops.start_ns[started]
     idle = _idle(ops, trace.annotations.take(trace.annotations.thread == threads[0]))
     waits = _waits(idle, issue, trace.cpu_ops.end_ns[started], steps.start_ns, ranges)
-    return HostCollectives(ranges, steps, ops, started, issue, tuple(waits))
+    return HostCollectives(ranges, steps, ops, started, issue, waits)
 
 
 def _started(trace: Trace) -> tuple[HostEvents, I64 | None]:
@@ -171,8 +170,8 @@ def _idle(ops: HostEvents, notes: HostEvents) -> Intervals:
     return Intervals(at[:-1][long], at[1:][long])
 
 
-def _waits(idle: Intervals, issue: I64, issued: I64, marks: I64, ranges: HostEvents) -> list[HostWait]:
-    """Return the waits, by start.
+def _waits(idle: Intervals, issue: I64, issued: I64, marks: I64, ranges: HostEvents) -> HostWaits:
+    """Return the waits.
 
     An uncertain wait is left out if a certain one follows in the same step: that may be for both collectives.
 
@@ -183,22 +182,22 @@ def _waits(idle: Intervals, issue: I64, issued: I64, marks: I64, ranges: HostEve
         marks: Starts of the steps.
         ranges: The collectives.
     """
-    found = []
+    slack = np.maximum(_LATE_NS, np.rint(_LATE * (idle.ends - idle.starts)).astype(np.int64))
     by_end = np.argsort(ranges.end_ns, kind="stable")
     ends = ranges.end_ns[by_end]
-    for start, end in zip(idle.starts.tolist(), idle.ends.tolist(), strict=True):
-        slack = max(_LATE_NS, round(_LATE * (end - start)))
-        first, behind = np.searchsorted(ends, start + _WAITED_NS), np.searchsorted(ends, end + slack, side="right")
-        within = by_end[first:behind]
-        within = within[issue[within] <= start]
-        if len(within):
-            last = int(ranges.end_ns[within[-1]])
-            prompt = end - last <= slack
-            # A collective that is started and waited for at once leaves no op in between.
-            is_certain = prompt or bool((issued[within] == start).any())
-            found.append(HostWait(start, end, min(end, last + NOTICED_NS), last, prompt, is_certain))
-    is_certain = np.array([wait.certain for wait in found], np.bool_)
-    step = np.searchsorted(marks, [wait.start_ns for wait in found], side="right")
+    first, behind = np.searchsorted(ends, idle.starts + _WAITED_NS), np.searchsorted(ends, idle.ends + slack, "right")
+    row, place = expand(first, behind)
+    within = by_end[place]
+    before = issue[within] <= idle.starts[row]
+    row, within = row[before], within[before]
+    # A collective that is started and waited for at once leaves no op in between.
+    at_once = mask_of(row[issued[within] == idle.starts[row]], len(slack))
+    last = np.flatnonzero(np.diff(row, append=-1))
+    row, ended = row[last], ranges.end_ns[within[last]]
+    start, end = idle.starts[row], idle.ends[row]
+    prompt = end - ended <= slack[row]
+    found = HostWaits(start, end, np.minimum(end, ended + NOTICED_NS), ended, prompt, prompt | at_once[row])
+    step = np.searchsorted(marks, start, side="right")
     # Step of the next certain wait, by the step of the last one up to each wait.
-    following = np.append(step[is_certain], -1)[np.cumsum(is_certain)]
-    return [wait for wait, keeps in zip(found, is_certain | (following != step), strict=True) if keeps]
+    following = np.append(step[found.certain], -1)[np.cumsum(found.certain)]
+    return found.take(found.certain | (following != step))

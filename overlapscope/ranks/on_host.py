@@ -30,8 +30,8 @@ from overlapscope.analysis.pieces import first_part
 from overlapscope.analysis.timeline import lengths
 from overlapscope.analysis.trust import judge_host
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import rows_by
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, subtract, union
+from overlapscope.base.grouping import first_of_each, rows_by
+from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, expand, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.measures import PARTS
@@ -179,26 +179,22 @@ def host_causes(trace: Trace, exposed: Intervals, compute: Intervals) -> tuple[I
 
 def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) -> tuple[Intervals, ...]:
     """Return the exposed communication by cause, given what started collectives and waited for them."""
-    ranges = found.ranges
-    wait_of = _wait_of(found)
-    bounds = np.array([(wait.start_ns, wait.end_ns) for wait in found.waits], np.int64).reshape(len(found.waits), 2)
-    prompt = np.array([wait.prompt for wait in found.waits], np.bool_)
-    start, end = cut_up(exposed, np.concatenate([ranges.start_ns, ranges.end_ns, bounds.ravel()]))
+    ranges, waits, wait_of = found.ranges, found.waits, _wait_of(found)
+    start, end = cut_up(exposed, np.concatenate([ranges.start_ns, ranges.end_ns, waits.start_ns, waits.end_ns]))
     order = np.argsort(ranges.start_ns, kind="stable")
     which, piece = running_in(start, ranges.start_ns[order], ranges.end_ns[order])
-    op = order[which]
-    awaited = _inside(bounds, wait_of[op], start[piece])
+    op, wait = order[which], np.searchsorted(waits.start_ns, start, side="right") - 1
+    wait[pick(waits.end_ns, wait) <= start] = -1
+    awaited = (wait[piece] >= 0) & (wait_of[op] == wait[piece])
     # The collective that the thread waits for decides, and among several the last to end.
-    chosen = np.lexsort((-ranges.end_ns[op], ~awaited, piece))
-    chosen = chosen[np.flatnonzero(np.diff(piece[chosen], prepend=-1))]
+    chosen = first_of_each(piece, ~awaited, -ranges.end_ns[op])
     op, awaited = op[chosen], awaited[chosen]
 
     beside = covered(compute, ranges.start_ns[op], start) > 0
     cause = np.where(beside, RANK[CommCause.WAITING_OR_TRANSFER], RANK[CommCause.NO_COMPUTE])
-    doubtful = awaited & ~np.append(prompt, False)[wait_of[op]]
+    doubtful = awaited & ~pick(waits.prompt, wait, False)
     cause[doubtful] = RANK[CommCause.UNKNOWN]
-    in_any = _inside(bounds, np.searchsorted(bounds[:, 0], start, side="right") - 1, start)
-    cause[~awaited] = np.where(in_any, RANK[CommCause.UNKNOWN], RANK[CommCause.LATE_COMPUTE])[~awaited]
+    cause[~awaited] = np.where(wait >= 0, RANK[CommCause.UNKNOWN], RANK[CommCause.LATE_COMPUTE])[~awaited]
     kept_ns = _kept_from_compute(found, compute)
     blocked = start + first_part(kept_ns[op], op, np.where(awaited & ~doubtful, end - start, 0))
     result = []
@@ -213,21 +209,15 @@ def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) ->
 
 def _wait_of(found: HostCollectives) -> I64:
     """Return the number of the wait in which each collective ended; -1 for none."""
-    wait_of = np.full(len(found.ranges), -1)
+    wait_of, waits = np.full(len(found.ranges), -1), found.waits
     by_end = np.argsort(found.ranges.end_ns, kind="stable")
     ends = found.ranges.end_ns[by_end]
-    for number, wait in enumerate(found.waits):
-        first, last = np.searchsorted(ends, (wait.start_ns, wait.ended_ns), side="right")
-        ended = by_end[first:last]
-        wait_of[ended[(found.issue_ns[ended] <= wait.start_ns) & (wait_of[ended] < 0)]] = number
+    wait, place = expand(*(np.searchsorted(ends, edge, side="right") for edge in (waits.start_ns, waits.ended_ns)))
+    ended = by_end[place]
+    before = found.issue_ns[ended] <= waits.start_ns[wait]
+    # The first wait of a collective is written last.
+    wait_of[ended[before][::-1]] = wait[before][::-1]
     return wait_of
-
-
-def _inside(bounds: I64, wait: I64, at: I64) -> Bool:
-    """Return a mask of the times that lie in a wait given by its number; -1 for none."""
-    known = np.append(bounds, [[0, 0]], axis=0)[wait]
-    inside: Bool = (wait >= 0) & (at >= known[:, 0]) & (at < known[:, 1])
-    return inside
 
 
 def _kept_from_compute(found: HostCollectives, compute: Intervals) -> I64:

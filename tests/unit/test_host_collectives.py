@@ -69,4 +69,5 @@ def test_waits_are_those_that_a_look_at_every_collective_finds(
         if wait[-1] or not any(expected[at + n][-1] and steps[at] == step for n, step in enumerate(steps[at:]))
     ]
     found = _waits(idle, issue, issued, marks, ranges)
-    assert [(wait.start_ns, wait.end_ns, wait.ended_ns, wait.prompt, wait.certain) for wait in found] == kept
+    columns = (found.start_ns, found.end_ns, found.ended_ns, found.prompt, found.certain)
+    assert list(zip(*map(np.ndarray.tolist, columns), strict=True)) == kept

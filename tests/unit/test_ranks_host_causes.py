@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import given
@@ -10,12 +11,23 @@ from hypothesis import strategies as st
 
 from overlapscope.base.intervals import Intervals, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
-from overlapscope.ranks.host_collectives import HostCollectives, HostWait
+from overlapscope.ranks.host_collectives import HostCollectives, HostWaits
 from overlapscope.ranks.on_host import attribute
 from overlapscope.trace.model import HostEvents
 
 LENGTH = 60
 """Length of a recording in nanoseconds."""
+
+
+class HostWait(NamedTuple):
+    """A row of `HostWaits`."""
+
+    start_ns: int
+    end_ns: int
+    noticed_ns: int
+    ended_ns: int
+    prompt: bool
+    certain: bool
 
 
 def collectives(ranges: list[tuple[int, int, int, int]], waits: list[HostWait]) -> HostCollectives:
@@ -29,9 +41,12 @@ def collectives(ranges: list[tuple[int, int, int, int]], waits: list[HostWait]) 
         thread=thread,
         place=np.arange(len(ranges), dtype=np.int32),
     )
-    return HostCollectives(
-        events, events.take(slice(0)), events.take(slice(0)), np.arange(len(ranges)), issue, tuple(waits)
+    columns = zip(*waits, strict=True) if waits else iter([()] * 6)
+    *times, prompt, certain = columns
+    table = HostWaits(
+        *(np.array(column, np.int64) for column in times), *(np.array(flags, np.bool_) for flags in (prompt, certain))
     )
+    return HostCollectives(events, events.take(slice(0)), events.take(slice(0)), np.arange(len(ranges)), issue, table)
 
 
 @st.composite

@@ -56,7 +56,7 @@ def host_rank(trace: Trace, reduced: ComparedRank) -> RankSummary | Unfit:
         recorded=_network(found, ready_ns, marks),
         by_stance={stance: _network(found, ready_ns, marks, stance) for stance in Stance},
         lengths_ns=np.diff(marks),
-        uncertain=sum(not wait.certain for wait in found.waits),
+        uncertain=int((~found.waits.certain).sum()),
     )
 
 
@@ -77,7 +77,7 @@ def _ready(trace: Trace, found: HostCollectives) -> _Ready:
     """
     ops, issue = found.ops, found.issue_ns
     worked_ns = _last_before(ops.end_ns[works(ops)], issue)
-    waited_ns = _last_before(np.array([wait.noticed_ns for wait in found.waits], np.int64), issue)
+    waited_ns = _last_before(found.waits.noticed_ns, issue)
     usual_ns = np.minimum(np.maximum(np.where(worked_ns >= 0, worked_ns, issue), waited_ns), issue)
 
     notes = trace.annotations.take(trace.annotations.thread == ops.thread[0])
@@ -129,17 +129,15 @@ def _last_before(times_ns: I64, at_ns: I64) -> I64:
 
 def _network(found: HostCollectives, ready_ns: _Ready, marks_ns: I64, stance: Stance | None = None) -> RankNetwork:
     """Return the starting thread's work and waits as calls, at a stance; as recorded without one."""
-    began, noticed, ended = (
-        np.array([(wait.start_ns, wait.noticed_ns, wait.end_ns) for wait in found.waits], np.int64).reshape(-1, 3).T
-    )
+    waits = found.waits
     # An uncertain wait is work at the worst stance and a wait at the others. Either may give the shorter step,
     # depending on the change; the predicted interval includes both.
-    worked = ~np.array([wait.certain for wait in found.waits], np.bool_) & (stance == Stance.WORST)
+    worked = ~waits.certain & (stance == Stance.WORST)
     others = [ready_ns.earliest_ns if stance == Stance.BEST else ready_ns.usual_ns, found.issue_ns, marks_ns]
-    counts = [len(began), *map(len, others)]
+    counts = [len(waits), *map(len, others)]
     kind, number = np.repeat(np.arange(4), counts), np.concatenate([np.arange(count) for count in counts])
-    start = np.concatenate([began, *others])
-    end = np.concatenate([np.where(worked, ended, noticed), *others])
+    start = np.concatenate([waits.start_ns, *others])
+    end = np.concatenate([np.where(worked, waits.end_ns, waits.noticed_ns), *others])
     order = np.lexsort((number, kind, start, end))
     start, end, kind, number = start[order], end[order], kind[order], number[order]
     start = np.maximum(start, np.append(start[:1], end[:-1]))
@@ -165,8 +163,8 @@ def _network(found: HostCollectives, ready_ns: _Ready, marks_ns: I64, stance: St
     waiter = pick(marks, np.searchsorted(marks, issued))
     unmatched = np.ones(len(issued), np.bool_)
     for call in np.flatnonzero(kind == _WAIT).tolist():
-        wait = found.waits[int(number[call])]
-        rows = unmatched & (found.issue_ns <= wait.start_ns) & (found.ranges.end_ns <= wait.ended_ns)
+        wait = number[call]
+        rows = unmatched & (found.issue_ns <= waits.start_ns[wait]) & (found.ranges.end_ns <= waits.ended_ns[wait])
         waiter[rows] = call
         unmatched &= ~rows
     waited_for = np.flatnonzero(waiter >= 0)
@@ -175,8 +173,8 @@ def _network(found: HostCollectives, ready_ns: _Ready, marks_ns: I64, stance: St
     np.maximum.at(latest, waiting, found.ranges.end_ns[waited_for])
     lag = calls.end_ns[waiting] - latest[waiting]
     lag = np.where(worked[waiting], np.minimum(lag, NOTICED_NS), lag)
-    waits = Waits.of(waiting, 2 * waited_for + 1, lag)
-    return _parts(Network(items, calls, Orders.empty(), waits, Constants()), issued, ready, marks)
+    network = Network(items, calls, Orders.empty(), Waits.of(waiting, 2 * waited_for + 1, lag), Constants())
+    return _parts(network, issued, ready, marks)
 
 
 def _items(ranges: HostEvents, issued: I64, calls: Calls) -> DeviceItems:
