@@ -137,6 +137,3 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """None without process groups."""
     slow_groups: tuple[SlowGroup, ...]
     """Groups slower than their peers, those that lost most first."""
-    nvlink_gb_per_s: float | None = None
-    """Bandwidth of these GPUs' NVLink each way by the data sheet; None if unknown. Traces don't state which groups use
-    another link."""

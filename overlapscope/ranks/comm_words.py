@@ -119,8 +119,10 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
     note = (
         f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, or the other side of a "
         f"message began, known for {judged} of the communication. Bus bandwidth: message size by time after that, "
-        f"times the factor of nccl-tests.{_link_note(every)}"
+        "times the factor of nccl-tests."
     )
+    if any(row.bus_gb_per_s is not None for row in every.rows):
+        note += " Best: the highest in the dimension, of 3 collectives or more alike."
     others = len(every.rows) - len(shown)
     return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
 
@@ -141,19 +143,6 @@ def _speeds(
     yield Column("bus GB/s"), reached
     if any(best(row) is not None for row in shown):
         yield Column("best", spare=6), lambda row: Cell(bandwidth(best(row)))
-
-
-def _link_note(every: Communication) -> str:
-    """Return a note on the best speeds; nothing if no speed is known."""
-    if all(row.bus_gb_per_s is None for row in every.rows):
-        return ""
-    note = " Best: the highest in the dimension, of 3 collectives or more alike."
-    if every.nvlink_gb_per_s is not None:
-        note += (
-            f" NVLink moves {every.nvlink_gb_per_s:g} GB/s each way by the data sheet; whether a group stays within it "
-            "is unknown."
-        )
-    return note
 
 
 # -- Dimensions of the mesh --------------------------------------------------------------------------

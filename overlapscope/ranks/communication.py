@@ -15,9 +15,8 @@ A transfer lasts from the last arrival to the end of that rank's kernel. Only co
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -414,7 +413,6 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
         dimensions=tuple(dimension for dimension, *_ in dimensions),
         mesh=mesh,
         slow_groups=tuple(sorted(slow, key=lambda each: -each.lost_ns)),
-        nvlink_gb_per_s=nvlink_gb_per_s({rank.device_name for rank in ranks}),
     )
 
 
@@ -441,21 +439,3 @@ def _row(
         bus_factor=factor[1] if factor is not None else "",
         dimension=dimension,
     )
-
-
-# -- Speeds of links, by the names of GPUs -----------------------------------------------------------
-
-_NVLINK: Final = (
-    (re.compile(r"(Tesla |NVIDIA )?V100-SXM\d"), 150.0),
-    (re.compile(r"(NVIDIA )?A100-SXM4"), 300.0),
-    (re.compile(r"NVIDIA (H100 80GB HBM3|H200)$"), 450.0),
-    (re.compile(r"NVIDIA G?B200\b"), 900.0),
-)
-"""GPUs whose boards connect all of them by NVLink, and the GB/s of a GPU each way: half of what NVIDIA's data sheets
-state. Cards for PCIe have other names."""
-
-
-def nvlink_gb_per_s(devices: Iterable[str | None]) -> float | None:
-    """Return the bandwidth of NVLink each way; None if it is unknown for any of these GPUs, or they differ."""
-    speeds = {next((speed for name, speed in _NVLINK if device and name.match(device)), None) for device in devices}
-    return speeds.pop() if len(speeds) == 1 else None
