@@ -63,13 +63,9 @@ def document(report: RanksReport, extent: Extent) -> Document:
     title = f"overlapscope ranks: {_how_many(report)}"
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), *head(report)]
-    blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *_findings(report)]
+    blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *findings(report)]
     blocks += _further(report, extent)
-    if striking := report.worst[: extent.looks]:
-        stand_out = [
-            panel(look_title(rank), *(Text(line, tone="muted") for line in look_sentences(rank))) for rank in striking
-        ]
-        blocks += detail("the ranks that stand out", [Heading("Ranks that stand out"), *stand_out])
+    blocks += detail("the ranks that stand out", stand_outs(report, extent.looks))
     if report.ranks:
         blocks += detail("clocks", [panel("Clocks", Text("\n".join(clocks(report)), tone="muted"))])
     return Document(title, tuple(blocks))
@@ -115,7 +111,7 @@ def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:
         yield from detail(what, [block])
 
 
-def _findings(report: RanksReport) -> Iterator[Block]:
+def findings(report: RanksReport) -> Iterator[Block]:
     """Yield the findings on the ranks that stand out: each rule once, with its ranks."""
     by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
     for rank in report.worst:
@@ -143,6 +139,14 @@ _WHY: Final = {
     "least-efficient": "has the least overlap",
 }
 _EXCESSES = 4
+
+
+def stand_outs(report: RanksReport, most: int | None = None) -> Iterator[Block]:
+    """Yield a panel for each rank that stands out, below a heading."""
+    for number, rank in enumerate(report.worst[:most]):
+        if not number:
+            yield Heading("Ranks that stand out")
+        yield panel(look_title(rank), *(Text(line, tone="muted") for line in look_sentences(rank)))
 
 
 def look_title(rank: WorstRank) -> str:

@@ -22,9 +22,9 @@ from overlapscope.dashboard.library import Library, RanksFile, Reduced
 from overlapscope.documents.model import Items
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
-from overlapscope.ranks.document import head, look_sentences, look_title
+from overlapscope.ranks.document import findings, head, stand_outs
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.result import Meeting, RanksReport, Unreadable, WorstRank
+from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
 from overlapscope.ranks.verdict import clocks
 
 # -- The ranks of a written report, or of the traces in a folder -----------------------------------
@@ -80,11 +80,11 @@ def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str,
     return alike[0] if len(alike) == 1 else None
 
 
-def job_of(library: Library, id: str, *, everything: bool) -> tuple[str, ...]:
-    """Return the ids of the folder's traces whose names differ from this name only in their numbers, or of all."""
-    siblings = library.siblings(id)
-    mine = re.sub(r"\d+", "#", id)
-    return tuple(sibling for sibling in siblings if everything or re.sub(r"\d+", "#", sibling) == mine)
+def job_of(library: Library, id: str) -> tuple[str, ...]:
+    """Return the ids of the folder's traces whose names differ from this name only in numbers; if none do, of all."""
+    siblings, mine = library.siblings(id), re.sub(r"\d+", "#", id)
+    alike = tuple(sibling for sibling in siblings if re.sub(r"\d+", "#", sibling) == mine)
+    return alike if len(alike) > 1 else siblings
 
 
 def waiting_for(library: Library, job: tuple[str, ...]) -> tuple[str, ...]:
@@ -127,11 +127,8 @@ def layout(context: PageContext) -> Component:
     has_trace = url.trace is not None and library.entry(url.trace) is not None
     if not files and not has_trace:
         return parts.nothing_opened(url, reports=False) if url.trace is None else parts.no_trace(url.trace)
-    siblings = library.siblings(url.trace or "")
-    if not files and len(siblings) < 2:
+    if not files and len(library.siblings(url.trace or "")) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
-    job = job_of(library, url.trace or "", everything=False)
-    of_traces = chosen(library, url) is None
     choices = html.Div(
         [
             dcc.Interval(id="ranks-clock", interval=_POLL_MS),
@@ -144,12 +141,6 @@ def layout(context: PageContext) -> Component:
                 allowDeselect=False,
                 maw=420,
                 style={} if files and len(_sources(context)) > 1 else {"display": "none"},
-            ),
-            dmc.Switch(
-                id="ranks-all",
-                label=f"all {plural(len(siblings), 'trace')} of the folder",
-                checked=len(job) < 2,
-                style={} if of_traces and len(job) < len(siblings) else {"display": "none"},
             ),
             html.Div(id="ranks-progress"),
         ]
@@ -197,7 +188,7 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
         *render.draw(head(report), context.dark),
         *_maps(context, ranks),
         *_tables(context, ranks),
-        *_worst(context, ranks),
+        *render.draw((*findings(report), *stand_outs(report)), context.dark),
         *(_each(context, ranks) if report.ranks else []),
         lead=f"{_LEAD} {_of_recordings(report)}",
     )
@@ -270,25 +261,6 @@ def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
     return html.A("timeline →", href=instant_href(url, trace, meeting.window), className="timeline-link")
 
 
-def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
-    shown = [_look(context, ranks, rank) for rank in ranks.report.worst]
-    return [render.panel("Ranks worth a look", *shown)] if shown else []
-
-
-def _look(context: PageContext, ranks: Ranks, rank: WorstRank) -> Component:
-    trace = ranks.traces.get(rank.source)
-    findings = [f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings]
-    link = [dcc.Link("open →", href=context.url.href("overview", trace=trace), className="timeline-link")]
-    return html.Div(
-        [
-            dmc.Group([dmc.Text(look_title(rank), fw=600), *(link if trace is not None else [])], gap="md"),
-            *(dmc.Text(line, size="sm") for line in look_sentences(rank)),
-            dmc.List([dmc.ListItem(finding) for finding in findings], size="sm"),
-        ],
-        style={"marginTop": "10px"},
-    )
-
-
 def _each(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
     panels = []
@@ -315,12 +287,12 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
 callbacks = Callbacks()
 
 
-def _ranks(context: PageContext, everything: bool) -> Ranks | None:
+def _ranks(context: PageContext) -> Ranks | None:
     """Return the report of the address; None until all its traces are read."""
     file = chosen(context.library, context.url)
     if file is not None:
         return of_file(context.library, file)
-    return of_job(context.library, job_of(context.library, context.url.trace or "", everything=everything))
+    return of_job(context.library, job_of(context.library, context.url.trace or ""))
 
 
 # Drawing a thousand ranks takes longer than an interval of the clock, and Dash discards the answer to an earlier
@@ -330,25 +302,24 @@ def _ranks(context: PageContext, everything: bool) -> Ranks | None:
     Output("ranks-known", "data"),
     Output("ranks-clock", "disabled"),
     Input("ranks-clock", "n_intervals"),
-    Input("ranks-all", "checked"),
 )
-def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
+def look(context: PageContext, intervals: int | None) -> Any:
     """Return whether all ranks are read, reading one after another."""
     library = context.library
     if chosen(library, context.url) is None:
-        job = job_of(library, context.url.trace or "", everything=everything)
+        job = job_of(library, context.url.trace or "")
         missing = waiting_for(library, job)
         if missing:
             done, state = len(job) - len(missing), library.loading(missing[0])
             sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-            return parts.progress(sentence, (done + (state.part or 0)) / len(job)), None, False
-    return None, "all" if everything else "alike", True
+            return parts.progress(sentence, (done + (state.part or 0)) / len(job)), False, False
+    return None, True, True
 
 
 @callbacks.add(Output("ranks-content", "children"), Input("ranks-known", "data"))
-def show(context: PageContext, which: str | None) -> Any:
+def show(context: PageContext, known: bool | None) -> Any:
     """Return the report once all ranks are read."""
-    ranks = _ranks(context, which == "all") if which else None
+    ranks = _ranks(context) if known else None
     return dash.no_update if ranks is None else _content(context, ranks)
 
 
@@ -356,27 +327,26 @@ def show(context: PageContext, which: str | None) -> Any:
     Output(MAP, "figure"),
     Output(MEANING, "children"),
     Input(METRIC, "value"),
-    State("ranks-all", "checked"),
     prevent_initial_call=True,
 )
-def color(context: PageContext, metric: str, everything: bool) -> Any:
+def color(context: PageContext, metric: str) -> Any:
     """Return the map by another metric."""
-    ranks = _ranks(context, everything)
+    ranks = _ranks(context)
     if ranks is None or metric not in METRICS:
         return dash.no_update, dash.no_update
     return charts.rank_map(ranks.report, METRICS[metric], context.dark), METRICS[metric].meaning
 
 
-def open_rank(context: PageContext, click: Click | None, chart: str, everything: bool) -> Any:
+def open_rank(context: PageContext, click: Click | None, chart: str) -> Any:
     """Return the address of the trace of the clicked rank."""
-    ranks = _ranks(context, everything)
+    ranks = _ranks(context)
     slot = _clicked(ranks.report, click, lines=chart == MAP) if ranks is not None else None
     trace = ranks.trace(slot.row) if ranks is not None and slot is not None and slot.row is not None else None
     return dash.no_update if trace is None else context.url.href("overview", trace=trace)
 
 
 for _chart in (MAP, STEPS, BUCKETS):
-    callbacks.leads(Input(_chart, "clickData"), State(_chart, "id"), State("ranks-all", "checked"))(open_rank)
+    callbacks.leads(Input(_chart, "clickData"), State(_chart, "id"))(open_rank)
 
 
 @callbacks.leads(Input("ranks-source", "value"))
