@@ -79,13 +79,6 @@ FIXES = (
     PlannedFix("exposed", "straggler", "no-compute", "--no-straggler", JobChanges(no_straggler=True)),
     PlannedFix("exposed", "same-stream", "base"),
     PlannedFix("exposed", "late-compute", "base"),
-    PlannedFix(
-        "two_collectives",
-        "one-communicator",
-        "base",
-        "--own-communicators",
-        JobChanges(own_communicators=True),
-    ),
 )
 assert {change.split()[0] for fix in FIXES for change in fix.ranks} <= set(INTERVENTIONS)
 

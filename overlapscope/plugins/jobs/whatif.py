@@ -16,12 +16,11 @@ from overlapscope.errors import UsageError
 _CHANGES: Final = {
     "--no-straggler": "let the latest rank compute like the others",
     "--issue-earlier": "start collectives as soon as their input is ready",
-    "--own-communicators": "start collectives beside others of their process group",
     "--bandwidth 2x": "transfer this many times as fast",
     "--bucket-mb N": "merge or divide data-parallel buckets, to N MB each",
 }
 """Help by option."""
-_NAMES: Final = ("no_straggler", "issue_earlier", "own_communicators", "bandwidth", "bucket_mb")
+_NAMES: Final = ("no_straggler", "issue_earlier", "bandwidth", "bucket_mb")
 OPTIONS: Final = {name: f"--{name.replace('_', '-')}" for name in (*_NAMES, "rank", "workers", "scheduler")}
 """Options by their names in the parsed arguments."""
 
@@ -29,7 +28,7 @@ OPTIONS: Final = {name: f"--{name.replace('_', '-')}" for name in (*_NAMES, "ran
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     job = parser.add_argument_group("changes of a job, given the traces of all ranks")
-    for option in ("--no-straggler", "--issue-earlier", "--own-communicators"):
+    for option in ("--no-straggler", "--issue-earlier"):
         job.add_argument(option, action="store_true", help=_CHANGES[option])
     job.add_argument("--bandwidth", metavar="2x", type=_times, help=_CHANGES["--bandwidth 2x"])
     job.add_argument("--bucket-mb", metavar="N", type=_positive, help=_CHANGES["--bucket-mb N"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +22,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.buckets import Bucketed, rebucketed
 from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
 from overlapscope.plugins.jobs.joint.condense import condense
+from overlapscope.plugins.jobs.joint.contention import contended_times
 from overlapscope.plugins.jobs.joint.join import (
     JobTimes,
     JoinedJob,
@@ -36,10 +36,8 @@ from overlapscope.plugins.jobs.joint.join import (
     times,
 )
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-from overlapscope.plugins.jobs.joint.sharing import contended_times, on_own_communicators, with_sharing
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.base import prepare
-from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import replay
@@ -344,45 +342,6 @@ def test_a_backward_passs_only_bucket_is_divided_if_its_ops_show_when_its_parts_
     assert ends.tolist()[:3] == [10 + 280 + number * 2_050 for number in (1, 2, 3)]
 
 
-@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 100)), min_size=1, max_size=6))
-def test_transfers_that_share_a_network_are_done_as_a_simulation_says(transfers: list[tuple[int, int]]) -> None:
-    begin, own = (np.array(column) for column in zip(*transfers, strict=True))
-    begin += 1_800_000_000_000_000_000
-    left, ends = [Fraction(size) for size in own.tolist()], [Fraction(-1)] * len(own)
-    # In each part of a nanosecond, everything that runs gets an even share.
-    now, instants = Fraction(int(begin.min())), set(map(Fraction, begin.tolist()))
-    while min(ends) < 0:
-        running = [row for row, at in enumerate(begin.tolist()) if at <= now and left[row]]
-        following = [at for at in instants if at > now]
-        if running:
-            following.append(now + min(left[row] for row in running) * len(running))
-        until = min(following)
-        for row in running:
-            left[row] -= (until - now) / len(running)
-            if not left[row]:
-                ends[row] = until
-        now = until
-    result = with_sharing(begin, own)
-    assert np.abs(result - [float(end - at) for end, at in zip(ends, begin.tolist(), strict=True)]).max() <= 1
-
-
-def test_a_collective_on_a_communicator_of_its_own_shares_the_network_with_the_one_before() -> None:
-    """The second is launched 20 ns after the first. Both are ready 10 ns after their launches."""
-    program = _all_reduces((100, 10), (1,))
-    job, _ = joined(program)
-    parts = [rank.recorded for rank in job.ranks]
-    before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
-    changed, tied, count = on_own_communicators(job, parts, job.transfer_ns, Stance.BEST)
-    after = replay_job(job, changed, tied)
-    finish = parts[0].finish
-    assert count == 2
-    # They take 1,050 and 150 ns alone.
-    assert (before.end_ns[0] - before.start_ns[0])[finish].tolist() == [1_050, 150]
-    assert (after.end_ns[0] - after.start_ns[0])[finish].tolist() == [1_200, 300]
-    worst, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.WORST)
-    assert worst == parts
-
-
 def test_compute_that_a_change_puts_beside_a_collective_gets_longer() -> None:
     """The second kernel of each rank needs the first collective; without that, it runs beside it."""
     turns = tuple(Turn(number, 10, 1_000, 10, "kernel") for number in range(3))
@@ -412,30 +371,6 @@ def test_a_rank_whose_recording_does_not_show_its_loss_loses_as_much_speed_as_th
     assert lengths(contended_times(job, free, tied, Stance.EXPECTED)) == [[1_000, 2_000]] * 2
     assert lengths(contended_times(job, free, tied, Stance.BEST)) == [[1_000, round(1_000 / 0.85)]] * 2
     assert lengths(contended_times(job, free, tied, Stance.WORST)) == [[1_000, 2_000]] * 2
-
-
-def test_what_waits_for_a_streams_last_collective_waits_for_the_earlier_ones_too() -> None:
-    """Three pairs of a large and a small all-reduce; the thread waits for the small one, so for both."""
-    job, _ = joined(_all_reduces((100, 10) * 3, (1, 3, 5)))
-    parts = [rank.recorded for rank in job.ranks]
-    changed, tied, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.EXPECTED)
-    for length in lengths(times(job, changed, tied)):
-        # The large one takes 1,050 ns alone.
-        assert min(length[1::2]) >= 1_050
-
-
-def test_a_collective_that_waits_for_one_of_another_group_still_does() -> None:
-    turns = tuple(Turn(number, 10, 20, 10, "nothing") for number in range(3))
-    members = ((0, 1, 2), (0, 1), (0, 1, 2))
-    job, _ = joined(RanksProgram(members, (500, 500, 500), (turns, turns, (turns[0], turns[2]))))
-    parts = [rank.recorded for rank in job.ranks]
-    finish = parts[0].finish
-    orders = [part.network.orders for part in parts]
-    needed = Orders.of(finish[:1], finish[1:2] - 1, 0, Why.EVENT)
-    parts[0] = replace(parts[0], network=replace(parts[0].network, orders=Orders.joined([orders[0], needed])))
-    changed, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.EXPECTED)
-    kept = changed[0].network.orders
-    assert ((kept.first == finish[0]) & (kept.then == finish[1] - 1)).any()
 
 
 @pytest.mark.parametrize(("count", "blocks", "known"), [(12, 64, True), (2, 64, False), (12, 32, False)])
