@@ -19,14 +19,11 @@ from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, begins_after_all, contains, expand, union
-from overlapscope.base.kept import kept
 from overlapscope.trace.model import HostEvents, Trace
 from overlapscope.trace.op_names import is_collective_range, starts_collective
 
 _WAITED_NS = 20_000
 """Minimum time without ops before a collective's end for a wait."""
-NOTICED_NS = 50_000
-"""Usual maximum time until a thread notices the end of a collective."""
 _LATE_NS, _LATE = 200_000, 0.05
 """A thread that goes on later than this, or than this fraction of the time without ops, may have worked in between."""
 _AUTOGRAD = ("autograd::", "torch::autograd")
@@ -41,53 +38,35 @@ class HostWaits(Columns, frozen=True):
 
     start_ns: I64
     end_ns: I64
-    noticed_ns: I64
-    """End of the waiting, if the thread worked afterwards."""
     ended_ns: I64
     """End of the collective that ended last in it."""
     prompt: Bool
     """True if the thread went on right after that, so it did nothing else."""
-    certain: Bool
-    """True if it was a wait, even if the thread may have worked afterwards."""
 
 
 class HostCollectives(Struct, frozen=True, eq=False):
     """Collectives from the first step to the last, started by a single thread."""
 
     ranges: HostEvents
-    steps: HostEvents
-    ops: HostEvents
-    """Ops of that thread."""
-    started: I64
-    """Op that starts each collective, as a row of `Trace.cpu_ops`."""
     issue_ns: I64
-    """Start of that op."""
+    """Start of the op that starts each collective."""
     waits: HostWaits
 
 
-class NotStarted(Exception):
-    """The recording does not show how collectives were started. The text says why."""
-
-
-@kept()
-def find_host_collectives(trace: Trace) -> HostCollectives:
+def find_host_collectives(trace: Trace) -> HostCollectives | None:
     """Return the collectives of a trace with steps, and the waits for them.
 
-    Raises:
-        NotStarted: If the starts of some are not recorded, or several threads start them.
+    None if the starts of some are not recorded, or several threads start them, so that their order is unknown.
     """
     ranges, started = _started(trace)
-    if started is None:
-        raise NotStarted("it does not show which ops started its collectives.")
-    threads = distinct(trace.cpu_ops.thread[started])
     steps = trace.annotations.take(judged_steps(trace))
-    if len(threads) != 1 or (steps.thread != threads[0]).any():
-        raise NotStarted("several threads start its collectives, so their order is unknown.")
+    threads = distinct(trace.cpu_ops.thread[started]) if started is not None else ()
+    if started is None or len(threads) != 1 or (steps.thread != threads[0]).any():
+        return None
     ops = trace.cpu_ops.take(trace.cpu_ops.thread == threads[0])
     issue = trace.cpu_ops.start_ns[started]
     idle = _idle(ops, trace.annotations.take(trace.annotations.thread == threads[0]))
-    waits = _waits(idle, issue, trace.cpu_ops.end_ns[started], steps.start_ns, ranges)
-    return HostCollectives(ranges, steps, ops, started, issue, waits)
+    return HostCollectives(ranges, issue, _waits(idle, issue, trace.cpu_ops.end_ns[started], steps.start_ns, ranges))
 
 
 def _started(trace: Trace) -> tuple[HostEvents, I64 | None]:
@@ -100,8 +79,8 @@ def _started(trace: Trace) -> tuple[HostEvents, I64 | None]:
     ranges = notes.take(notes.named(is_collective_range))
     judged = ranges.take(np.arange(0)) if timeline is None else timeline.collectives
     ops = _outermost(trace.cpu_ops, np.flatnonzero(trace.cpu_ops.named(lambda name: name.startswith("c10d::"))))
-    op_kinds = [kind_of(trace.cpu_ops.name(row)) for row in ops.tolist()]
-    range_kinds = [kind_of(ranges.name(row)) for row in range(len(ranges))]
+    op_kinds = [_kind_of(trace.cpu_ops.name(row)) for row in ops.tolist()]
+    range_kinds = [_kind_of(ranges.name(row)) for row in range(len(ranges))]
     earlier = started_earlier(op_kinds, trace.cpu_ops.start_ns[ops], range_kinds, ranges.start_ns)
     if earlier is None:
         return judged, None
@@ -136,7 +115,7 @@ def started_earlier(ops: Sequence[str], op_ns: I64, ranges: Sequence[str], range
     return whole if whole >= 0 else next((place for place in rest if started.startswith(ran[place:])), None)
 
 
-def kind_of(name: str) -> str:
+def _kind_of(name: str) -> str:
     """Return what an op and the range of the same collective have in common."""
     kind = _PARTS_OF_NAME.sub("", name)
     return _RUN_AS.get(kind, kind)
@@ -151,7 +130,7 @@ def _outermost(ops: HostEvents, rows: I64) -> I64:
     return rows[kept]
 
 
-def works(ops: HostEvents) -> Bool:
+def _works(ops: HostEvents) -> Bool:
     """Return a mask of the ops that compute: `aten::mm`, `fbgemm::...`, but no autograd node and no collective."""
     return ops.named(lambda name: "::" in name and not name.startswith(_AUTOGRAD) and not starts_collective(name))
 
@@ -164,7 +143,7 @@ def _idle(ops: HostEvents, notes: HostEvents) -> Intervals:
     at = distinct(np.concatenate((ops.start_ns, ops.end_ns, notes.start_ns, notes.end_ns)))
     collectives = np.sort(ops.start_ns[ops.named(starts_collective)])
     first, last = (np.searchsorted(collectives, edges) for edges in (ops.start_ns, ops.end_ns))
-    computes = works(ops) & (first == last)
+    computes = _works(ops) & (first == last)
     inside = contains(union(ops.start_ns[computes], ops.end_ns[computes]), at[:-1])
     long = (at[1:] - at[:-1] >= _WAITED_NS) & ~inside
     return Intervals(at[:-1][long], at[1:][long])
@@ -196,8 +175,7 @@ def _waits(idle: Intervals, issue: I64, issued: I64, marks: I64, ranges: HostEve
     row, ended = row[last], ranges.end_ns[within[last]]
     start, end = idle.starts[row], idle.ends[row]
     prompt = end - ended <= slack[row]
-    found = HostWaits(start, end, np.minimum(end, ended + NOTICED_NS), ended, prompt, prompt | at_once[row])
-    step = np.searchsorted(marks, start, side="right")
+    certain, step = prompt | at_once[row], np.searchsorted(marks, start, side="right")
     # Step of the next certain wait, by the step of the last one up to each wait.
-    following = np.append(step[found.certain], -1)[np.cumsum(found.certain)]
-    return found.take(found.certain | (following != step))
+    following = np.append(step[certain], -1)[np.cumsum(certain)]
+    return HostWaits(start, end, ended, prompt).take(certain | (following != step))

@@ -36,7 +36,7 @@ from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.measures import PARTS
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.host_collectives import HostCollectives, NotStarted, find_host_collectives
+from overlapscope.ranks.host_collectives import HostCollectives, find_host_collectives
 from overlapscope.ranks.messages import CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
 from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, without_invalid_rank
@@ -171,10 +171,8 @@ def host_causes(trace: Trace, exposed: Intervals, compute: Intervals) -> tuple[I
     Returns:
         The times of each cause; nothing if it is unknown how collectives were started.
     """
-    try:
-        return attribute(find_host_collectives(trace), exposed, compute)
-    except NotStarted:
-        return ()
+    found = find_host_collectives(trace)
+    return () if found is None else attribute(found, exposed, compute)
 
 
 def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) -> tuple[Intervals, ...]:

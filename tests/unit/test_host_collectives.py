@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlapscope import load
 from overlapscope.base.intervals import Intervals
-from overlapscope.ranks.host_collectives import _waits, started_earlier
+from overlapscope.ranks.host_collectives import _waits, find_host_collectives, started_earlier
 from overlapscope.trace.model import HostEvents
 
 US = 1000
@@ -69,5 +75,28 @@ def test_waits_are_those_that_a_look_at_every_collective_finds(
         if wait[-1] or not any(expected[at + n][-1] and steps[at] == step for n, step in enumerate(steps[at:]))
     ]
     found = _waits(idle, issue, issued, marks, ranges)
-    columns = (found.start_ns, found.end_ns, found.ended_ns, found.prompt, found.certain)
-    assert list(zip(*map(np.ndarray.tolist, columns), strict=True)) == kept
+    columns = (found.start_ns, found.end_ns, found.ended_ns, found.prompt)
+    assert list(zip(*map(np.ndarray.tolist, columns), strict=True)) == [wait[:-1] for wait in kept]
+
+
+def _event(category: str, name: str, start: int, length: int, thread: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length}
+
+
+@pytest.mark.parametrize(("inner", "waits"), [("aten::clone", 0), ("_c10d_functional::wait_tensor", 4)])
+def test_an_op_waits_for_a_collective_only_if_it_has_one_inside(tmp_path: Path, inner: str, waits: int) -> None:
+    events = []
+    for step in range(4):
+        begin = step * 10_000
+        events += [
+            _event("user_annotation", f"ProfilerStep#{step}", begin, 10_000, 1),
+            _event("cpu_op", "c10d::allreduce_", begin + 100, 200, 1),
+            _event("user_annotation", "gloo:all_reduce", begin + 200, 3_000, 9),
+            # The op's own time is before the op inside.
+            _event("cpu_op", "example::compute", begin + 400, 2_850, 1),
+            _event("cpu_op", inner, begin + 3_220, 20, 1),
+        ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = find_host_collectives(load(path))
+    assert found is not None and len(found.waits) == waits

@@ -24,10 +24,8 @@ class HostWait(NamedTuple):
 
     start_ns: int
     end_ns: int
-    noticed_ns: int
     ended_ns: int
     prompt: bool
-    certain: bool
 
 
 def collectives(ranges: list[tuple[int, int, int, int]], waits: list[HostWait]) -> HostCollectives:
@@ -41,12 +39,8 @@ def collectives(ranges: list[tuple[int, int, int, int]], waits: list[HostWait]) 
         thread=thread,
         place=np.arange(len(ranges), dtype=np.int32),
     )
-    columns = zip(*waits, strict=True) if waits else iter([()] * 6)
-    *times, prompt, certain = columns
-    table = HostWaits(
-        *(np.array(column, np.int64) for column in times), *(np.array(flags, np.bool_) for flags in (prompt, certain))
-    )
-    return HostCollectives(events, events.take(slice(0)), events.take(slice(0)), np.arange(len(ranges)), issue, table)
+    start_ns, end_ns, ended_ns, prompt = np.array(waits, np.int64).reshape(-1, 4).T
+    return HostCollectives(events, issue, HostWaits(start_ns, end_ns, ended_ns, prompt == 1))
 
 
 @st.composite
@@ -63,8 +57,7 @@ def recordings(draw: st.DrawFn) -> tuple[list[tuple[int, int, int, int]], list[H
     for start, end in zip(edges[0::2], edges[1::2], strict=False):
         ended = [until for issue, _, until, _ in ranges if issue <= start < until <= end]
         if ended:
-            prompt = draw(st.booleans())
-            waits.append(HostWait(start, end, end, max(ended), prompt, prompt or draw(st.booleans())))
+            waits.append(HostWait(start, end, max(ended), draw(st.booleans())))
     bounds = sorted(draw(st.lists(st.integers(0, LENGTH), max_size=8)))
     compute = union(bounds[0::2][: len(bounds) // 2], bounds[1::2])
     return ranges, waits, compute
@@ -129,7 +122,7 @@ def test_each_exposed_nanosecond_has_the_cause_that_a_walk_finds(
 def test_the_parts_of_a_collective_that_outlasts_its_compute() -> None:
     """The second collective is kept from running beside compute for 10 of its 15 exposed nanoseconds."""
     ranges = [(0, 0, 12, 0), (2, 12, 35, 0)]
-    waits = [HostWait(20, 36, 36, 35, prompt=True, certain=True)]
+    waits = [HostWait(20, 36, 35, prompt=True)]
     compute = union([2, 12], [12, 20])
     found = dict(zip(COMM_CAUSES, attribute(collectives(ranges, waits), union([0, 20], [2, 35]), compute), strict=True))
     assert found[CommCause.BLOCKED_BEHIND].starts.tolist() == [20]

@@ -81,10 +81,16 @@ def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str,
 
 
 def job_of(library: Library, id: str) -> tuple[str, ...]:
-    """Return the ids of the folder's traces whose names differ from this name only in numbers; if none do, of all."""
-    siblings, mine = library.siblings(id), re.sub(r"\d+", "#", id)
-    alike = tuple(sibling for sibling in siblings if re.sub(r"\d+", "#", sibling) == mine)
-    return alike if len(alike) > 1 else siblings
+    """Return the ids of the folder's traces whose names differ from this name only in their numbers."""
+    mine = re.sub(r"\d+", "#", id)
+    return tuple(sibling for sibling in library.siblings(id) if re.sub(r"\d+", "#", sibling) == mine)
+
+
+def _compared(context: PageContext) -> tuple[str, ...]:
+    """Return the ids of the job of the address; if it has one trace only, of all traces of its folder."""
+    library, id = context.library, context.url.trace or ""
+    job = job_of(library, id)
+    return job if len(job) > 1 else library.siblings(id)
 
 
 def waiting_for(library: Library, job: tuple[str, ...]) -> tuple[str, ...]:
@@ -292,7 +298,7 @@ def _ranks(context: PageContext) -> Ranks | None:
     file = chosen(context.library, context.url)
     if file is not None:
         return of_file(context.library, file)
-    return of_job(context.library, job_of(context.library, context.url.trace or ""))
+    return of_job(context.library, _compared(context))
 
 
 # Drawing a thousand ranks takes longer than an interval of the clock, and Dash discards the answer to an earlier
@@ -307,7 +313,7 @@ def look(context: PageContext, intervals: int | None) -> Any:
     """Return whether all ranks are read, reading one after another."""
     library = context.library
     if chosen(library, context.url) is None:
-        job = job_of(library, context.url.trace or "")
+        job = _compared(context)
         missing = waiting_for(library, job)
         if missing:
             done, state = len(job) - len(missing), library.loading(missing[0])

@@ -342,7 +342,7 @@ def _changed(job: JoinedJob, part: RankNetwork, place: int, into: I64, pieces: I
         network=network,
         finish=last_of[part.finish],
         ahead_item=pick(last_of, part.ahead_item),
-        marks=part.marks if part.marks_are_calls else first_of[part.marks],
+        marks=first_of[part.marks],
         segment_of_item=part.segment_of_item[source],
         work=part.work.take(source),
     )

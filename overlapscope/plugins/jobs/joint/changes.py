@@ -245,7 +245,7 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
 
     It follows from transfers of different sizes, and is between nothing and the usual transfer of the smallest size.
     """
-    kinds, on_host = job.met.kernels.kinds, any(rank.reduced.on_host for rank in job.ranks)
+    kinds = job.met.kernels.kinds
     result = np.zeros(len(kinds), np.int64)
     kind_of_entry, size = job.met.kind[job.met.meeting], job.met.kernels.bytes[job.met.row]
     for kind in distinct(kind_of_entry).tolist():
@@ -256,7 +256,7 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
         usual = [float(np.median(transfer_ns[of_kind][number == each])) for each in range(len(sizes))]
         # If all have the same size, nothing to all of it is latency, as far as the model of NCCL allows.
         members = kinds[kind].group_size
-        most = usual[0] if on_host or members < 2 else min(usual[0], _BASE_NS + _STEP_NS * 2 * (members - 1))
+        most = usual[0] if members < 2 else min(usual[0], _BASE_NS + _STEP_NS * 2 * (members - 1))
         latency = most if stance == Stance.WORST else 0.0
         if len(sizes) > 1 and sizes[0] >= 0:
             slope, at_0 = np.polyfit(sizes.astype(np.float64), usual, 1)

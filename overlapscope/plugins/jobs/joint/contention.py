@@ -70,12 +70,9 @@ class LostSpeed(NamedTuple):
     """True if a recording shows it."""
 
 
-def lost_speed(job: JoinedJob) -> LostSpeed | None:
-    """Return the loss of ranks whose recordings don't show it: the median of the others; None without a GPU."""
-    on_gpus = [rank for rank in job.ranks if not rank.reduced.on_host]
-    measured = [rank.lost_speed for rank in on_gpus if rank.lost_speed is not None]
-    if not on_gpus:
-        return None
+def lost_speed(job: JoinedJob) -> LostSpeed:
+    """Return the loss of ranks whose recordings don't show it: the median of the others."""
+    measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None]
     least, usual, most = (median(ends) for ends in zip(*measured, strict=True)) if measured else LOST_SPEED
     return LostSpeed(least, usual, most, bool(measured))
 
@@ -84,7 +81,7 @@ def _lost_speeds(job: JoinedJob, stance: Stance) -> list[tuple[float, ...]]:
     """Return the shares of its speed that each rank's compute may lose at a stance."""
     common, result = lost_speed(job), list[tuple[float, ...]]()
     for rank in job.ranks:
-        least, usual, most = rank.lost_speed or (common[:3] if common is not None else (0.0, 0.0, 0.0))
+        least, usual, most = rank.lost_speed or common[:3]
         result.append((usual,) if stance == Stance.EXPECTED else (least, most))
     return result
 

@@ -79,8 +79,7 @@ class RankNetwork(Struct, frozen=True, eq=False):
     after_launch_ns: I64
     """Host work of that op after the launch."""
     marks: I64
-    """Items with which the judged steps begin; on the host, calls, the end of the last step included."""
-    marks_are_calls: bool
+    """Items with which the judged steps begin."""
 
 
 class RankSummary(Struct, frozen=True, eq=False):
@@ -100,8 +99,6 @@ class RankSummary(Struct, frozen=True, eq=False):
     """The rank with ever less host work (`prediction.overhead.lighter_ones`); empty if `plain` is None."""
     lost_speed: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
     """Share of its speed that compute loses beside collectives: lower bound, estimate, upper bound; None if unknown."""
-    uncertain: int = 0
-    """Number of times on the host that may have been waits or work."""
 
 
 MOST_UNJOINED_PCT = 1.0
@@ -206,8 +203,8 @@ def _unjoined(job: JoinedJob) -> Iterator[str]:
 def _judged_part(rank: RankSummary) -> tuple[int, int]:
     """Return start and end of the judged steps in the rank's own replay."""
     part = rank.recorded
-    begin = (part.network.calls.start_ns if part.marks_are_calls else part.network.items.start_ns)[part.marks[0]]
-    return int(begin), int(begin + rank.lengths_ns.sum())
+    begin = int(part.network.items.start_ns[part.marks[0]])
+    return begin, begin + int(rank.lengths_ns.sum())
 
 
 class Ties(Columns, frozen=True):
@@ -244,7 +241,6 @@ class Joint(Struct, frozen=True, eq=False):
     network: Network
     first_item: I64
     """First item of each rank, and the number of all ranks' items; hubs follow."""
-    first_call: I64
     arrival: I64
     """Item of each tie's arrival."""
     hub: I64
@@ -281,7 +277,7 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> Joint:
     joined = DeviceItems.joined([*items, hubs]).copied("duration_ns")
     joined.duration_ns[finish] = np.maximum(tied.transfer_ns, 0)
     network = Network(joined, Calls.joined(calls), Orders.joined(orders), Waits.joined(waits), networks[0].constants)
-    return Joint(network, item, call, finish - 1, hub)
+    return Joint(network, item, finish - 1, hub)
 
 
 def _starts(sizes: Sequence[int]) -> I64:
@@ -364,10 +360,7 @@ def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobR
     items_of_rank = [slice(*map(int, joint.first_item[place : place + 2])) for place in range(len(parts))]
     lengths, waits = [], []
     for place, part in enumerate(parts):
-        if part.marks_are_calls:
-            marks = replayed.call_end_ns[part.marks + joint.first_call[place]]
-        else:
-            marks = replayed.start_ns[part.marks + joint.first_item[place]]
+        marks = replayed.start_ns[part.marks + joint.first_item[place]]
         if len(marks) < 2:
             marks = np.append(marks, replayed.end_ns[items_of_rank[place]].max())
         within: Bool = (tied.rank == place) & (arrived >= marks[0]) & (arrived < marks[-1])

@@ -159,16 +159,9 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
     elif is_changed:
         step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
     gain = None if step is None else step.below(before.step_ns)
-    uncertain = sum(rank.uncertain for rank in job.ranks)
-    notes = []
-    if uncertain:
-        notes.append(
-            f"The recording does not show for {plural(uncertain, 'time')} on the host whether it was a wait or work; "
-            "the interval allows for both."
-        )
     return JointWhatIf(
         valid=True,
-        reasons=tuple(notes),
+        reasons=(),
         meetings=len(job.met),
         steps=len(job.ranks[0].lengths_ns),
         recorded_step_ns=mean(np.array([mean(rank.lengths_ns) for rank in job.ranks])),
@@ -194,15 +187,13 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
     )
 
 
-def _contention(job: JoinedJob) -> tuple[str, ...]:
-    """Return the assumption on compute beside collectives; none without a GPU."""
+def _contention(job: JoinedJob) -> str:
+    """Return the assumption on compute beside collectives."""
     lost = lost_speed(job)
-    if lost is None:
-        return ()
     share, ends = percent(100 * lost.usual), f"{percent(100 * lost.least)} to {percent(100 * lost.most)}"
     return (
         f"Compute loses {share} of its speed beside collectives ({ends}), "
-        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}.",
+        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}."
     )
 
 
@@ -295,7 +286,7 @@ def _changed(
         parts, tied, change = _rebucketed(job, parts, transfer, changes.bucket_mb, stance)
         applied.append(change)
     if applied and applied[-1].touched:
-        applied[-1] = replace(applied[-1], assumptions=applied[-1].assumptions + _contention(job))
+        applied[-1] = replace(applied[-1], assumptions=(*applied[-1].assumptions, _contention(job)))
     return parts, tied, applied
 
 

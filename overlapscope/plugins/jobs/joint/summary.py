@@ -26,7 +26,6 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
 from overlapscope.plugins.jobs.joint.condense import condense
 from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, RankNetwork, RankSummary, Unfit
-from overlapscope.plugins.jobs.joint.on_host import host_rank
 from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.graph import Graph, Why
@@ -36,7 +35,6 @@ from overlapscope.prediction.outcomes import apply, spread
 from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
-from overlapscope.ranks.on_host import reduce_host
 from overlapscope.ranks.reduced import ComparedRank, collectives_only
 from overlapscope.trace.model import Kind, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP
@@ -52,17 +50,11 @@ def summarize(trace: Trace, changes: Sequence[str], numbers: Sequence[int] | Non
         UnreadableTrace: There is nothing to compare.
         UsageError: An intervention does not exist or lacks its argument.
     """
-    host = reduce_host(trace)
-    ranks = [rank for rank in (collectives_only(trace) if host is None else (host,)) if len(rank.comm)]
+    ranks = [rank for rank in collectives_only(trace) if len(rank.comm)]
     if len(ranks) != 1:
         found = "no collective" if not ranks else f"collectives of {plural(len(ranks), 'GPU')}"
         return Unfit(trace.source, f"it has {found}; a joint replay needs one GPU for each trace.")
-    changes = changes if numbers is None or trace.rank in numbers else ()
-    if ranks[0].on_host:
-        if changes:
-            return Unfit(trace.source, f"{', '.join(changes)} changes work of a GPU, but it was recorded without one.")
-        return host_rank(trace, ranks[0])
-    return _device_rank(trace, ranks[0], changes)
+    return _device_rank(trace, ranks[0], changes if numbers is None or trace.rank in numbers else ())
 
 
 def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) -> RankSummary | Unfit:
@@ -159,7 +151,6 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> RankNetwork
         before_launch_ns=before_launch,
         after_launch_ns=after_launch,
         marks=reduced.place[marks],
-        marks_are_calls=False,
     )
 
 
