@@ -93,12 +93,6 @@ def metrics_shown(report: RanksReport) -> tuple[RankMetric, ...]:
     return tuple(metric for metric in METRICS.values() if values_of(report, metric))
 
 
-def first_metric(report: RanksReport) -> RankMetric | None:
-    """Return the metric to show first: waiting for others if there is any, otherwise the first that isn't zero."""
-    metrics = metrics_shown(report)
-    return next((metric for metric in metrics if any(values_of(report, metric))), next(iter(metrics), None))
-
-
 def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:
     """Return one unit for all values; any unit for percentages."""
     longest = max((abs(value) for value in values), default=0) if metric.measure == "ns" else 0

@@ -29,13 +29,17 @@ from overlapscope.documents.model import (
     with_code,
 )
 from overlapscope.ranks import charts, tables
-from overlapscope.ranks.charts import metrics_shown
 from overlapscope.ranks.parts import plugin_parts
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
-from overlapscope.ranks.verdict import clocks, doubts, judge, lost, runs, spread, unit_of
+from overlapscope.ranks.verdict import clocks as sentences_on_clocks
+from overlapscope.ranks.verdict import doubts, judge, lost, runs, spread, unit_of
 from overlapscope.rules.finding import Finding
 
 _MOST_FINDINGS: Final = 3
+MAPS: Final = tuple(f"ranks-{number}" for number in range(len(charts.METRICS)))
+"""Ids of the maps of ranks, which have several lines."""
+STEPS, BUCKETS = "ranks-steps", "ranks-buckets"
+"""Ids of charts with all ranks in one line."""
 
 
 class Extent(Struct, frozen=True):
@@ -63,17 +67,22 @@ def document(report: RanksReport, extent: Extent) -> Document:
     title = f"overlapscope ranks: {_how_many(report)}"
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), *head(report)]
-    blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *findings(report)]
+    blocks += [*maps(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *findings(report)]
     blocks += _further(report, extent)
     blocks += detail("the ranks that stand out", stand_outs(report, extent.looks))
-    if report.ranks:
-        blocks += detail("clocks", [panel("Clocks", Text("\n".join(clocks(report)), tone="muted"))])
+    blocks += detail("clocks", clocks(report))
     return Document(title, tuple(blocks))
 
 
 def _how_many(report: RanksReport) -> str:
     ranks = {row.rank for row in report.ranks} - {None}
     return plural(len(ranks), "rank") if ranks else plural(len({row.source for row in report.ranks}), "trace")
+
+
+def clocks(report: RanksReport) -> Iterator[Block]:
+    """Yield the panel on the clocks."""
+    if report.ranks:
+        yield panel("Clocks", Text("\n".join(sentences_on_clocks(report)), tone="muted"))
 
 
 def head(report: RanksReport) -> Iterator[Block]:
@@ -89,16 +98,15 @@ def head(report: RanksReport) -> Iterator[Block]:
         yield panel("Warnings", Items(doubted, sign="!"))
 
 
-def _charts(report: RanksReport) -> Iterator[Chart]:
-    for number, metric in enumerate(metrics_shown(report)):
-        drawn = partial(charts.rank_map, report, metric)
-        yield Chart(f"ranks-{number}", capital(metric.title), drawn, note=metric.meaning)
+def maps(report: RanksReport) -> Iterator[Chart]:
+    """Yield the charts, all of whose points are ranks."""
+    for id, metric in zip(MAPS, charts.metrics_shown(report), strict=False):
+        yield Chart(id, capital(metric.title), partial(charts.rank_map, report, metric), note=metric.meaning)
     if steps := charts.drawn_steps(report):
         title, note = "Each step of each rank", charts.step_note(report, len(steps))
-        yield Chart("ranks-steps", title, partial(charts.step_map, report), note, wide=True)
+        yield Chart(STEPS, title, partial(charts.step_map, report), note, wide=True)
     if charts.has_rank_buckets(report):
-        title = "Where the time of each rank goes"
-        yield Chart("ranks-buckets", title, partial(charts.rank_buckets, report), wide=True)
+        yield Chart(BUCKETS, "Where the time of each rank goes", partial(charts.rank_buckets, report), wide=True)
 
 
 def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:

@@ -20,12 +20,11 @@ from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext, UrlState, instant_href
 from overlapscope.dashboard.library import Library, RanksFile, Reduced
 from overlapscope.documents.model import Items
-from overlapscope.ranks import charts, tables
-from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
-from overlapscope.ranks.document import findings, head, stand_outs
+from overlapscope.ranks import tables
+from overlapscope.ranks.charts import Slot, slot_at
+from overlapscope.ranks.document import BUCKETS, MAPS, STEPS, clocks, findings, head, maps, stand_outs
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
-from overlapscope.ranks.verdict import clocks
 
 # -- The ranks of a written report, or of the traces in a folder -----------------------------------
 
@@ -117,12 +116,11 @@ def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
     return Ranks(report_on(trace for _, trace in found), {trace.source: id for id, trace in found})
 
 
-MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
-"""Ids of the charts whose points are ranks."""
-TABLE, METRIC, MEANING = "ranks-table", "ranks-metric", "ranks-meaning"
+TABLE = "ranks-table"
 _LISTED = 10
 _POLL_MS = 300
 _LEAD = "The ranks of one job side by side: who makes the others wait, and where the time of each goes."
+_OPENS = " A click on a chart opens the trace of a rank."
 _NO_RANKS = "Nothing in these traces says that they belong to one job, so each is shown by itself."
 
 
@@ -191,12 +189,12 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
         return _side_by_side(context, ranks)
     return parts.page(
         "Ranks",
-        *render.draw(head(report), context.dark),
-        *_maps(context, ranks),
+        *render.draw((*head(report), *maps(report)), context.dark),
         *_tables(context, ranks),
         *render.draw((*findings(report), *stand_outs(report)), context.dark),
-        *(_each(context, ranks) if report.ranks else []),
-        lead=f"{_LEAD} {_of_recordings(report)}",
+        *([_grid(context, ranks, "Each rank")] if report.ranks else []),
+        *render.draw(clocks(report), context.dark),
+        lead=f"{_LEAD} {_of_recordings(report)}{_OPENS if ranks.traces else ''}",
     )
 
 
@@ -218,35 +216,6 @@ def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
     )
 
 
-def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
-    """Return the map of all ranks by a metric, and the map of their steps."""
-    report, metric = ranks.report, first_metric(ranks.report)
-    opened = " A click opens the rank's trace." if ranks.traces else ""
-    panels = []
-    if metric is not None:
-        choice = dmc.SegmentedControl(
-            id=METRIC,
-            data=[{"value": metric.key, "label": metric.title} for metric in metrics_shown(report)],
-            value=metric.key,
-            size="xs",
-        )
-        panels.append(
-            render.panel(
-                "Map of the ranks",
-                dmc.Text(metric.meaning, size="sm", id=MEANING),
-                render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
-                note=f"A stronger color is worse; a cross marks a rank whose trace is missing.{opened}",
-                beside=choice,
-            )
-        )
-    steps = charts.drawn_steps(report)
-    if steps:
-        chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
-        note = charts.step_note(report, len(steps))
-        panels.append(render.panel("Each step of each rank", chart, note=f"{note}{opened}"))
-    return panels
-
-
 def _tables(context: PageContext, ranks: Ranks) -> Iterator[Component]:
     """Yield all tables except that of each rank; collectives link to the timeline of the rank that came last."""
     report = ranks.report
@@ -265,19 +234,6 @@ def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
     if trace is None:
         return None
     return html.A("timeline →", href=instant_href(url, trace, meeting.window), className="timeline-link")
-
-
-def _each(context: PageContext, ranks: Ranks) -> list[Component]:
-    report = ranks.report
-    panels = []
-    if charts.has_rank_buckets(report):
-        chart = render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)
-        panels.append(render.panel("Where the time of each rank goes", chart))
-    return [
-        *panels,
-        _grid(context, ranks, "Each rank"),
-        render.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
-    ]
 
 
 def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
@@ -329,29 +285,15 @@ def show(context: PageContext, known: bool | None) -> Any:
     return dash.no_update if ranks is None else _content(context, ranks)
 
 
-@callbacks.add(
-    Output(MAP, "figure"),
-    Output(MEANING, "children"),
-    Input(METRIC, "value"),
-    prevent_initial_call=True,
-)
-def color(context: PageContext, metric: str) -> Any:
-    """Return the map by another metric."""
-    ranks = _ranks(context)
-    if ranks is None or metric not in METRICS:
-        return dash.no_update, dash.no_update
-    return charts.rank_map(ranks.report, METRICS[metric], context.dark), METRICS[metric].meaning
-
-
 def open_rank(context: PageContext, click: Click | None, chart: str) -> Any:
     """Return the address of the trace of the clicked rank."""
     ranks = _ranks(context)
-    slot = _clicked(ranks.report, click, lines=chart == MAP) if ranks is not None else None
+    slot = _clicked(ranks.report, click, lines=chart in MAPS) if ranks is not None else None
     trace = ranks.trace(slot.row) if ranks is not None and slot is not None and slot.row is not None else None
     return dash.no_update if trace is None else context.url.href("overview", trace=trace)
 
 
-for _chart in (MAP, STEPS, BUCKETS):
+for _chart in (*MAPS, STEPS, BUCKETS):
     callbacks.leads(Input(_chart, "clickData"), State(_chart, "id"))(open_rank)
 
 
