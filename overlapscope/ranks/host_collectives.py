@@ -59,9 +59,11 @@ def find_host_collectives(trace: Trace) -> HostCollectives | None:
     None if the starts of some are not recorded, or several threads start them, so that their order is unknown.
     """
     ranges, started = _started(trace)
+    if started is None:
+        return None
+    threads = distinct(trace.cpu_ops.thread[started])
     steps = trace.annotations.take(judged_steps(trace))
-    threads = distinct(trace.cpu_ops.thread[started]) if started is not None else ()
-    if started is None or len(threads) != 1 or (steps.thread != threads[0]).any():
+    if len(threads) != 1 or (steps.thread != threads[0]).any():
         return None
     ops = trace.cpu_ops.take(trace.cpu_ops.thread == threads[0])
     issue = trace.cpu_ops.start_ns[started]
