@@ -375,7 +375,8 @@ def slots(report: RanksReport) -> tuple[Slot, ...]:
         labels = [f"{rank}:{device}" if len(used) > 1 else str(rank) for device in devices]
         names = [row_name(report.ranks[number], device=len(used) > 1) for number in used]
         assert rank is not None
-        places[rank] = [Slot(*of, "known", number) for *of, number in zip(names, labels, used, strict=True)]
+        named = zip(names, labels, used, strict=True)
+        places[rank] = [Slot(name, label, "known", number) for name, label, number in named]
     files = [(row_name(report.ranks[number]), number) for number in nameless]
     return (
         *(place for rank in sorted(places) for place in places[rank]),

@@ -98,7 +98,8 @@ def each(
     read = partial(reduce_by, reduction, patterns=name_patterns())
     if scheduler is not None:
         with connected(scheduler) as cluster:
-            yield from _Run(cluster, limit_bytes, read).outcomes(locations)
+            needs = "they have. Use workers with more memory."
+            yield from _alone_again(_Run(cluster, limit_bytes, read).outcomes, locations, needs)
         return
     read_here = partial(_reduce_here, read, limit_bytes=limit_bytes)
     if len(locations) > 1 and not _are_few(locations):
@@ -109,14 +110,35 @@ def each(
 
         # Python lets daemonic processes, such as Dask's workers, start no others.
         if not current_process().daemon:
-            with closing(outcomes(read_here, locations, workers)) as found:
-                yield from found
+            needs = "there is. Record fewer steps."
+            yield from _alone_again(partial(outcomes, read_here, workers), locations, needs)
             return
     for location in locations:
         try:
             yield read_here(location)
         except MemoryError:
             yield Unreadable(source=location.source, reason="needs more memory than is free; record fewer steps.")
+
+
+def _alone_again(
+    outcomes: Callable[[Sequence[Location]], Iterator[tuple[Location, T | Unreadable | None]]],
+    locations: Sequence[Location],
+    needs: str,
+) -> Iterator[T | Unreadable]:
+    """Yield the outcomes. Files whose processes died (None) are read again after all others, alone."""
+    deadly = []
+    with closing(outcomes(locations)) as found:
+        for location, outcome in found:
+            if outcome is None:
+                deadly.append(location)
+            else:
+                yield outcome
+    died = "every process that read it died, the last one while nothing else was read; most likely it needs more memory"
+    for location in deadly:
+        with closing(outcomes([location])) as found:
+            for _, outcome in found:
+                reason = f"{died} than {needs}"
+                yield Unreadable(source=location.source, reason=reason) if outcome is None else outcome
 
 
 def _are_few(locations: Sequence[Location]) -> bool:
@@ -182,17 +204,9 @@ class _Run(Generic[T]):
         self._limit_bytes = limit_bytes
         self._read = read
         self._done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
-        self._deadly: list[Location] = []
-        """Files whose workers died."""
 
-    def outcomes(self, locations: Sequence[Location]) -> Iterator[T | Unreadable]:
-        """Yield one outcome for each location."""
-        yield from self._together(locations)
-        for location in self._deadly:
-            yield from self._together([location], alone=True)
-
-    def _together(self, locations: Sequence[Location], *, alone: bool = False) -> Iterator[T | Unreadable]:
-        """Yield the outcomes, except those of files that must be tried again `alone`."""
+    def outcomes(self, locations: Sequence[Location]) -> Iterator[tuple[Location, T | Unreadable | None]]:
+        """Yield each location with its outcome, or with None if its workers died."""
         waiting = deque(locations)
         running: dict[Key, Location] = {}
         threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
@@ -204,25 +218,23 @@ class _Run(Generic[T]):
                 running[future.key] = waiting.popleft()
                 future.add_done_callback(self._done.put)
                 del future
+            if time.monotonic() >= look_s:
+                threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
             with suppress(queue.Empty):
                 future = self._done.get(timeout=_LOOK_S)
                 try:
-                    outcome = self._outcome(future, running[future.key], alone=alone)
+                    outcome = self._outcome(future, running[future.key])
                 except TimeoutError:
                     # The result was lost with its worker, so the file is read again.
                     future.add_done_callback(self._done.put)
-                    outcome = None
-                else:
-                    del running[future.key]
+                    continue
+                location = running.pop(future.key)
                 # Dask keeps a result as long as its future exists.
                 del future
-                if outcome is not None:
-                    yield outcome
-            if time.monotonic() >= look_s:
-                threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
+                yield location, outcome
 
-    def _outcome(self, future: Future[T | Unreadable], location: Location, *, alone: bool) -> T | Unreadable | None:
-        """Return the outcome; None if the file must be tried again alone.
+    def _outcome(self, future: Future[T | Unreadable], location: Location) -> T | Unreadable | None:
+        """Return the outcome; None if the workers died.
 
         Raises:
             TimeoutError: If no worker has the result.
@@ -237,15 +249,8 @@ class _Run(Generic[T]):
                 return _given_up(location, error)
             raise
         except KilledWorker:
-            if not alone:
-                self._deadly.append(location)
-                return None
-            reason = (
-                "every process that read it died, the last ones while they read nothing else; most likely it "
-                "needs more memory than they have. Use workers with more memory."
-            )
+            return None
         except CancelledError:
             raise self._cluster.lost() from None
         except Exception as error:
             return _given_up(location, error)
-        return Unreadable(source=location.source, reason=reason)
