@@ -55,12 +55,9 @@ class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of the collectives whose bandwidth is measured, counted once for the group."""
     transferred_ns: int
     """Time from the last arrival to the end in these."""
-    algorithm_gb_per_s: float | None
-    """`transferred_bytes` per `transferred_ns`."""
     bus_gb_per_s: float | None
-    """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
-    bus_factor: str
-    """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
+    """`transferred_bytes` per `transferred_ns`, times the factor of nccl-tests for this collective: comparable with the
+    speed of a link."""
     dimension: int
     """Place of its group in `Communication.dimensions`."""
 

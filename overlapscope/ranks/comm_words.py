@@ -111,7 +111,6 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
         (Column("waiting"), time(lambda spent: spent.waiting_ns)),
         (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
         *_speeds(every, shown),
-        (Column("factor", number=False, spare=2), lambda row: Cell(row.bus_factor or NOTHING)),
         title=f"Communication by process group, {_basis(every)}",
     )
     judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"

@@ -249,7 +249,7 @@ def best_speed(transfers: Transfers, kinds: Sequence[CommKind]) -> float | None:
         kind = kinds[int(sized.kind[rows[0]])]
         factor = bus_factor(kind.collective, kind.group_size)
         if factor is not None and len(rows) >= _BEST_CALLS:
-            reached.append(float(factor[0] * int(sized.bytes[rows[0]])) / float(np.median(sized.took_ns[rows])))
+            reached.append(float(factor * int(sized.bytes[rows[0]])) / float(np.median(sized.took_ns[rows])))
     return max(reached, default=None)
 
 
@@ -286,7 +286,7 @@ def _slow(
     if typical * SLOW_SHARE <= usual or typical - usual <= TIMESTAMP_ERROR_NS or quick <= slowest or lost <= 0:
         return None
     factor = bus_factor(kind.collective, kind.group_size)
-    moved = float(size * (factor[0] if factor is not None else 1))
+    moved = float(size * (factor if factor is not None else 1))
     return SlowGroup(
         collective=kind.collective,
         group=kind.group,
@@ -421,7 +421,6 @@ def _row(
 ) -> GroupCollective:
     moved, took_ns = transfer
     factor = bus_factor(kind.collective, kind.group_size)
-    algorithm = moved / took_ns if took_ns else None
     return GroupCollective(
         collective=kind.collective,
         group=kind.group,
@@ -434,8 +433,6 @@ def _row(
         time=time,
         transferred_bytes=moved,
         transferred_ns=took_ns,
-        algorithm_gb_per_s=algorithm,
-        bus_gb_per_s=float(algorithm * factor[0]) if algorithm is not None and factor is not None else None,
-        bus_factor=factor[1] if factor is not None else "",
+        bus_gb_per_s=float(moved / took_ns * factor) if took_ns and factor is not None else None,
         dimension=dimension,
     )

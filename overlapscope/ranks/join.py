@@ -174,7 +174,6 @@ def _rows(
             unjudged_comm_ns=None if place is None else int(waits.unjudged_ns[place]),
             comm_compute_pct=rank.window.overlap.comm_compute_pct,
             judged=rank.judged,
-            median_step_ns=rank.steps.median_ns(),
             plain_step_ns=rank.plain_step.step_ns if rank.plain_step is not None else None,
             step_spans_ns=tuple(spans.get(name) for name in step_names),
             waited_ns=None if met is None else int(waits.waited_ns[met]),

@@ -30,7 +30,6 @@ from overlapscope.analysis.trust import judge_file, verdict
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
 from overlapscope.base.marks import step_number
-from overlapscope.base.median import median_ns
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.catalog.measures import of_group
@@ -112,11 +111,6 @@ class StepFigures(Struct, frozen=True, eq=False):
         """Return the windows of the judged steps."""
         start_ns = self.start_ns[self.judged]
         return without_namesakes(self.judged_names(), start_ns, start_ns + self.span_ns[self.judged])
-
-    def median_ns(self) -> int | None:
-        """Return the length of the median judged step; None if there is none."""
-        spans: list[int] = self.span_ns[self.judged].tolist()
-        return median_ns(spans) if spans else None
 
     def judged_spans(self) -> dict[str, int]:
         """Return the length of each judged step by its name; of the first one where a name occurs twice."""

@@ -161,7 +161,7 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     assert straggler.lost_per_step_ns == straggler.lost_ns // 2
     assert [collective.collective for collective in straggler.collectives] == ["allreduce"]
     assert straggler.collectives[0].group_ranks == "[0, 1]"
-    worst = straggler.worst[0]
+    worst = report.meetings[0]
     assert (worst.step, worst.index, worst.elements, worst.group_size) == ("ProfilerStep#3", 7, 7087872, 2)
     assert (worst.late_rank, worst.waiting[0].rank) == (0, 1)
     # Start of the late rank's kernel, in its own trace.
@@ -456,7 +456,7 @@ def test_on_several_machines_the_late_one_is_found_by_clocks_that_are_millisecon
     straggler = report.straggler
     assert straggler is not None
     assert (straggler.rank, straggler.waiting_ranks, straggler.others) == (9, 15, 15)
-    worst = straggler.worst[0]
+    worst = report.meetings[0]
     assert (worst.late_rank, worst.step, worst.index) == (9, "ProfilerStep#4", 9)
     assert worst.waiting[-1].exposed_ns > 20 * MS - 300 * US
     assert straggler.made_wait_ns > 15 * (20 * MS - 300 * US)

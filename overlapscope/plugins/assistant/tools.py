@@ -315,13 +315,13 @@ class Tools(msgspec.Struct, frozen=True):
         head = {
             "straggler": None
             if straggler is None
-            else without(straggler, {"worst": ..., "collectives": ..., "source": ..., "waiting": ...}),
+            else without(straggler, {"collectives": ..., "source": ..., "waiting": ...}),
             "clocks": result.clocks,
             "missing_count": len(result.missing),
             "missing": result.missing[:FEW],
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
-        less |= {"judged": ..., "median_step_ns": ..., "lead_in_ns": ..., "unjudged_comm_ns": ...}
+        less |= {"judged": ..., "lead_in_ns": ..., "unjudged_comm_ns": ...}
         shown = rows_of(result)
         rows = [without(row, less) for row in shown]
         figures = f"{'of an average step ' if by_steps(shown) else ''}{_RECORDED}"
