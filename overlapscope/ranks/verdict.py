@@ -256,15 +256,11 @@ def _mostly(report: RanksReport, straggler: Straggler) -> str:
 
 def cost(report: RanksReport, late: Straggler) -> str:
     """Return the cost of a rank to each of the others, such as `1.2 ms a step (3.4%)`."""
-    time = lost(report, late)
-    return f"{time} ({percent(late.lost_pct)})" if late.lost_pct is not None else time
-
-
-def lost(report: RanksReport, late: Straggler) -> str:
-    """Return the time that a rank costs each of the others, such as `1.2 ms a step`."""
     if late.lost_per_step_ns is None:
-        return f"{_duration(late.lost_ns)} over the recording"
-    return f"{_duration(late.lost_per_step_ns, unit_of(report))} a step"
+        time = f"{_duration(late.lost_ns)} over the recording"
+    else:
+        time = f"{_duration(late.lost_per_step_ns, unit_of(report))} a step"
+    return f"{time} ({percent(late.lost_pct)})" if late.lost_pct is not None else time
 
 
 def _more_stragglers(report: RanksReport) -> Iterator[str]:

@@ -28,7 +28,7 @@ from overlapscope.ranks.charts import (
     step_map,
 )
 from overlapscope.ranks.comm_words import group_ranks, meeting_name
-from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, headlines, look_sentences, look_title
+from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, look_sentences, look_title
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import reduce
@@ -287,13 +287,6 @@ def test_traces_without_a_rank_are_not_called_one_rank() -> None:
     assert "<h1>overlapscope ranks: 2 traces, " in page(of_no_job()) and "<h1>overlapscope ranks: 2 ranks, " in page(
         real()
     )
-
-
-def test_headlines_have_a_value_each() -> None:
-    for report in (real(), large(), of_no_job()):
-        result = headlines(report)
-        assert all(entry.value and entry.meaning for entry in result)
-    assert [headline.value for headline in headlines(large())][:1] == ["1,014"]
 
 
 # -- tables ---------------------------------------------------------------------------------------
