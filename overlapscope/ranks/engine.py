@@ -22,8 +22,6 @@ from msgspec.structs import replace
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.ranks.clusters import Cluster, connected, scratch
 from overlapscope.ranks.files import Location, error_text, fetched
-from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from distributed import Future
 
 T = TypeVar("T")
-Outcome: TypeAlias = tuple[ReducedRank, ...] | Unreadable
-"""Outcome of one file: its devices, or why there are none."""
 _Read: TypeAlias = Callable[[Location, int], T | Unreadable]
 
 _RETRIES = 2
@@ -53,17 +49,6 @@ _LOOK_S = 1.0
 """Seconds between checks of the cluster."""
 _TRANSFER_S = 5.0
 """A result that takes longer than this to transfer, in seconds, was lost with its worker."""
-
-
-def reduce_all(
-    locations: Sequence[Location],
-    *,
-    scheduler: str | None = None,
-    workers: int | None = None,
-    limit_bytes: int = LIMIT_BYTES,
-) -> Generator[Outcome, None, None]:
-    """Yield the devices of each location, or why there are none, as `each` does."""
-    yield from each(reduce_any, locations, scheduler=scheduler, workers=workers, limit_bytes=limit_bytes)
 
 
 def each(
