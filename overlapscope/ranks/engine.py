@@ -106,7 +106,7 @@ def each(
 
 
 def _alone_again(
-    outcomes: Callable[[Sequence[Location]], Iterator[tuple[Location, T | Unreadable | None]]],
+    outcomes: Callable[[Sequence[Location]], Generator[tuple[Location, T | Unreadable | None], None, None]],
     locations: Sequence[Location],
     needs: str,
 ) -> Iterator[T | Unreadable]:
@@ -190,7 +190,7 @@ class _Run(Generic[T]):
         self._read = read
         self._done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
 
-    def outcomes(self, locations: Sequence[Location]) -> Iterator[tuple[Location, T | Unreadable | None]]:
+    def outcomes(self, locations: Sequence[Location]) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
         """Yield each location with its outcome, or with None if its workers died."""
         waiting = deque(locations)
         running: dict[Key, Location] = {}

@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -29,7 +29,7 @@ _UNLIMITED_BYTES = 1 << 62
 
 def outcomes(
     read: _Read[T], workers: int | None, locations: Sequence[Location]
-) -> Iterator[tuple[Location, T | Unreadable | None]]:
+) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
     """Yield each location with its outcome, or with None if its process died or took more than its share of the memory.
 
     There are `workers` processes, or one for each core. Closing the generator ends them.
