@@ -102,7 +102,7 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         most = _not_compared(rows)
         doubt = f"The balance of the {joined:,} ranks is not judged: {most}." if most else ""
     if doubt:
-        return "unknown", " ".join((doubt, *_waited_for(report)))
+        return "unknown", doubt
     unseen = report.unseen_pct
     if unseen is None:
         return (
@@ -147,25 +147,6 @@ def _not_compared(rows: Sequence[RankRow]) -> str:
         "exposed communication that could not be compared between ranks takes up to "
         f"{percent(most.unjudged_comm_pct)} of the time (rank {most.rank})"
     )
-
-
-def _waited_for(report: RanksReport) -> Iterator[str]:
-    """Name a rank that idles while the others are in collectives that could not be compared."""
-    if not _has_collectives(report):
-        # A stage of a pipeline that waits for messages doesn't wait for a slow rank.
-        return
-    pairs = [(shown, row) for shown, row in zip(rows_of(report), report.ranks, strict=True) if row.joined]
-    idle, recorded = max(pairs, key=lambda pair: pair[0].idle_pct)
-    others = [pair for pair in pairs if pair[0] is not idle]
-    usual_pct = median_low(shown.idle_pct for shown, _ in others)
-    unjudged_pct = median_low(row.unjudged_comm_pct for _, row in others)
-    if min(idle.idle_pct - usual_pct, unjudged_pct - recorded.unjudged_comm_pct) >= POOR_PCT:
-        idle_share = f"{percent(idle.idle_pct)} of the time (others: {percent(usual_pct)})"
-        name = f"Rank {idle.rank}'s {_gpu(report)}" if idle.device >= 0 else f"Rank {idle.rank}"
-        yield (
-            f"{name} is idle for {idle_share}, while the others spend {percent(unjudged_pct)} in such "
-            "communication: they probably wait for it."
-        )
 
 
 def _straggler(report: RanksReport, late: Straggler) -> str:

@@ -24,9 +24,10 @@ from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
-from overlapscope.ranks.engine import reduce_all
+from overlapscope.ranks.engine import each
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import report_on
+from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import MOST_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
@@ -553,5 +554,5 @@ def test_exposed_communication_is_searched_for_waiting_once_for_each_rank(monkey
 def test_files_too_small_for_a_trace_start_no_processes(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"rank{number}.json").write_bytes(b"[{}]nope")
-    outcomes = list(reduce_all(expand_urls(tmp_path), workers=2))
+    outcomes = list(each(reduce_any, expand_urls(tmp_path), workers=2))
     assert len(outcomes) == 20 and all(isinstance(outcome, Unreadable) for outcome in outcomes)
