@@ -93,11 +93,6 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * (self.unjudged_comm_ns or 0) / self.span_ns if self.span_ns else 0.0
 
     @property
-    def idle_pct(self) -> float:
-        """Idle time as a share of the window."""
-        return 100 * self.buckets.idle_ns / self.span_ns if self.span_ns else 0.0
-
-    @property
     def exposed_comm_pct(self) -> float | None:
         """Exposed communication as a percentage of the window."""
         return 100 * self.exposed_comm_ns / self.span_ns if self.span_ns else None
@@ -118,8 +113,8 @@ class Duplicate(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     sources: tuple[str, ...]
-    used: str | None
-    """The trace that was compared: the first by name. None where that could not be decided."""
+    used: str
+    """The trace that was compared: the first by name."""
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
