@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import Columns, mask_of, pick
@@ -58,6 +57,10 @@ class _Received(Columns, frozen=True):
     row: I64
     """Row of `Exchanges` of all ranks."""
     elements: I64
+    most: I64
+    """The most elements that a member receives in the exchange."""
+    alone: Bool
+    """True if this member alone receives that many."""
     rows: I64
     """-1 where unknown."""
     kernel: I64
@@ -80,20 +83,19 @@ def _to_experts(met: Meetings, sizes: Exchanges, begins: Bool) -> _Received:
         least, most = (side.reduceat(sizes.element_bytes[row], first) for side in (np.minimum, np.maximum))
         received, sent = (np.maximum.reduceat(column[row], first) for column in (sizes.received, sizes.sent))
         met = met.take((least == most) & (received >= sent))
-    row = row_of[met.row]
-    return _Received(met.meeting, row, sizes.received[row], sizes.received_rows[row], met.row, met.rank)
+    row, meeting = row_of[met.row], met.meeting
+    elements = sizes.received[row]
+    most = np.maximum.reduceat(elements, met.first[:-1])[meeting] if len(met) else elements
+    largest = elements == most
+    alone = largest & (np.bincount(meeting[largest], minlength=len(met))[meeting] == 1)
+    return _Received(meeting, row, elements, most, alone, sizes.received_rows[row], met.row, met.rank)
 
 
-class _LastAtNext(Struct, frozen=True, eq=False):
-    """Last rank at the next collective of the same group, for each kernel."""
+def _last_at_next(kernels: Kernels, waits: RankWaits) -> tuple[I64, I64]:
+    """Return for each kernel which rank comes last to the group's next collective, and how long the others wait for it.
 
-    rank: I64
-    """Place of the rank; -1 where unknown."""
-    waited_exposed_ns: I64
-    """Time without compute that the others wait for it."""
-
-
-def _last_at_next(kernels: Kernels, waits: RankWaits) -> _LastAtNext:
+    The rank is given by its place, -1 where it is unknown; the time is that without compute.
+    """
     group = kernels.group
     order = np.lexsort((kernels.start_ns, group, kernels.rank))
     following = np.full(len(order), -1)
@@ -104,9 +106,8 @@ def _last_at_next(kernels: Kernels, waits: RankWaits) -> _LastAtNext:
     meeting_of[meetings.row] = meetings.meeting
     meeting = pick(meeting_of, following)
     last = np.where(latest.together == 1, arrivals.rank[latest.row], -1)
-    return _LastAtNext(
-        pick(last, meeting), pick(sum_by(arrivals.meeting, arrivals.exposed_ns, len(meetings)), meeting, 0)
-    )
+    waited = sum_by(arrivals.meeting, arrivals.exposed_ns, len(meetings))
+    return pick(last, meeting), pick(waited, meeting, 0)
 
 
 def _exchange(
@@ -115,13 +116,13 @@ def _exchange(
     numbers: Sequence[int],
     windows: JudgedWindows,
     kernels: Kernels,
-    last: _LastAtNext,
+    last: tuple[I64, I64],
 ) -> ExpertExchange:
     kind = kernels.kinds[int(kernels.kind[sizes.kernel[0]])]
-    largest = there.take(_alone_largest(there))
-    last_rank = last.rank[largest.kernel]
+    largest, first = there.take(there.alone), group_starts(there.exchange)
+    last_rank, waited_ns = (each[largest.kernel] for each in last)
     comes_last = last_rank == largest.rank
-    total, most = int(there.elements.sum()), int(_most(there).sum())
+    total, most = int(there.elements.sum()), int(there.most[first].sum())
     size = int(sizes.element_bytes[0])
     return ExpertExchange(
         group=kind.group,
@@ -129,28 +130,13 @@ def _exchange(
         group_ranks=kind.ranks,
         group_size=kind.group_size if kind.group_size >= 0 else None,
         element_bytes=size if size >= 0 else None,
-        compared=len(group_starts(there.exchange)),
+        compared=len(first),
         skew=most * kind.group_size / total if total else None,
         followed=int((last_rank >= 0).sum()),
         largest_last=int(comes_last.sum()),
-        waited_exposed_ns=int(last.waited_exposed_ns[largest.kernel[comes_last]].sum()),
+        waited_exposed_ns=int(waited_ns[comes_last].sum()),
         ranks=tuple(_ranks(sizes, there, numbers, windows, kernels)),
     )
-
-
-def _most(there: _Received) -> I64:
-    """Return the largest number of elements in each exchange."""
-    first = group_starts(there.exchange)
-    most: I64 = np.maximum.reduceat(there.elements, first) if len(first) else first
-    return most
-
-
-def _alone_largest(there: _Received) -> Bool:
-    """Return a mask of the members that alone receive the most in their exchange."""
-    number = groups_of([there.exchange])
-    largest = there.elements == pick(_most(there), number)
-    alone: Bool = largest & (np.bincount(number[largest], minlength=len(number))[number] == 1)
-    return alone
 
 
 def _ranks(
