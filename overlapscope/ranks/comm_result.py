@@ -79,8 +79,6 @@ class CommDimension(msgspec.Struct, frozen=True, kw_only=True):
     """Number of ranks that communicate in them."""
     time: CommTime
     """Time in which any of their collectives ran."""
-    best_gb_per_s: float | None
-    """Highest bus bandwidth here: of at least 3 collectives of a group, kind and size, the median. None if unknown."""
 
 
 class DeviceMesh(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from overlapscope.base.words import (
     size,
     unit_for,
 )
-from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
+from overlapscope.documents.table import Cell, Column, Table, table_of, words
 from overlapscope.ranks.comm_result import CommDimension, CommTime, Communication, GroupCollective, SlowGroup
 from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RanksReport, rows_of
 
@@ -89,9 +89,13 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
         return Table("", ())
     shown = every.rows[:rows]
     unit, time = _times(every, shown)
+    slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
 
     def count(row: GroupCollective) -> Cell:
         return Cell(f"{row.count / _shares(every, row):,.3g}")
+
+    def is_slow(row: GroupCollective) -> bool:
+        return (row.collective, row.group, row.group_ranks) in slow
 
     def moved(row: GroupCollective) -> Cell:
         return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, _shares(every, row))))
@@ -110,7 +114,7 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
         (Column("exposed"), time(lambda spent: spent.exposed_ns)),
         (Column("waiting"), time(lambda spent: spent.waiting_ns)),
         (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
-        *_speeds(every, shown),
+        (Column("bus GB/s"), lambda row: Cell(bandwidth(row.bus_gb_per_s), tone="poor" if is_slow(row) else "")),
         title=f"Communication by process group, {_basis(every)}",
     )
     judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
@@ -120,28 +124,8 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
         f"message began, known for {judged} of the communication. Bus bandwidth: message size by time after that, "
         "times the factor of nccl-tests."
     )
-    if any(row.bus_gb_per_s is not None for row in every.rows):
-        note += " Best: the highest in the dimension, of 3 collectives or more alike."
     others = len(every.rows) - len(shown)
     return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
-
-
-def _speeds(
-    every: Communication, shown: Sequence[GroupCollective]
-) -> Iterator[tuple[Column, Callable[[GroupCollective], Cell]]]:
-    """Yield the columns of bus bandwidth and of the best one, if that is known."""
-    slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
-
-    def reached(row: GroupCollective) -> Cell:
-        tone: Tone = "poor" if (row.collective, row.group, row.group_ranks) in slow else ""
-        return Cell(bandwidth(row.bus_gb_per_s), tone=tone)
-
-    def best(row: GroupCollective) -> float | None:
-        return every.dimensions[row.dimension].best_gb_per_s
-
-    yield Column("bus GB/s"), reached
-    if any(best(row) is not None for row in shown):
-        yield Column("best", spare=6), lambda row: Cell(bandwidth(best(row)))
 
 
 # -- Dimensions of the mesh --------------------------------------------------------------------------

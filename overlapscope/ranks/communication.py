@@ -193,8 +193,6 @@ SLOW_SHARE: Final = 0.8
 the middle half of the same collective's transfers lies within 14%."""
 SLOW_CALLS: Final = 8
 """Minimum number of collectives of a group and of each of its peers, so that two lie beyond each quartile."""
-_BEST_CALLS: Final = 3
-"""Minimum number of collectives whose median is a speed that was reached."""
 
 
 Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -239,18 +237,6 @@ def sums(transfers: Transfers) -> dict[int, tuple[int, int]]:
         for kind, rows in rows_by(transfers.kind)
         if (transfers.bytes[rows] >= 0).all()
     }
-
-
-def best_speed(transfers: Transfers, kinds: Sequence[CommKind]) -> float | None:
-    """Return the highest bus bandwidth that the collectives of a kind and size typically reached, in GB/s."""
-    reached = []
-    sized = transfers.take((transfers.bytes > 0) & (transfers.took_ns > 0))
-    for _, rows in rows_by(groups_of([sized.kind, sized.bytes])) if len(sized) else ():
-        kind = kinds[int(sized.kind[rows[0]])]
-        factor = bus_factor(kind.collective, kind.group_size)
-        if factor is not None and len(rows) >= _BEST_CALLS:
-            reached.append(float(factor * int(sized.bytes[rows[0]])) / float(np.median(sized.took_ns[rows])))
-    return max(reached, default=None)
 
 
 def slow_groups(transfers: Transfers, kinds: Sequence[CommKind], dimension: int) -> list[SlowGroup]:
@@ -340,7 +326,6 @@ def _find_dimensions(
             spans=along,
             ranks=len(distinct(kernels.rank[rows])),
             time=time_in(windows, rows),
-            best_gb_per_s=best_speed(of_dimension, kernels.kinds),
         )
         every.append((dimension, kinds, of_dimension))
     every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))

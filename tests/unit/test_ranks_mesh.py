@@ -224,8 +224,6 @@ def test_a_group_slower_than_its_peers_is_named_with_figures() -> None:
     assert "Group mesh_tp1 mesh_tp [4 to 7] transfers at 38.6 GB/s, 1 other group of mesh_tp at 77.1 GB/s" in (
         judge(report).text
     )
-    best = dimension(report, "mesh_tp").best_gb_per_s
-    assert best is not None and best >= slow.peers_gb_per_s
 
 
 @pytest.mark.parametrize(

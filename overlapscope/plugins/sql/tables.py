@@ -455,7 +455,6 @@ _ALL: Final = (
             ranks="number of ranks that communicate in them",
         ),
         _COMM_TIMES,
-        (SqlColumn("best_gb_per_s", "number", "highest bus bandwidth here, of 3 collectives or more alike"),),
     ),
     _job_table(
         "slow_groups",

@@ -93,10 +93,9 @@ def test_compared_ranks_have_the_figures_of_their_report(tmp_path: Path) -> None
     assert [*values(ask(job, statement))] == [
         (row.collective, row.group, row.dimension, row.time.busy_ns, row.bus_gb_per_s) for row in comm.rows
     ]
-    statement = "SELECT name, spans, mesh, groups, waiting_ns, best_gb_per_s FROM mesh_dimensions"
+    statement = "SELECT name, spans, mesh, groups, waiting_ns FROM mesh_dimensions"
     assert [*values(ask(job, statement))] == [
-        (each.name, str([*each.spans]), "[2, 2]", each.groups, each.time.waiting_ns, each.best_gb_per_s)
-        for each in comm.dimensions
+        (each.name, str([*each.spans]), "[2, 2]", each.groups, each.time.waiting_ns) for each in comm.dimensions
     ]
     (row,) = ask(job, "SELECT * FROM slow_groups").rows.to_pylist()
     assert {"group": row.pop("process_group"), **row} == asdict(slow)
