@@ -27,7 +27,6 @@ class RankMetric(Struct, frozen=True):
     measure: Literal["ns", "pct"]
     meaning: str
     of: Callable[[RankRow], float | None]
-    worse: Literal["more", "less"] = "more"
     from_zero: bool = True
     """True if its colors begin at zero."""
 
@@ -49,27 +48,11 @@ METRICS: Final[dict[str, RankMetric]] = {
             lambda row: row.lost_ns,
         ),
         RankMetric(
-            "waited",
-            "waited",
-            "ns",
-            "How long its collectives ran in an average step before the last rank arrived.",
-            lambda row: row.waited_ns,
-        ),
-        RankMetric(
             "exposed-comm",
             "exposed communication",
             "pct",
             "Share of its time in which it communicated without computing, including waiting.",
             lambda row: row.exposed_comm_pct,
-        ),
-        RankMetric(
-            "efficiency",
-            "overlap efficiency",
-            "pct",
-            "How much of the possible overlap of copies and kernels happened.",
-            lambda row: row.efficiency_pct,
-            worse="less",
-            from_zero=False,
         ),
         RankMetric(
             "step",
@@ -183,12 +166,12 @@ def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
         absent.append(_MapCell(1 if value is None else None, tooltip, "" if place.state == "known" else "×"))
     gap, colors, data = 2 if len(places) <= _SPACED else 1, palette(dark), list[dict[str, Any]]()
     if present:
-        heat = HEAT[dark] if metric.worse == "more" else HEAT[dark][::-1]
         bar = _colorbar("%" if metric.measure == "pct" else unit.name, dark)
         # With equal values, the scale would show values that don't occur.
         shows = {"showscale": max(present) > min(present), "colorbar": bar, "textfont": {"size": 11}}
-        low, high = _range(metric, [value / scale for value in present], least / scale)
-        data.append(_map(_folded(known, columns), low, high, heat, gap, **shows))
+        low = 0.0 if metric.from_zero else min(present)
+        high = max(*present, low + least)
+        data.append(_map(_folded(known, columns), low / scale, high / scale, HEAT[dark], gap, **shows))
     if len(present) < len(places):
         grey = {"showscale": False, "textfont": {"size": 12, "color": colors["text"]}}
         data.append(_map(_folded(absent, columns), 0, 1, [colors["grid"]] * 2, gap, **grey))
@@ -206,14 +189,6 @@ def _folded(cells: Sequence[_MapCell], columns: int) -> list[list[_MapCell]]:
     """Split cells into lines, and fill up the last one."""
     padded = [*cells, *[_MapCell(None, "")] * (-len(cells) % columns)]
     return [padded[start : start + columns] for start in range(0, len(padded), columns)]
-
-
-def _range(metric: RankMetric, values: Sequence[float], least: float) -> tuple[float, float]:
-    """Return the values of the weakest and the strongest color, at least `least` apart."""
-    low, high = 0.0 if metric.from_zero else min(values), max(values)
-    if high - low >= least:
-        return low, high
-    return (low, low + least) if metric.worse == "more" else (high - least, high)
 
 
 def _tooltip(report: RanksReport, place: Slot, figure: str) -> str:

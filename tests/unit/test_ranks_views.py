@@ -460,20 +460,6 @@ def test_what_is_even_looks_even() -> None:
     assert heat["zmax"] - heat["zmin"] == pytest.approx(0.05 * 40, rel=1e-3)
 
 
-def test_less_efficiency_is_the_stronger_colour() -> None:
-    report = real()
-    rows = [
-        with_step(row, overlap=replace(row.judged.overlap, efficiency_pct=50.0 + row.device, copy_ns=row.span_ns))
-        for row in report.ranks
-        if row.judged is not None
-    ]
-    report = replace(report, ranks=tuple(rows))
-    scales = [
-        rank_map(report, charts.METRICS[key], False)["data"][0]["colorscale"] for key in ("efficiency", "exposed-comm")
-    ]
-    assert [color for _, color in scales[0]] == [color for _, color in scales[1]][::-1]
-
-
 def test_the_map_of_steps_shows_how_much_longer_each_took() -> None:
     report = real()
     figure = step_map(report, False)
