@@ -239,28 +239,31 @@ def sums(transfers: Transfers) -> dict[int, tuple[int, int]]:
     }
 
 
-def slow_groups(transfers: Transfers, kinds: Sequence[CommKind], dimension: int) -> list[SlowGroup]:
-    """Return the groups of a dimension that are slower than their peers.
+def slow_groups(
+    transfers: Transfers, kinds: Sequence[CommKind], dimension_of: Mapping[int, int]
+) -> tuple[SlowGroup, ...]:
+    """Return the groups that are slower than their peers in their dimension, those that lost most first.
 
     Compared are the same collective and size of message. A group is slow if its median bandwidth is less than
     `SLOW_SHARE` of the median of its peers', by more than the error of timestamps, and its fastest quarter begins where
     the slowest quarter of a typical peer does, and it loses time in all. The size that lost most counts.
     """
-    alike: defaultdict[tuple[str, int], dict[int, I64]] = defaultdict(dict)
+    alike: defaultdict[tuple[int, str, int], dict[int, I64]] = defaultdict(dict)
     sized = transfers.take(transfers.bytes > 0)
     for _, rows in rows_by(groups_of([sized.kind, sized.bytes])) if len(sized) else ():
         if len(rows) >= SLOW_CALLS:
             kind = int(sized.kind[rows[0]])
-            alike[kinds[kind].collective, int(sized.bytes[rows[0]])][kind] = sized.shortest_ns[rows]
+            of = dimension_of[kind], kinds[kind].collective, int(sized.bytes[rows[0]])
+            alike[of][kind] = sized.shortest_ns[rows]
     found: dict[int, SlowGroup] = {}
-    for (_, size), groups in alike.items():
+    for (dimension, _, size), groups in alike.items():
         quartiles = {kind: np.percentile(took, (25, 50, 75)) for kind, took in groups.items()}
         for kind, took in groups.items():
             peers = [each for other, each in quartiles.items() if other != kind]
             slow = _slow(kinds[kind], size, took, quartiles[kind], peers, dimension) if peers else None
             if slow is not None and (kind not in found or slow.lost_ns > found[kind].lost_ns):
                 found[kind] = slow
-    return [*found.values()]
+    return tuple(sorted(found.values(), key=lambda each: -each.lost_ns))
 
 
 def _slow(
@@ -296,9 +299,9 @@ _NO_GROUP = RankGroup("", -1, ())
 
 
 def _find_dimensions(
-    ranks: Sequence[ReducedRank], kernels: Kernels, windows: JudgedWindows, transfers: Transfers
-) -> tuple[DeviceMesh | None, list[tuple[CommDimension, list[int], Transfers]]]:
-    """Return the mesh, and its dimensions with their kinds of kernels and transfers, the longest exposed first."""
+    ranks: Sequence[ReducedRank], kernels: Kernels, windows: JudgedWindows
+) -> tuple[DeviceMesh | None, list[tuple[CommDimension, list[int]]]]:
+    """Return the mesh, and its dimensions with their kinds of kernels, the longest exposed first."""
     members = np.array([rank.rank for rank in ranks], np.int64)[kernels.rank]
     kinds_of = _kinds_by_group(kernels.kinds, kernels.kind, members)
     groups = list(kinds_of)
@@ -309,12 +312,11 @@ def _find_dimensions(
     recorded = {rank.rank for rank in ranks if rank.rank is not None}
     mesh, spans = rebuild(grouped, stated_world_size(ranks), recorded)
     kinds_in = [[kind for group in family for kind in kinds_of[group]] for family in found]
-    rows_of, transfers_of = (_rows_by_family(column, kinds_in) for column in (kernels.kind, transfers.kind))
+    rows_of = _rows_by_family(kernels.kind, kinds_in)
     every = []
     # Kernels without a process group are last, and span nothing.
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
-        of_dimension, rows = transfers.take(transfers_of[number]), windows.inside(rows_of[number])
-        description, size = family[0].description, family[0].size
+        rows, description, size = windows.inside(rows_of[number]), family[0].description, family[0].size
         if description in UNDESCRIBED:
             description = _by_collectives(kernels, rows, size) if size >= 0 else ""
         sets = sorted({group.ranks for group in family})
@@ -327,7 +329,7 @@ def _find_dimensions(
             ranks=len(distinct(kernels.rank[rows])),
             time=time_in(windows, rows),
         )
-        every.append((dimension, kinds, of_dimension))
+        every.append((dimension, kinds))
     every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
     return mesh if grouped else None, every
 
@@ -371,13 +373,8 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
     windows = judged_windows(ranks, waits)
     kernels, transfers = waits.meetings.kernels, find_transfers(waits, windows.begins)
     moved = sums(transfers) | message_transfers(waits.messages, kernels, windows.begins)
-    mesh, dimensions = _find_dimensions(ranks, kernels, windows, transfers)
-    dimension_of = {kind: place for place, (_, kinds, _) in enumerate(dimensions) for kind in kinds}
-    slow = [
-        each
-        for place, (*_, transfers_in) in enumerate(dimensions)
-        for each in slow_groups(transfers_in, kernels.kinds, place)
-    ]
+    mesh, dimensions = _find_dimensions(ranks, kernels, windows)
+    dimension_of = {kind: place for place, (_, kinds) in enumerate(dimensions) for kind in kinds}
     rows = []
     for number, of_kind in rows_by(kernels.kind):
         inside = windows.inside(of_kind)
@@ -395,9 +392,9 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
         time=time,
         exposed_by_cause=exposed,
         rows=tuple(rows),
-        dimensions=tuple(dimension for dimension, *_ in dimensions),
+        dimensions=tuple(dimension for dimension, _ in dimensions),
         mesh=mesh,
-        slow_groups=tuple(sorted(slow, key=lambda each: -each.lost_ns)),
+        slow_groups=slow_groups(transfers, kernels.kinds, dimension_of),
     )
 
 

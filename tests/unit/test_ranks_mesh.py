@@ -243,8 +243,8 @@ def test_a_group_whose_few_quick_calls_make_up_for_the_others_is_not_named() -> 
     took = np.array([0] * 4 + [126_000] * 13 + [100_000] * 17)
     transfers = Transfers(kind=np.repeat([0, 1], 17), bytes=np.full(34, MIB), took_ns=took, shortest_ns=took)
     kinds = [CommKind("allreduce", name, name, 2) for name in ("[0, 1]", "[2, 3]")]
-    assert slow_groups(transfers, kinds, 0) == []
-    (slow,) = slow_groups(transfers.take(took > 0), kinds, 0)
+    assert slow_groups(transfers, kinds, {0: 0, 1: 0}) == ()
+    (slow,) = slow_groups(transfers.take(took > 0), kinds, {0: 0, 1: 0})
     assert (slow.group, slow.lost_ns) == ("[0, 1]", 13 * 26_000)
 
 
