@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(interventions: list[str], args: argparse.Namespace) -> int:
     """Predict the step of the job, print the result, and return the exit code. Raises UsageError."""
-    from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
+    from overlapscope.plugins.jobs.joint.join import RankSummary
     from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
     from overlapscope.plugins.jobs.joint.result import document
     from overlapscope.plugins.jobs.joint.summary import summarize
@@ -62,11 +62,11 @@ def run(interventions: list[str], args: argparse.Namespace) -> int:
     locations = expand_urls(args.traces)
     reduction = partial(summarize, changes=tuple(interventions), numbers=numbers)
     options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
-    summaries = list[RankSummary | Unfit]()
+    summaries = list[RankSummary | Unreadable]()
     with closing(each(reduction, locations, **options)) as outcomes, reading_progress(len(locations)) as advance:
         for outcome in outcomes:
-            summaries.append(Unfit(outcome.source, outcome.reason) if isinstance(outcome, Unreadable) else outcome)
-            advance(sum(isinstance(summary, Unfit) for summary in summaries))
+            summaries.append(outcome)
+            advance(sum(isinstance(summary, Unreadable) for summary in summaries))
     result = predict_job(summaries, changes, numbers)
     choice = None if interventions or changes.any else offered(_CHANGES)
     present(result, lambda: document(result, offered=choice), args, verbose=args.verbose)

@@ -34,6 +34,7 @@ from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
 from overlapscope.ranks.messages import kernel_name
 from overlapscope.ranks.reduced import ComparedRank, stated_world_size
+from overlapscope.ranks.result import Unreadable
 
 NOT_SHOWN = -2
 """In `RankNetwork.ready`: the recording doesn't show when the input of the collective is ready."""
@@ -43,13 +44,6 @@ BY_EVENT = -1
 
 class Unpredictable(Exception):
     """A change whose effect on a job is unknown; the text is the reason, in a sentence."""
-
-
-class Unfit(Struct, frozen=True):
-    """A recording that can't take part in a joint replay, and why."""
-
-    source: str
-    reason: str
 
 
 class RankNetwork(Struct, frozen=True, eq=False):
@@ -150,10 +144,10 @@ def gather(summaries: Sequence[RankSummary]) -> JoinedJob:
     return JoinedJob(ranks, comparison, met, met.row - before[met.rank], needed, last, transfer)
 
 
-def obstacles(summaries: Sequence[RankSummary | Unfit]) -> Iterator[str]:
+def obstacles(summaries: Sequence[RankSummary | Unreadable]) -> Iterator[str]:
     """Yield the reasons why recordings can't be joined, before anything is matched."""
     for unfit in summaries:
-        if isinstance(unfit, Unfit):
+        if isinstance(unfit, Unreadable):
             yield f"{clean(unfit.source)}: {unfit.reason}"
     ranks = [summary.reduced for summary in summaries if isinstance(summary, RankSummary)]
     if nameless := [rank.source for rank in ranks if rank.rank is None]:

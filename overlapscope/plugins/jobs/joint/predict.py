@@ -28,7 +28,6 @@ from overlapscope.plugins.jobs.joint.join import (
     RankNetwork,
     RankSummary,
     Ties,
-    Unfit,
     Unpredictable,
     doubts,
     gather,
@@ -44,6 +43,7 @@ from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
+from overlapscope.ranks.result import Unreadable
 from overlapscope.ranks.summary import find_stragglers
 
 
@@ -64,7 +64,7 @@ class JobChanges(Struct, frozen=True):
 
 
 def predict_job(
-    summaries: Sequence[RankSummary | Unfit], changes: JobChanges, numbers: Sequence[int] | None = None
+    summaries: Sequence[RankSummary | Unreadable], changes: JobChanges, numbers: Sequence[int] | None = None
 ) -> JointWhatIf:
     """Predict the step of a job.
 

@@ -27,7 +27,6 @@ from overlapscope.plugins.jobs.joint.join import (
     JoinedJob,
     RankNetwork,
     RankSummary,
-    Unfit,
     Unpredictable,
     gather,
     replay_job,
@@ -40,6 +39,7 @@ from overlapscope.prediction.base import prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import replay
+from overlapscope.ranks.result import Unreadable
 from tests.plugins.jobs.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
 from tests.support.helpers import TRACES, various
 from tests.support.recordings import trace_of
@@ -458,7 +458,7 @@ def test_of_different_world_sizes_each_missing_rank_is_counted_once() -> None:
 
 
 def test_names_in_reasons_have_no_line_breaks() -> None:
-    unfit = predict_job([Unfit("a\n# Title\nb.json", "it has no steps.")], JobChanges())
+    unfit = predict_job([Unreadable(source="a\n# Title\nb.json", reason="it has no steps.")], JobChanges())
     assert unfit.reasons == ("a\\n# Title\\nb.json: it has no steps.",)
     job, _ = joined(_all_reduces((1, 1, 1), (0, 1, 2)))
     nameless = replace(job.ranks[0], reduced=replace(job.ranks[0].reduced, rank=None, source="a\nb.json"))
