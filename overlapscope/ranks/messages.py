@@ -9,15 +9,14 @@ the program has waited for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 from msgspec import Meta, Raw, Struct, field
 from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.messages import bytes_of_type, element_bytes, has_splits, split_rows
+from overlapscope.analysis.messages import bytes_of_type
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import group_starts, numbered, rows_by
@@ -25,7 +24,7 @@ from overlapscope.base.intervals import I64, expand
 from overlapscope.base.marks import step_number
 from overlapscope.reading._events import NOTHING, decoded_text
 from overlapscope.reading.op_args import read_args
-from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Trace
+from overlapscope.trace.model import GpuOps, HostEvents, Trace
 
 # -- Kernels -----------------------------------------------------------------------------------------
 
@@ -51,6 +50,26 @@ class CommKernels(Columns, frozen=True):
     """Size of the message, of the larger buffer; -1 where unknown."""
     reaches_all: I64
     """1 if an all-to-all has data for and from every member, 0 if not, -1 where unknown."""
+    splits: I64
+    """1 if it was called with split sizes, 0 if not, -1 where unknown."""
+    element_bytes: I64
+    """Size of an element; -1 where unknown."""
+    sent_rows: I64
+    """Sum of the split sizes of the tensor sent: its rows, such as tokens; -1 where unknown."""
+    received_rows: I64
+
+
+UNRECORDED: Final = (
+    "elements",
+    "sequence",
+    "received",
+    "reaches_all",
+    "splits",
+    "element_bytes",
+    "sent_rows",
+    "received_rows",
+)
+"""Columns that only kernels with metadata have."""
 
 
 def step_numbers(notes: HostEvents, at: I64) -> I64:
@@ -60,38 +79,6 @@ def step_numbers(notes: HostEvents, at: I64) -> I64:
     step = np.searchsorted(notes.start_ns[rows], at, side="right") - 1
     inside = (step >= 0) & (at < pick(notes.end_ns[rows], step, 0))
     return np.where(inside, pick(numbers, step), -1)
-
-
-# -- All-to-alls with split sizes --------------------------------------------------------------------
-
-
-class Exchanges(Columns, frozen=True):
-    """All-to-alls with split sizes, one row for each kernel."""
-
-    kernel: I64
-    """Row of the kernel among those of its rank, or of all ranks."""
-    element_bytes: I64
-    """Size of an element; -1 where unknown."""
-    sent: I64
-    """Number of elements sent, to the rank itself included; -1 where unknown."""
-    received: I64
-    """Number of elements received; -1 where unknown."""
-    sent_rows: I64
-    """Sum of the split sizes of the tensor sent: its rows, such as tokens; -1 where unknown."""
-    received_rows: I64
-
-
-def find_exchanges(recorded: Collectives, names: Sequence[str], row: I64) -> Exchanges:
-    """Return the exchanges among some kernels. `row` has the row of each in `recorded`, -1 for none."""
-    kernel = np.flatnonzero(pick(has_splits(recorded, names), row, False))
-    columns = {
-        "element_bytes": element_bytes(recorded, names),
-        "sent": recorded.elements_in,
-        "received": recorded.elements_out,
-        "sent_rows": split_rows(recorded.parts_in, names),
-        "received_rows": split_rows(recorded.parts_out, names),
-    }
-    return Exchanges(kernel=kernel, **{name: pick(column, row[kernel]) for name, column in columns.items()})
 
 
 # -- Messages ----------------------------------------------------------------------------------------

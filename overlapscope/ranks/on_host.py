@@ -30,7 +30,7 @@ from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, contains, e
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.catalog.measures import PARTS
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.messages import CommKernels, step_numbers
+from overlapscope.ranks.messages import UNRECORDED, CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
 from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, without_invalid_rank
 from overlapscope.reading.op_args import ITEM_BYTES, read_inputs
@@ -140,7 +140,7 @@ def _comm(trace: Trace, collectives: HostEvents) -> CommKernels:
         kind=kind,
         step=step_numbers(trace.annotations, collectives.start_ns),
         bytes=_message_bytes(trace, collectives),
-        **dict.fromkeys(("elements", "sequence", "received", "reaches_all"), -1),
+        **dict.fromkeys(UNRECORDED, -1),
     )
 
 
