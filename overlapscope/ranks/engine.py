@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distributed import Future
 
 T = TypeVar("T")
-_Read: TypeAlias = Callable[[Location, int], T | Unreadable]
+_Read: TypeAlias = Callable[[Location], T | Unreadable]
 
 _RETRIES = 2
 """Number of retries after failures that may be temporary, such as a network failure or a shortage of memory."""
@@ -80,13 +80,13 @@ def each(
         MissingPackage: If a scheduler is requested without Dask.
     """
     # A machine that reads may have another configuration than the one that asks.
-    read = partial(reduce_by, reduction, patterns=name_patterns())
+    read = partial(reduce_by, reduction, limit_bytes=limit_bytes, patterns=name_patterns())
     if scheduler is not None:
         with connected(scheduler) as cluster:
             needs = "they have. Use workers with more memory."
-            yield from _alone_again(_Run(cluster, limit_bytes, read).outcomes, locations, needs)
+            yield from _alone_again(partial(_on_cluster, cluster, read), locations, needs)
         return
-    read_here = partial(_reduce_here, read, limit_bytes=limit_bytes)
+    read_here = partial(_reduce_here, read)
     if len(locations) > 1 and not _are_few(locations):
         # Imported only where they are used, since few commands start processes.
         from multiprocessing import current_process
@@ -162,12 +162,12 @@ def reduce_by(
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
-def _reduce_here(read: _Read[T], location: Location, *, limit_bytes: int) -> T | Unreadable:
+def _reduce_here(read: _Read[T], location: Location) -> T | Unreadable:
     """Reduce one file without a cluster, with as many retries as on one, except if memory runs out."""
     tried = 0
     while True:
         try:
-            return read(location, limit_bytes)
+            return read(location)
         except MemoryError:
             raise
         except Exception as error:
@@ -181,61 +181,54 @@ def _given_up(location: Location, error: Exception) -> Unreadable:
     return Unreadable(source=location.source, reason=reason)
 
 
-class _Run(Generic[T]):
-    """A run of files through a cluster."""
+def _on_cluster(
+    cluster: Cluster, read: _Read[T], locations: Sequence[Location]
+) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
+    """Yield each location with its outcome, or with None if its workers died."""
+    done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
+    waiting = deque(locations)
+    running: dict[Key, Location] = {}
+    threads, look_s = cluster.threads(), time.monotonic() + _LOOK_S
+    while waiting or running:
+        while waiting and len(running) < _AHEAD * max(threads, 1):
+            future = cluster.client.submit(read, waiting[0], pure=False, retries=_RETRIES)
+            running[future.key] = waiting.popleft()
+            future.add_done_callback(done.put)
+            del future
+        if time.monotonic() >= look_s:
+            threads, look_s = cluster.threads(), time.monotonic() + _LOOK_S
+        with suppress(queue.Empty):
+            future = done.get(timeout=_LOOK_S)
+            try:
+                outcome = _outcome(cluster, future, running[future.key])
+            except TimeoutError:
+                # The result was lost with its worker, so the file is read again.
+                future.add_done_callback(done.put)
+                continue
+            location = running.pop(future.key)
+            # Dask keeps a result as long as its future exists.
+            del future
+            yield location, outcome
 
-    def __init__(self, cluster: Cluster, limit_bytes: int, read: _Read[T]) -> None:
-        self._cluster = cluster
-        self._limit_bytes = limit_bytes
-        self._read = read
-        self._done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
 
-    def outcomes(self, locations: Sequence[Location]) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
-        """Yield each location with its outcome, or with None if its workers died."""
-        waiting = deque(locations)
-        running: dict[Key, Location] = {}
-        threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
-        while waiting or running:
-            while waiting and len(running) < _AHEAD * max(threads, 1):
-                future = self._cluster.client.submit(
-                    self._read, waiting[0], self._limit_bytes, pure=False, retries=_RETRIES
-                )
-                running[future.key] = waiting.popleft()
-                future.add_done_callback(self._done.put)
-                del future
-            if time.monotonic() >= look_s:
-                threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
-            with suppress(queue.Empty):
-                future = self._done.get(timeout=_LOOK_S)
-                try:
-                    outcome = self._outcome(future, running[future.key])
-                except TimeoutError:
-                    # The result was lost with its worker, so the file is read again.
-                    future.add_done_callback(self._done.put)
-                    continue
-                location = running.pop(future.key)
-                # Dask keeps a result as long as its future exists.
-                del future
-                yield location, outcome
+def _outcome(cluster: Cluster, future: Future[T | Unreadable], location: Location) -> T | Unreadable | None:
+    """Return the outcome; None if the workers died.
 
-    def _outcome(self, future: Future[T | Unreadable], location: Location) -> T | Unreadable | None:
-        """Return the outcome; None if the workers died.
+    Raises:
+        TimeoutError: If no worker has the result.
+    """
+    from distributed import CancelledError, KilledWorker
 
-        Raises:
-            TimeoutError: If no worker has the result.
-        """
-        from distributed import CancelledError, KilledWorker
-
-        try:
-            outcome: T | Unreadable = future.result(timeout=_TRANSFER_S)
-            return outcome
-        except TimeoutError as error:
-            if future.status == "error":
-                return _given_up(location, error)
-            raise
-        except KilledWorker:
-            return None
-        except CancelledError:
-            raise self._cluster.lost() from None
-        except Exception as error:
+    try:
+        outcome: T | Unreadable = future.result(timeout=_TRANSFER_S)
+        return outcome
+    except TimeoutError as error:
+        if future.status == "error":
             return _given_up(location, error)
+        raise
+    except KilledWorker:
+        return None
+    except CancelledError:
+        raise cluster.lost() from None
+    except Exception as error:
+        return _given_up(location, error)
