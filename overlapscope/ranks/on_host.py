@@ -161,7 +161,7 @@ def _causes(trace: Trace, exposed: Intervals) -> tuple[Intervals, ...]:
     waits = _find_waits(trace)
     if waits is None:
         return ()
-    certain, doubtful = (Intervals(waits.start_ns[each], waits.end_ns[each]) for each in (waits.prompt, ~waits.prompt))
+    certain, doubtful = (union(waits.start_ns[each], waits.end_ns[each]) for each in (waits.prompt, ~waits.prompt))
     by_cause = {
         CommCause.LATE_COMPUTE: subtract(exposed, join(certain, doubtful)),
         CommCause.WAITING_OR_TRANSFER: intersect(exposed, certain),
