@@ -81,9 +81,8 @@ def _rank(draw: st.DrawFn, job: ScheduledJob, sizes: dict[int, Sizes], rank: int
         rows = (-1, -1) if size.shortened[rank] else (sent, received)
         parts = [*size.rows[rank].values(), *(row[rank] for row in size.rows.values())]
         reaches = -1 if size.shortened[rank] else int(min(parts) > 0)
-        sizes_of = {"elements": sent * WIDTH, "received": received * WIDTH, "element_bytes": size.element_bytes}
-        split = {"splits": 1, "reaches_all": reaches, "sent_rows": rows[0], "received_rows": rows[1]}
-        kernels.append(kernel._replace(**sizes_of, **split))
+        kernel = kernel._replace(elements=sent * WIDTH, received=received * WIDTH, element_bytes=size.element_bytes)
+        kernels.append(kernel._replace(splits=1, reaches_all=reaches, sent_rows=rows[0], received_rows=rows[1]))
     begin = min((kernel.start for kernel in kernels), default=0) - 5
     end = max((kernel.end for kernel in kernels), default=0) + 5
     edge = draw(st.integers(begin, end))
