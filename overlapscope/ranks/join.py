@@ -123,9 +123,8 @@ def _compared(ranks: Sequence[ReducedRank]) -> tuple[list[int], tuple[Duplicate,
     for number, rank in enumerate(ranks):
         if rank.rank is not None and rank.source == min(sources[rank.rank]):
             numbers.setdefault((rank.rank, rank.device), number)
-    several = [(rank, sorted(paths)) for rank, paths in sorted(sources.items()) if len(paths) > 1]
-    duplicates = (Duplicate(rank=rank, sources=tuple(paths), used=paths[0]) for rank, paths in several)
-    return list(numbers.values()), tuple(duplicates)
+    several = ((rank, paths) for rank, paths in sorted(sources.items()) if len(paths) > 1)
+    return [*numbers.values()], tuple(Duplicate(rank=rank, sources=tuple(sorted(paths))) for rank, paths in several)
 
 
 def _rows(

@@ -113,8 +113,7 @@ class Duplicate(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     sources: tuple[str, ...]
-    used: str
-    """The trace that was compared: the first by name."""
+    """Traces by name. The first was compared."""
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):

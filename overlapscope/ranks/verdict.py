@@ -314,7 +314,7 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
     again = [twice for twice in report.duplicated if not _server_parts(twice)]
     for twice in again[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
-        used = clean(twice.used, NAME_LIMIT)
+        used = clean(twice.sources[0], NAME_LIMIT)
         sentences.append(f"Recorded more than once: rank {twice.rank} in {files}; {used} is compared.")
     sentences += _more(len(again), "more rank", " recorded more than once")
     alike = _doubted_alike(report)

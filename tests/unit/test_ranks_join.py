@@ -243,8 +243,8 @@ def test_two_traces_of_one_rank_keep_their_rows_and_one_is_compared(tmp_path: Pa
     assert [(row.rank, row.joined) for row in report.ranks] == [(0, True), (1, True), (1, False)]
     (duplicate,) = report.duplicated
     assert duplicate.rank == 1
-    assert duplicate.used == min(again.source, real()[1].source)
-    assert [row.source for row in report.ranks if row.joined][1] == duplicate.used
+    assert duplicate.sources[0] == min(again.source, real()[1].source)
+    assert [row.source for row in report.ranks if row.joined][1] == duplicate.sources[0]
     assert set(duplicate.sources) == {again.source, real()[1].source}
     assert report.stragglers[0].made_wait_ns == join(real()).stragglers[0].made_wait_ns
     twice = join([*real(), real()[1]])

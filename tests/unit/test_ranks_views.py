@@ -200,7 +200,7 @@ def test_what_is_not_there_is_reported_in_few_words() -> None:
     doubts = words.doubts(large())
     assert doubts[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
     assert doubts[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
-    twice = Duplicate(rank=3, sources=("a.json", "b.json"), used="a.json")
+    twice = Duplicate(rank=3, sources=("a.json", "b.json"))
     report = replace(real(), duplicated=(twice,) * 8, missing=tuple(range(0, 60, 2)))
     doubts = words.doubts(report)
     assert doubts[0].endswith("20, 22 and more.")
