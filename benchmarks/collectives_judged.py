@@ -185,6 +185,7 @@ def reproduced(out: Path, results: list[ProgramResult]) -> Iterator[tuple[Progra
 
 def _figures(report: RanksReport) -> tuple[float, float]:
     """Return the median rank's step, and the exposed communication of all ranks."""
-    steps = [row.median_step_ns for row in report.ranks if row.median_step_ns is not None]
+    spans = ([span for span in row.step_spans_ns if span is not None] for row in report.ranks)
+    steps = [statistics.median(each) for each in spans if each]
     exposed_ns = report.communication.time.exposed_ns
     return (statistics.median(steps) if steps else 0.0), exposed_ns

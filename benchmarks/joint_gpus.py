@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from msgspec import Struct
 
 from benchmarks.several_gpus_plan import ProgramResult
-from overlapscope import load
 from overlapscope.catalog.interventions import INTERVENTIONS
-from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.join import RankSummary
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.result import Estimate
+from overlapscope.ranks.engine import reduce_by
+from overlapscope.ranks.files import expand_urls
+from overlapscope.ranks.result import Unreadable
+from overlapscope.reading import LIMIT_BYTES
 
 JOBS = ("four", "two", "two-b")
 """Jobs whose variants are compared."""
@@ -79,13 +83,6 @@ FIXES = (
     PlannedFix("exposed", "straggler", "no-compute", "--no-straggler", JobChanges(no_straggler=True)),
     PlannedFix("exposed", "same-stream", "base"),
     PlannedFix("exposed", "late-compute", "base"),
-    PlannedFix(
-        "two_collectives",
-        "one-communicator",
-        "base",
-        "--own-communicators",
-        JobChanges(own_communicators=True),
-    ),
 )
 assert {change.split()[0] for fix in FIXES for change in fix.ranks} <= set(INTERVENTIONS)
 
@@ -157,8 +154,9 @@ def _predicted(out: Path, fix: PlannedFix, lossy: ProgramResult, fixed: ProgramR
 
 def summaries(
     folder: Path, changes: tuple[str, ...] = (), numbers: tuple[int, ...] | None = None
-) -> list[RankSummary | Unfit]:
-    return [summarize(load(str(path)), changes, numbers) for path in sorted(folder.glob("rank*"))]
+) -> list[RankSummary | Unreadable]:
+    reduction = partial(summarize, changes=changes, numbers=numbers)
+    return [reduce_by(reduction, location, LIMIT_BYTES) for location in expand_urls(sorted(folder.glob("rank*")))]
 
 
 def unpack(out: Path) -> None:

@@ -70,8 +70,6 @@ def ranks(page: Page) -> None:
         with serve(report) as served:
             page.goto(served.address)
             settle(page)
-            page.locator("#ranks-metric").get_by_text("waited", exact=True).click()
-            settle(page)
             page.set_viewport_size({"width": WIDTH, "height": 1330})
             settle(page)
             page.screenshot(path=IMAGES / "ranks.png")

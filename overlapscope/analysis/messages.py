@@ -28,20 +28,19 @@ _BYTES: Final = {
 """Size of an element by its type."""
 _PARTS = re.compile(r"\[(\d{1,15}(?:, \d{1,15})*)\]")
 
-_FACTORS: Final[tuple[tuple[re.Pattern[str], str, Callable[[int], Fraction]], ...]] = (
-    (re.compile(r"all_?reduce", re.IGNORECASE), "2(n-1)/n", lambda ranks: Fraction(2 * (ranks - 1), ranks)),
+_FACTORS: Final[tuple[tuple[re.Pattern[str], Callable[[int], Fraction]], ...]] = (
+    (re.compile(r"all_?reduce", re.IGNORECASE), lambda ranks: Fraction(2 * (ranks - 1), ranks)),
     (
         re.compile(r"all_?gather|reduce_?scatter|all_?to_?all|gather|scatter", re.IGNORECASE),
-        "(n-1)/n",
         lambda ranks: Fraction(ranks - 1, ranks),
     ),
-    (re.compile(r"broadcast|reduce|send|recv", re.IGNORECASE), "1", lambda ranks: Fraction(1)),
+    (re.compile(r"broadcast|reduce|send|recv", re.IGNORECASE), lambda ranks: Fraction(1)),
 )
-"""Collectives, and the factor between algorithm and bus bandwidth, in words and for a number of ranks."""
+"""Collectives, and the factor between algorithm and bus bandwidth for a number of ranks."""
 
 
-def bus_factor(collective: str, ranks: int) -> tuple[Fraction, str] | None:
-    """Return the bus bandwidth per algorithm bandwidth, and its formula; None if unknown.
+def bus_factor(collective: str, ranks: int) -> Fraction | None:
+    """Return the bus bandwidth per algorithm bandwidth; None if unknown.
 
     Args:
         collective: Name of the collective as recorded, such as `_allgather_base`.
@@ -49,7 +48,7 @@ def bus_factor(collective: str, ranks: int) -> tuple[Fraction, str] | None:
     """
     if ranks < 1:
         return None
-    return next(((factor(ranks), text) for name, text, factor in _FACTORS if name.search(collective)), None)
+    return next((factor(ranks) for name, factor in _FACTORS if name.search(collective)), None)
 
 
 def bytes_of_type(dtype: str) -> int:

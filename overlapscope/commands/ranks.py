@@ -62,9 +62,10 @@ class RanksCommand:
 def _join(args: argparse.Namespace) -> RanksReport:
     from msgspec.structs import replace
 
-    from overlapscope.ranks.engine import reduce_all
+    from overlapscope.ranks.engine import each
     from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.join import report_on
+    from overlapscope.ranks.on_host import reduce_any
     from overlapscope.ranks.reduced import ReducedRank
     from overlapscope.ranks.result import Unreadable
     from overlapscope.reading import find_traces
@@ -72,7 +73,7 @@ def _join(args: argparse.Namespace) -> RanksReport:
     locations = expand_urls(args.sources)
     limit = size_limit(args)
     ranks: list[ReducedRank | Unreadable] = []
-    outcomes = reduce_all(locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
+    outcomes = each(reduce_any, locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
     unreadable = 0
     with closing(outcomes), reading_progress(len(locations)) as advance:
         for outcome in outcomes:

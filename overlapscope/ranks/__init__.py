@@ -2,7 +2,7 @@
 
 - Reading: `files` finds the traces, and `engine` reduces them, in `processes` of this machine or on `clusters`.
   `reduced` has the data of a rank that is kept, with its judged steps, its kernels of communication and their
-  `messages`; `on_host` makes it without a GPU, from `host_collectives`.
+  `messages`; `on_host` makes it without a GPU.
 - Comparing: `collectives` matches kernels of different ranks, `clocks` estimates offsets from their ends, and `waits`
   measures who waited for whom, in steps that all ranks have. `pairs` does that for sends and receives. `comparison`
   calls these in order.

@@ -34,7 +34,7 @@ clock jumped in it, so its arrivals show nothing for sure.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -101,35 +101,23 @@ class Offsets(Struct, frozen=True, eq=False):
 def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
     """Return the offsets of the ranks' clocks, from meetings that are all symmetric."""
     everything = _Ends(meetings, ranks)
-    estimate, none = everything.estimate(), np.zeros(0, np.int64)
+    reference, first_offset, error = everything.estimate()
     if not len(meetings):
-        zero, unknown = np.zeros(ranks, np.int64), estimate.reference
-        return Offsets(zero, unknown, unknown, none, none, none > 0, none > 0, (), True)
-    followed, step = everything.follow(estimate.offset), everything.step[everything.meeting]
-    torn = zip(step[followed.before_jump].tolist(), step[followed.after_jump].tolist(), strict=True)
-    ends, unlike = everything, everything.odd(estimate.offset)
+        zero, none = np.zeros(ranks, np.int64), np.zeros(0, np.int64)
+        return Offsets(zero, reference, reference, none, none, none > 0, none > 0, (), True)
+    ends, offset, unlike = everything, first_offset, everything.odd(first_offset)
     if 0 < unlike.mean() <= ODD_SHARE:
         ends = _Ends(meetings.take(~unlike), ranks)
-        estimate = ends.estimate()
-    reference, connected = estimate.reference, estimate.reference >= 0
+        reference, offset, error = ends.estimate()
+    connected = reference >= 0
     low, high = ends.bounds(reference)
     consistent = bool((low <= high)[connected].all())
-    offset, error = estimate.offset, estimate.error
     if consistent:
-        offset = np.where(connected, np.clip(offset, low, high), 0)
-        moved = np.abs(offset - estimate.offset)
-        error = np.minimum(error + moved, np.maximum(high - offset, offset - low))
-    return Offsets(
-        offset_ns=offset,
-        error_ns=np.where(connected, error, -1),
-        reference=reference,
-        lead_ns=followed.lead,
-        within_ns=followed.within,
-        odd=followed.odd,
-        opening=followed.opening,
-        torn=tuple(sorted({number for begin, end in torn for number in range(begin, end + 1)})),
-        consistent=consistent,
-    )
+        bounded = np.where(connected, np.clip(offset, low, high), 0)
+        moved = np.abs(bounded - offset)
+        offset, error = bounded, np.minimum(error + moved, np.maximum(high - bounded, bounded - low))
+    constant: dict[str, Any] = {"offset_ns": offset, "error_ns": np.where(connected, error, -1), "reference": reference}
+    return Offsets(**constant, **everything.follow(first_offset), consistent=consistent)
 
 
 def on_one_clock(offsets: Offsets) -> Offsets:
@@ -145,29 +133,6 @@ def on_one_clock(offsets: Offsets) -> Offsets:
         opening=np.zeros_like(offsets.opening),
         torn=(),
     )
-
-
-class _Estimate(Struct, frozen=True, eq=False):
-    """Estimated offsets, one for each rank."""
-
-    reference: I64
-    """Place of the rank that the offset is against, which has offset 0; -1 for ranks without meetings."""
-    offset: I64
-    error: I64
-    """Maximum distance of a single difference of ends from the offset, plus what may be alike in all of them."""
-
-
-class _Followed(Struct, frozen=True, eq=False):
-    """Clocks from meeting to meeting."""
-
-    lead: I64
-    """As in `Offsets`, and so are the next three."""
-    within: I64
-    odd: Bool
-    opening: Bool
-    before_jump: I64
-    """Entries after which a clock jumped, before the same rank's entry in `after_jump`."""
-    after_jump: I64
 
 
 class _Ends:
@@ -200,14 +165,15 @@ class _Ends:
         self._rank_first = group_starts(self.rank[self._by_rank])
         self._present = self.rank[self._by_rank][self._rank_first]
 
-    def estimate(self) -> _Estimate:
+    def estimate(self) -> tuple[I64, I64, I64]:
         """Estimate offsets as medians of the differences of ends, from the references outwards.
 
         In each round, the ranks that meet a rank with an estimate get theirs: the median, over these meetings, of
         their end minus the median end of the members with an estimate.
 
         Returns:
-            For each rank, its reference, its offset from it and the error of that offset.
+            For each rank, its reference (-1 without meetings), its offset from it, and the maximum distance of a single
+            difference of ends from the offset, plus what may be alike in all of them.
         """
         reference = components(self.rank[self.first][self.meeting], self.rank, self.ranks)
         offset, error = np.zeros(self.ranks, np.int64), np.zeros(self.ranks, np.int64)
@@ -232,15 +198,17 @@ class _Ends:
                 np.abs(difference - offset[rank]) + doubt[meeting] + self._common_error(meeting, count[rank]),
             )
             estimated[shifted] = True
-        return _Estimate(reference, offset, error)
+        return reference, offset, error
 
     def odd(self, offset: I64) -> Bool:
         """Select the meetings whose ends are far apart with these offsets."""
         far: Bool = self._range(self.end - offset[self.rank]) > ODD_SLACK * self.slack
         return far
 
-    def follow(self, offset: I64) -> _Followed:
-        """Return the clocks at each meeting, followed within each group, as its members may share no other meetings.
+    def follow(self, offset: I64) -> dict[str, Any]:
+        """Return the fields of `Offsets` on each meeting, and the torn steps.
+
+        Clocks are followed within each group, as its members may share no other meetings.
 
         Args:
             offset: Offset of each rank, about which its clock may drift.
@@ -274,7 +242,16 @@ class _Ends:
         fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
         # The meeting's own slack is no limit, because a jump within a kernel may have shortened it.
         within = np.maximum(spread, nearby) + changed + self._common_error(np.arange(len(spread)), fewest)
-        return _Followed(offset[rank] + drift, within, odd, opening, order[jumps - 1], order[jumps])
+        # Between the meeting before a jump and the one after it.
+        step = self.step[self.meeting[order]].tolist()
+        torn = {number for jump in jumps.tolist() for number in range(step[jump - 1], step[jump] + 1)}
+        return {
+            "lead_ns": offset[rank] + drift,
+            "within_ns": within,
+            "odd": odd,
+            "opening": opening,
+            "torn": tuple(sorted(torn)),
+        }
 
     def _common_error(self, meeting: I64, count: I64) -> I64:
         """Return how far the ends of each meeting may be off, alike in all of `count` meetings."""

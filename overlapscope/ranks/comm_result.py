@@ -55,12 +55,9 @@ class GroupCollective(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of the collectives whose bandwidth is measured, counted once for the group."""
     transferred_ns: int
     """Time from the last arrival to the end in these."""
-    algorithm_gb_per_s: float | None
-    """`transferred_bytes` per `transferred_ns`."""
     bus_gb_per_s: float | None
-    """Algorithm bandwidth times `bus_factor`, comparable with the speed of a link."""
-    bus_factor: str
-    """Factor of nccl-tests for this collective, such as `2(n-1)/n`; empty if unknown."""
+    """`transferred_bytes` per `transferred_ns`, times the factor of nccl-tests for this collective: comparable with the
+    speed of a link."""
     dimension: int
     """Place of its group in `Communication.dimensions`."""
 
@@ -82,8 +79,6 @@ class CommDimension(msgspec.Struct, frozen=True, kw_only=True):
     """Number of ranks that communicate in them."""
     time: CommTime
     """Time in which any of their collectives ran."""
-    best_gb_per_s: float | None
-    """Highest bus bandwidth here: of at least 3 collectives of a group, kind and size, the median. None if unknown."""
 
 
 class DeviceMesh(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +132,3 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     """None without process groups."""
     slow_groups: tuple[SlowGroup, ...]
     """Groups slower than their peers, those that lost most first."""
-    nvlink_gb_per_s: float | None = None
-    """Bandwidth of these GPUs' NVLink each way by the data sheet; None if unknown. Traces don't state which groups use
-    another link."""

@@ -21,7 +21,7 @@ from overlapscope.base.words import (
     size,
     unit_for,
 )
-from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
+from overlapscope.documents.table import Cell, Column, Table, table_of, words
 from overlapscope.ranks.comm_result import CommDimension, CommTime, Communication, GroupCollective, SlowGroup
 from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RanksReport, rows_of
 
@@ -89,9 +89,13 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
         return Table("", ())
     shown = every.rows[:rows]
     unit, time = _times(every, shown)
+    slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
 
     def count(row: GroupCollective) -> Cell:
         return Cell(f"{row.count / _shares(every, row):,.3g}")
+
+    def is_slow(row: GroupCollective) -> bool:
+        return (row.collective, row.group, row.group_ranks) in slow
 
     def moved(row: GroupCollective) -> Cell:
         return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, _shares(every, row))))
@@ -110,8 +114,7 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
         (Column("exposed"), time(lambda spent: spent.exposed_ns)),
         (Column("waiting"), time(lambda spent: spent.waiting_ns)),
         (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
-        *_speeds(every, shown),
-        (Column("factor", number=False, spare=2), lambda row: Cell(row.bus_factor or NOTHING)),
+        (Column("bus GB/s"), lambda row: Cell(bandwidth(row.bus_gb_per_s), tone="poor" if is_slow(row) else "")),
         title=f"Communication by process group, {_basis(every)}",
     )
     judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
@@ -119,41 +122,10 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
     note = (
         f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, or the other side of a "
         f"message began, known for {judged} of the communication. Bus bandwidth: message size by time after that, "
-        f"times the factor of nccl-tests.{_link_note(every)}"
+        "times the factor of nccl-tests."
     )
     others = len(every.rows) - len(shown)
     return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
-
-
-def _speeds(
-    every: Communication, shown: Sequence[GroupCollective]
-) -> Iterator[tuple[Column, Callable[[GroupCollective], Cell]]]:
-    """Yield the columns of bus bandwidth and of the best one, if that is known."""
-    slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
-
-    def reached(row: GroupCollective) -> Cell:
-        tone: Tone = "poor" if (row.collective, row.group, row.group_ranks) in slow else ""
-        return Cell(bandwidth(row.bus_gb_per_s), tone=tone)
-
-    def best(row: GroupCollective) -> float | None:
-        return every.dimensions[row.dimension].best_gb_per_s
-
-    yield Column("bus GB/s"), reached
-    if any(best(row) is not None for row in shown):
-        yield Column("best", spare=6), lambda row: Cell(bandwidth(best(row)))
-
-
-def _link_note(every: Communication) -> str:
-    """Return a note on the best speeds; nothing if no speed is known."""
-    if all(row.bus_gb_per_s is None for row in every.rows):
-        return ""
-    note = " Best: the highest in the dimension, of 3 collectives or more alike."
-    if every.nvlink_gb_per_s is not None:
-        note += (
-            f" NVLink moves {every.nvlink_gb_per_s:g} GB/s each way by the data sheet; whether a group stays within it "
-            "is unknown."
-        )
-    return note
 
 
 # -- Dimensions of the mesh --------------------------------------------------------------------------

@@ -15,9 +15,8 @@ A transfer lasts from the last arrival to the end of that rank's kernel. Only co
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -194,8 +193,6 @@ SLOW_SHARE: Final = 0.8
 the middle half of the same collective's transfers lies within 14%."""
 SLOW_CALLS: Final = 8
 """Minimum number of collectives of a group and of each of its peers, so that two lie beyond each quartile."""
-_BEST_CALLS: Final = 3
-"""Minimum number of collectives whose median is a speed that was reached."""
 
 
 Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -242,40 +239,31 @@ def sums(transfers: Transfers) -> dict[int, tuple[int, int]]:
     }
 
 
-def best_speed(transfers: Transfers, kinds: Sequence[CommKind]) -> float | None:
-    """Return the highest bus bandwidth that the collectives of a kind and size typically reached, in GB/s."""
-    reached = []
-    sized = transfers.take((transfers.bytes > 0) & (transfers.took_ns > 0))
-    for _, rows in rows_by(groups_of([sized.kind, sized.bytes])) if len(sized) else ():
-        kind = kinds[int(sized.kind[rows[0]])]
-        factor = bus_factor(kind.collective, kind.group_size)
-        if factor is not None and len(rows) >= _BEST_CALLS:
-            reached.append(float(factor[0] * int(sized.bytes[rows[0]])) / float(np.median(sized.took_ns[rows])))
-    return max(reached, default=None)
-
-
-def slow_groups(transfers: Transfers, kinds: Sequence[CommKind], dimension: int) -> list[SlowGroup]:
-    """Return the groups of a dimension that are slower than their peers.
+def slow_groups(
+    transfers: Transfers, kinds: Sequence[CommKind], dimension_of: Mapping[int, int]
+) -> tuple[SlowGroup, ...]:
+    """Return the groups that are slower than their peers in their dimension, those that lost most first.
 
     Compared are the same collective and size of message. A group is slow if its median bandwidth is less than
     `SLOW_SHARE` of the median of its peers', by more than the error of timestamps, and its fastest quarter begins where
     the slowest quarter of a typical peer does, and it loses time in all. The size that lost most counts.
     """
-    alike: defaultdict[tuple[str, int], dict[int, I64]] = defaultdict(dict)
+    alike: defaultdict[tuple[int, str, int], dict[int, I64]] = defaultdict(dict)
     sized = transfers.take(transfers.bytes > 0)
     for _, rows in rows_by(groups_of([sized.kind, sized.bytes])) if len(sized) else ():
         if len(rows) >= SLOW_CALLS:
             kind = int(sized.kind[rows[0]])
-            alike[kinds[kind].collective, int(sized.bytes[rows[0]])][kind] = sized.shortest_ns[rows]
+            of = dimension_of[kind], kinds[kind].collective, int(sized.bytes[rows[0]])
+            alike[of][kind] = sized.shortest_ns[rows]
     found: dict[int, SlowGroup] = {}
-    for (_, size), groups in alike.items():
+    for (dimension, _, size), groups in alike.items():
         quartiles = {kind: np.percentile(took, (25, 50, 75)) for kind, took in groups.items()}
         for kind, took in groups.items():
             peers = [each for other, each in quartiles.items() if other != kind]
             slow = _slow(kinds[kind], size, took, quartiles[kind], peers, dimension) if peers else None
             if slow is not None and (kind not in found or slow.lost_ns > found[kind].lost_ns):
                 found[kind] = slow
-    return [*found.values()]
+    return tuple(sorted(found.values(), key=lambda each: -each.lost_ns))
 
 
 def _slow(
@@ -287,7 +275,7 @@ def _slow(
     if typical * SLOW_SHARE <= usual or typical - usual <= TIMESTAMP_ERROR_NS or quick <= slowest or lost <= 0:
         return None
     factor = bus_factor(kind.collective, kind.group_size)
-    moved = float(size * (factor[0] if factor is not None else 1))
+    moved = float(size * (factor if factor is not None else 1))
     return SlowGroup(
         collective=kind.collective,
         group=kind.group,
@@ -311,9 +299,9 @@ _NO_GROUP = RankGroup("", -1, ())
 
 
 def _find_dimensions(
-    ranks: Sequence[ReducedRank], kernels: Kernels, windows: JudgedWindows, transfers: Transfers
-) -> tuple[DeviceMesh | None, list[tuple[CommDimension, list[int], Transfers]]]:
-    """Return the mesh, and its dimensions with their kinds of kernels and transfers, the longest exposed first."""
+    ranks: Sequence[ReducedRank], kernels: Kernels, windows: JudgedWindows
+) -> tuple[DeviceMesh | None, list[tuple[CommDimension, list[int]]]]:
+    """Return the mesh, and its dimensions with their kinds of kernels, the longest exposed first."""
     members = np.array([rank.rank for rank in ranks], np.int64)[kernels.rank]
     kinds_of = _kinds_by_group(kernels.kinds, kernels.kind, members)
     groups = list(kinds_of)
@@ -324,12 +312,11 @@ def _find_dimensions(
     recorded = {rank.rank for rank in ranks if rank.rank is not None}
     mesh, spans = rebuild(grouped, stated_world_size(ranks), recorded)
     kinds_in = [[kind for group in family for kind in kinds_of[group]] for family in found]
-    rows_of, transfers_of = (_rows_by_family(column, kinds_in) for column in (kernels.kind, transfers.kind))
+    rows_of = _rows_by_family(kernels.kind, kinds_in)
     every = []
     # Kernels without a process group are last, and span nothing.
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
-        of_dimension, rows = transfers.take(transfers_of[number]), windows.inside(rows_of[number])
-        description, size = family[0].description, family[0].size
+        rows, description, size = windows.inside(rows_of[number]), family[0].description, family[0].size
         if description in UNDESCRIBED:
             description = _by_collectives(kernels, rows, size) if size >= 0 else ""
         sets = sorted({group.ranks for group in family})
@@ -341,9 +328,8 @@ def _find_dimensions(
             spans=along,
             ranks=len(distinct(kernels.rank[rows])),
             time=time_in(windows, rows),
-            best_gb_per_s=best_speed(of_dimension, kernels.kinds),
         )
-        every.append((dimension, kinds, of_dimension))
+        every.append((dimension, kinds))
     every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
     return mesh if grouped else None, every
 
@@ -387,13 +373,8 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
     windows = judged_windows(ranks, waits)
     kernels, transfers = waits.meetings.kernels, find_transfers(waits, windows.begins)
     moved = sums(transfers) | message_transfers(waits.messages, kernels, windows.begins)
-    mesh, dimensions = _find_dimensions(ranks, kernels, windows, transfers)
-    dimension_of = {kind: place for place, (_, kinds, _) in enumerate(dimensions) for kind in kinds}
-    slow = [
-        each
-        for place, (*_, transfers_in) in enumerate(dimensions)
-        for each in slow_groups(transfers_in, kernels.kinds, place)
-    ]
+    mesh, dimensions = _find_dimensions(ranks, kernels, windows)
+    dimension_of = {kind: place for place, (_, kinds) in enumerate(dimensions) for kind in kinds}
     rows = []
     for number, of_kind in rows_by(kernels.kind):
         inside = windows.inside(of_kind)
@@ -411,10 +392,9 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
         time=time,
         exposed_by_cause=exposed,
         rows=tuple(rows),
-        dimensions=tuple(dimension for dimension, *_ in dimensions),
+        dimensions=tuple(dimension for dimension, _ in dimensions),
         mesh=mesh,
-        slow_groups=tuple(sorted(slow, key=lambda each: -each.lost_ns)),
-        nvlink_gb_per_s=nvlink_gb_per_s({rank.device_name for rank in ranks}),
+        slow_groups=slow_groups(transfers, kernels.kinds, dimension_of),
     )
 
 
@@ -423,7 +403,6 @@ def _row(
 ) -> GroupCollective:
     moved, took_ns = transfer
     factor = bus_factor(kind.collective, kind.group_size)
-    algorithm = moved / took_ns if took_ns else None
     return GroupCollective(
         collective=kind.collective,
         group=kind.group,
@@ -436,26 +415,6 @@ def _row(
         time=time,
         transferred_bytes=moved,
         transferred_ns=took_ns,
-        algorithm_gb_per_s=algorithm,
-        bus_gb_per_s=float(algorithm * factor[0]) if algorithm is not None and factor is not None else None,
-        bus_factor=factor[1] if factor is not None else "",
+        bus_gb_per_s=float(moved / took_ns * factor) if took_ns and factor is not None else None,
         dimension=dimension,
     )
-
-
-# -- Speeds of links, by the names of GPUs -----------------------------------------------------------
-
-_NVLINK: Final = (
-    (re.compile(r"(Tesla |NVIDIA )?V100-SXM\d"), 150.0),
-    (re.compile(r"(NVIDIA )?A100-SXM4"), 300.0),
-    (re.compile(r"NVIDIA (H100 80GB HBM3|H200)$"), 450.0),
-    (re.compile(r"NVIDIA G?B200\b"), 900.0),
-)
-"""GPUs whose boards connect all of them by NVLink, and the GB/s of a GPU each way: half of what NVIDIA's data sheets
-state. Cards for PCIe have other names."""
-
-
-def nvlink_gb_per_s(devices: Iterable[str | None]) -> float | None:
-    """Return the bandwidth of NVLink each way; None if it is unknown for any of these GPUs, or they differ."""
-    speeds = {next((speed for name, speed in _NVLINK if device and name.match(device)), None) for device in devices}
-    return speeds.pop() if len(speeds) == 1 else None

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
-from statistics import median_low
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import NOTHING, Unit, capital, clean, clean_lines, listed, percent, plural, share, unit_for
+from overlapscope.base.words import Unit, capital, clean, clean_lines, listed, plural, unit_for
 from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents.model import (
     Block,
-    Card,
-    Cards,
     Chart,
     Document,
     Heading,
@@ -29,13 +26,16 @@ from overlapscope.documents.model import (
     with_code,
 )
 from overlapscope.ranks import charts, tables
-from overlapscope.ranks.charts import metrics_shown
-from overlapscope.ranks.parts import plugin_parts
 from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
-from overlapscope.ranks.verdict import clocks, doubts, judge, lost, runs, spread, unit_of
+from overlapscope.ranks.verdict import clocks as sentences_on_clocks
+from overlapscope.ranks.verdict import doubts, judge, runs
 from overlapscope.rules.finding import Finding
 
 _MOST_FINDINGS: Final = 3
+MAPS: Final = tuple(f"ranks-{number}" for number in range(len(charts.METRICS)))
+"""Ids of the maps of ranks, which have several lines."""
+STEPS, BUCKETS = "ranks-steps", "ranks-buckets"
+"""Ids of charts with all ranks in one line."""
 
 
 class Extent(Struct, frozen=True):
@@ -63,15 +63,10 @@ def document(report: RanksReport, extent: Extent) -> Document:
     title = f"overlapscope ranks: {_how_many(report)}"
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), *head(report)]
-    blocks += [*_charts(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *_findings(report)]
+    blocks += [*maps(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *findings(report)]
     blocks += _further(report, extent)
-    if striking := report.worst[: extent.looks]:
-        stand_out = [
-            panel(look_title(rank), *(Text(line, tone="muted") for line in look_sentences(rank))) for rank in striking
-        ]
-        blocks += detail("the ranks that stand out", [Heading("Ranks that stand out"), *stand_out])
-    if report.ranks:
-        blocks += detail("clocks", [panel("Clocks", Text("\n".join(clocks(report)), tone="muted"))])
+    blocks += detail("the ranks that stand out", stand_outs(report, extent.looks))
+    blocks += detail("clocks", clocks(report))
     return Document(title, tuple(blocks))
 
 
@@ -80,29 +75,32 @@ def _how_many(report: RanksReport) -> str:
     return plural(len(ranks), "rank") if ranks else plural(len({row.source for row in report.ranks}), "trace")
 
 
+def clocks(report: RanksReport) -> Iterator[Block]:
+    """Yield the panel on the clocks."""
+    if report.ranks:
+        yield panel("Clocks", Text("\n".join(sentences_on_clocks(report)), tone="muted"))
+
+
 def head(report: RanksReport) -> Iterator[Block]:
-    """Yield the answer with its figures, and warnings."""
+    """Yield the answer, and warnings."""
     verdict = judge(report)
     blocks: list[Block] = [Text(verdict.lead, badge=verdict.level)]
     if verdict.rest:
         blocks.append(Text("\n".join(verdict.rest)))
-    if report.ranks:
-        blocks.append(Cards(headlines(report)))
     yield Section(tuple(blocks), kind="verdict", id="ranks")
     if doubted := doubts(report):
         yield panel("Warnings", Items(doubted, sign="!"))
 
 
-def _charts(report: RanksReport) -> Iterator[Chart]:
-    for number, metric in enumerate(metrics_shown(report)):
-        drawn = partial(charts.rank_map, report, metric)
-        yield Chart(f"ranks-{number}", capital(metric.title), drawn, note=metric.meaning)
+def maps(report: RanksReport) -> Iterator[Chart]:
+    """Yield the charts, all of whose points are ranks."""
+    for id, metric in zip(MAPS, charts.metrics_shown(report), strict=False):
+        yield Chart(id, capital(metric.title), partial(charts.rank_map, report, metric), note=metric.meaning)
     if steps := charts.drawn_steps(report):
         title, note = "Each step of each rank", charts.step_note(report, len(steps))
-        yield Chart("ranks-steps", title, partial(charts.step_map, report), note, wide=True)
+        yield Chart(STEPS, title, partial(charts.step_map, report), note, wide=True)
     if charts.has_rank_buckets(report):
-        title = "Where the time of each rank goes"
-        yield Chart("ranks-buckets", title, partial(charts.rank_buckets, report), wide=True)
+        yield Chart(BUCKETS, "Where the time of each rank goes", partial(charts.rank_buckets, report), wide=True)
 
 
 def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:
@@ -115,7 +113,7 @@ def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:
         yield from detail(what, [block])
 
 
-def _findings(report: RanksReport) -> Iterator[Block]:
+def findings(report: RanksReport) -> Iterator[Block]:
     """Yield the findings on the ranks that stand out: each rule once, with its ranks."""
     by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
     for rank in report.worst:
@@ -143,6 +141,14 @@ _WHY: Final = {
     "least-efficient": "has the least overlap",
 }
 _EXCESSES = 4
+
+
+def stand_outs(report: RanksReport, most: int | None = None) -> Iterator[Block]:
+    """Yield a panel for each rank that stands out, below a heading."""
+    for number, rank in enumerate(report.worst[:most]):
+        if not number:
+            yield Heading("Ranks that stand out")
+        yield panel(look_title(rank), *(Text(line, tone="muted") for line in look_sentences(rank)))
 
 
 def look_title(rank: WorstRank) -> str:
@@ -179,63 +185,3 @@ def _excess(excess: Excess, unit: Unit) -> str:
 
 def _cause_name(subject: str, cause: str) -> str:
     return f"{subject.replace('-', ' ')} by {clean(cause, 60)}"
-
-
-# -- Head of a report ------------------------------------------------------------------------------
-
-
-def headlines(report: RanksReport) -> tuple[Card, ...]:
-    """Return the headline figures, the most useful first."""
-    of_parts = (card for module, part in plugin_parts(report) for card in module.cards(part))
-    return (_ranks(report), _waiting(report), *of_parts, *_shares(report), _skew(report), _clocks(report))
-
-
-def _ranks(report: RanksReport) -> Card:
-    here = len({row.rank for row in report.ranks if row.rank is not None}) or len(report.ranks)
-    absent = len(report.missing) + len(report.unreadable)
-    expected = f"of {report.expected:,}" if report.expected is not None else ""
-    beside = ", ".join(filter(None, [expected, f"{absent:,} absent" if absent else ""]))
-    return Card("ranks", f"{here:,}", beside, "Number of ranks with a readable trace.")
-
-
-def _waiting(report: RanksReport) -> Card:
-    meaning = (
-        "How long each of the other ranks waits for the worst one on average, in a collective and without "
-        "computing. It is an upper bound, because the second-to-last rank may not have come much earlier."
-    )
-    most = next((late for late in report.stragglers[:1] if late.sure_pct), None)
-    if most is None or not report.matching.judged:
-        return Card("lost to a straggler", NOTHING if not report.matching.judged else "0", "", meaning)
-    beside = f"{lost(report, most)}, by rank {most.rank}"
-    return Card("lost to a straggler", percent(most.lost_pct), beside, meaning)
-
-
-def _shares(report: RanksReport) -> Iterator[Card]:
-    figures = (
-        ("exposed comm share", "exposed comm", "Share of its time in which a rank communicated without computing."),
-        ("efficiency", "overlap efficiency", "How much of the possible overlap of copies and kernels happened."),
-        ("idle share", "idle", "Share of its time in which nothing ran on a rank's GPU."),
-    )
-    for key, name, meaning in figures:
-        figure = spread(report, key)
-        if figure is not None:
-            between = f"{percent(figure.min)} to {percent(figure.max)}" if figure.ranks > 1 else ""
-            yield Card(name, percent(figure.median), between, f"{meaning} The median rank.")
-
-
-def _skew(report: RanksReport) -> Card:
-    meaning = "How much longer the slowest rank takes for a step than the fastest rank (median over steps)."
-    spreads = [(step.spread_ns, step.median_ns) for step in report.steps if step.ranks > 1]
-    if not spreads:
-        return Card("spread of a step", NOTHING, "no step on two ranks", meaning)
-    ns, median = median_low(spreads)
-    return Card("spread of a step", share(ns, median), f"of {unit_of(report).text(median)}", meaning)
-
-
-def _clocks(report: RanksReport) -> Card:
-    meaning = "How far apart the clocks of the ranks may be after their alignment at shared collectives."
-    error = report.clocks.largest_error_ns
-    if error is None:
-        return Card("clock error", NOTHING, f"clocks {report.clocks.status}", meaning)
-    met = plural(report.matching.judged, "collective")
-    return Card("clock error", unit_for(error).text(error), f"clocks {report.clocks.status}, {met}", meaning)

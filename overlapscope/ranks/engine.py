@@ -15,15 +15,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.ranks.clusters import Cluster, connected, scratch
 from overlapscope.ranks.files import Location, error_text, fetched
-from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
@@ -35,9 +33,7 @@ if TYPE_CHECKING:
     from distributed import Future
 
 T = TypeVar("T")
-Outcome: TypeAlias = tuple[ReducedRank, ...] | Unreadable
-"""Outcome of one file: its devices, or why there are none."""
-_Read: TypeAlias = Callable[[Location, int], T | Unreadable]
+_Read: TypeAlias = Callable[[Location], T | Unreadable]
 
 _RETRIES = 2
 """Number of retries after failures that may be temporary, such as a network failure or a shortage of memory."""
@@ -53,17 +49,6 @@ _LOOK_S = 1.0
 """Seconds between checks of the cluster."""
 _TRANSFER_S = 5.0
 """A result that takes longer than this to transfer, in seconds, was lost with its worker."""
-
-
-def reduce_all(
-    locations: Sequence[Location],
-    *,
-    scheduler: str | None = None,
-    workers: int | None = None,
-    limit_bytes: int = LIMIT_BYTES,
-) -> Generator[Outcome, None, None]:
-    """Yield the devices of each location, or why there are none, as `each` does."""
-    yield from each(reduce_any, locations, scheduler=scheduler, workers=workers, limit_bytes=limit_bytes)
 
 
 def each(
@@ -95,12 +80,13 @@ def each(
         MissingPackage: If a scheduler is requested without Dask.
     """
     # A machine that reads may have another configuration than the one that asks.
-    read = partial(reduce_by, reduction, patterns=name_patterns())
+    read = partial(reduce_by, reduction, limit_bytes=limit_bytes, patterns=name_patterns())
     if scheduler is not None:
         with connected(scheduler) as cluster:
-            yield from _Run(cluster, limit_bytes, read).outcomes(locations)
+            needs = "they have. Use workers with more memory."
+            yield from _alone_again(partial(_on_cluster, cluster, read), locations, needs)
         return
-    read_here = partial(_reduce_here, read, limit_bytes=limit_bytes)
+    read_here = partial(_reduce_here, read)
     if len(locations) > 1 and not _are_few(locations):
         # Imported only where they are used, since few commands start processes.
         from multiprocessing import current_process
@@ -109,14 +95,35 @@ def each(
 
         # Python lets daemonic processes, such as Dask's workers, start no others.
         if not current_process().daemon:
-            with closing(outcomes(read_here, locations, workers)) as found:
-                yield from found
+            needs = "there is. Record fewer steps."
+            yield from _alone_again(partial(outcomes, read_here, workers), locations, needs)
             return
     for location in locations:
         try:
             yield read_here(location)
         except MemoryError:
             yield Unreadable(source=location.source, reason="needs more memory than is free; record fewer steps.")
+
+
+def _alone_again(
+    outcomes: Callable[[Sequence[Location]], Generator[tuple[Location, T | Unreadable | None], None, None]],
+    locations: Sequence[Location],
+    needs: str,
+) -> Iterator[T | Unreadable]:
+    """Yield the outcomes. Files whose processes died (None) are read again after all others, alone."""
+    deadly = []
+    with closing(outcomes(locations)) as found:
+        for location, outcome in found:
+            if outcome is None:
+                deadly.append(location)
+            else:
+                yield outcome
+    died = "every process that read it died, the last one while nothing else was read; most likely it needs more memory"
+    for location in deadly:
+        with closing(outcomes([location])) as found:
+            for _, outcome in found:
+                reason = f"{died} than {needs}"
+                yield Unreadable(source=location.source, reason=reason) if outcome is None else outcome
 
 
 def _are_few(locations: Sequence[Location]) -> bool:
@@ -155,12 +162,12 @@ def reduce_by(
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
-def _reduce_here(read: _Read[T], location: Location, *, limit_bytes: int) -> T | Unreadable:
+def _reduce_here(read: _Read[T], location: Location) -> T | Unreadable:
     """Reduce one file without a cluster, with as many retries as on one, except if memory runs out."""
     tried = 0
     while True:
         try:
-            return read(location, limit_bytes)
+            return read(location)
         except MemoryError:
             raise
         except Exception as error:
@@ -174,78 +181,54 @@ def _given_up(location: Location, error: Exception) -> Unreadable:
     return Unreadable(source=location.source, reason=reason)
 
 
-class _Run(Generic[T]):
-    """A run of files through a cluster."""
+def _on_cluster(
+    cluster: Cluster, read: _Read[T], locations: Sequence[Location]
+) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
+    """Yield each location with its outcome, or with None if its workers died."""
+    done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
+    waiting = deque(locations)
+    running: dict[Key, Location] = {}
+    threads, look_s = cluster.threads(), time.monotonic() + _LOOK_S
+    while waiting or running:
+        while waiting and len(running) < _AHEAD * max(threads, 1):
+            future = cluster.client.submit(read, waiting[0], pure=False, retries=_RETRIES)
+            running[future.key] = waiting.popleft()
+            future.add_done_callback(done.put)
+            del future
+        if time.monotonic() >= look_s:
+            threads, look_s = cluster.threads(), time.monotonic() + _LOOK_S
+        with suppress(queue.Empty):
+            future = done.get(timeout=_LOOK_S)
+            try:
+                outcome = _outcome(cluster, future, running[future.key])
+            except TimeoutError:
+                # The result was lost with its worker, so the file is read again.
+                future.add_done_callback(done.put)
+                continue
+            location = running.pop(future.key)
+            # Dask keeps a result as long as its future exists.
+            del future
+            yield location, outcome
 
-    def __init__(self, cluster: Cluster, limit_bytes: int, read: _Read[T]) -> None:
-        self._cluster = cluster
-        self._limit_bytes = limit_bytes
-        self._read = read
-        self._done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
-        self._deadly: list[Location] = []
-        """Files whose workers died."""
 
-    def outcomes(self, locations: Sequence[Location]) -> Iterator[T | Unreadable]:
-        """Yield one outcome for each location."""
-        yield from self._together(locations)
-        for location in self._deadly:
-            yield from self._together([location], alone=True)
+def _outcome(cluster: Cluster, future: Future[T | Unreadable], location: Location) -> T | Unreadable | None:
+    """Return the outcome; None if the workers died.
 
-    def _together(self, locations: Sequence[Location], *, alone: bool = False) -> Iterator[T | Unreadable]:
-        """Yield the outcomes, except those of files that must be tried again `alone`."""
-        waiting = deque(locations)
-        running: dict[Key, Location] = {}
-        threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
-        while waiting or running:
-            while waiting and len(running) < _AHEAD * max(threads, 1):
-                future = self._cluster.client.submit(
-                    self._read, waiting[0], self._limit_bytes, pure=False, retries=_RETRIES
-                )
-                running[future.key] = waiting.popleft()
-                future.add_done_callback(self._done.put)
-                del future
-            with suppress(queue.Empty):
-                future = self._done.get(timeout=_LOOK_S)
-                try:
-                    outcome = self._outcome(future, running[future.key], alone=alone)
-                except TimeoutError:
-                    # The result was lost with its worker, so the file is read again.
-                    future.add_done_callback(self._done.put)
-                    outcome = None
-                else:
-                    del running[future.key]
-                # Dask keeps a result as long as its future exists.
-                del future
-                if outcome is not None:
-                    yield outcome
-            if time.monotonic() >= look_s:
-                threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
+    Raises:
+        TimeoutError: If no worker has the result.
+    """
+    from distributed import CancelledError, KilledWorker
 
-    def _outcome(self, future: Future[T | Unreadable], location: Location, *, alone: bool) -> T | Unreadable | None:
-        """Return the outcome; None if the file must be tried again alone.
-
-        Raises:
-            TimeoutError: If no worker has the result.
-        """
-        from distributed import CancelledError, KilledWorker
-
-        try:
-            outcome: T | Unreadable = future.result(timeout=_TRANSFER_S)
-            return outcome
-        except TimeoutError as error:
-            if future.status == "error":
-                return _given_up(location, error)
-            raise
-        except KilledWorker:
-            if not alone:
-                self._deadly.append(location)
-                return None
-            reason = (
-                "every process that read it died, the last ones while they read nothing else; most likely it "
-                "needs more memory than they have. Use workers with more memory."
-            )
-        except CancelledError:
-            raise self._cluster.lost() from None
-        except Exception as error:
+    try:
+        outcome: T | Unreadable = future.result(timeout=_TRANSFER_S)
+        return outcome
+    except TimeoutError as error:
+        if future.status == "error":
             return _given_up(location, error)
-        return Unreadable(source=location.source, reason=reason)
+        raise
+    except KilledWorker:
+        return None
+    except CancelledError:
+        raise cluster.lost() from None
+    except Exception as error:
+        return _given_up(location, error)

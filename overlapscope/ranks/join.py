@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -44,7 +44,7 @@ def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | N
         readable if unreadable else _numbered(readable),
         key=lambda rank: (rank.rank is None, rank.rank or 0, rank.device, rank.source),
     )
-    numbers = _compared(ranks)
+    numbers, duplicated = _compared(ranks)
     compared = [ranks[number] for number in numbers]
     comparison = compare(compared)
     named = {name for rank in compared for name in rank.steps.judged_names()}
@@ -65,7 +65,7 @@ def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | N
         ranks=rows,
         unreadable=tuple(unreadable),
         missing=tuple(rank for rank in range(expected or 0) if rank not in present),
-        duplicated=_duplicated(ranks),
+        duplicated=duplicated,
         clocks=clock_words(comparison),
         matching=comparison.matching,
         stragglers=stragglers,
@@ -105,34 +105,26 @@ def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:
     ]
 
 
-def _compared(ranks: Sequence[ReducedRank]) -> list[int]:
-    """Return the numbers of the ranks to compare: those with a rank, and of its traces only the first by name."""
-    first: dict[int, str] = {}
-    for rank in ranks:
-        if rank.rank is not None:
-            first[rank.rank] = min(first.get(rank.rank, rank.source), rank.source)
-    kept, seen = [], set()
-    for number, rank in enumerate(ranks):
-        # A source that was given twice is a duplicate as well.
-        if rank.rank is not None and rank.source == first[rank.rank] and (rank.rank, rank.device) not in seen:
-            seen.add((rank.rank, rank.device))
-            kept.append(number)
-    return kept
+def _compared(ranks: Sequence[ReducedRank]) -> tuple[list[int], tuple[Duplicate, ...]]:
+    """Return the numbers of the ranks to compare, and the ranks with several traces.
 
-
-def _duplicated(ranks: Sequence[ReducedRank]) -> tuple[Duplicate, ...]:
+    Compared are those with a rank, and of its traces only the first by name. A source that was given twice is a
+    duplicate as well.
+    """
     sources: defaultdict[int, list[str]] = defaultdict(list)
-    devices: Counter[tuple[int, int, str]] = Counter()
+    seen = set[tuple[int, int, str]]()
     for rank in ranks:
         if rank.rank is not None:
-            devices[rank.rank, rank.device, rank.source] += 1
-            if rank.source not in sources[rank.rank] or devices[rank.rank, rank.device, rank.source] > 1:
+            each = rank.rank, rank.device, rank.source
+            if each in seen or rank.source not in sources[rank.rank]:
                 sources[rank.rank].append(rank.source)
-    return tuple(
-        Duplicate(rank=rank, sources=tuple(sorted(paths)), used=min(paths))
-        for rank, paths in sorted(sources.items())
-        if len(paths) > 1
-    )
+            seen.add(each)
+    numbers: dict[tuple[int, int], int] = {}
+    for number, rank in enumerate(ranks):
+        if rank.rank is not None and rank.source == min(sources[rank.rank]):
+            numbers.setdefault((rank.rank, rank.device), number)
+    several = ((rank, paths) for rank, paths in sorted(sources.items()) if len(paths) > 1)
+    return [*numbers.values()], tuple(Duplicate(rank=rank, sources=tuple(sorted(paths))) for rank, paths in several)
 
 
 def _rows(
@@ -174,7 +166,6 @@ def _rows(
             unjudged_comm_ns=None if place is None else int(waits.unjudged_ns[place]),
             comm_compute_pct=rank.window.overlap.comm_compute_pct,
             judged=rank.judged,
-            median_step_ns=rank.steps.median_ns(),
             plain_step_ns=rank.plain_step.step_ns if rank.plain_step is not None else None,
             step_spans_ns=tuple(spans.get(name) for name in step_names),
             waited_ns=None if met is None else int(waits.waited_ns[met]),

@@ -1,8 +1,8 @@
 """The device mesh of a job, rebuilt from the sets of ranks of its process groups.
 
-Groups that are alike, such as those of tensor parallelism, are a family. In a mesh, a family divides the ranks into
-parts of equal size, which are lines along one dimension or planes along several. The dimensions are the finest of these
-partitions and of their common refinements. They are a mesh if every combination of coordinates is exactly one rank.
+Groups that are alike, such as those of tensor parallelism, are a family. In a mesh with
+the ranks in order, a family divides them into equal parts, each of ranks that are multiples of one or more strides
+apart. The ranges of these multiples cut the ranks' numbers into digits, and the digits are the dimensions.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence, Set
+from itertools import pairwise
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
@@ -25,8 +25,6 @@ from overlapscope.ranks.comm_result import DeviceMesh
 _RANKS = re.compile(r"\[(\d{1,9}(?:, \d{1,9})*)(, \.\.\.)?\]")
 UNDESCRIBED: Final = ("", "undefined")
 """Descriptions of groups that the program didn't describe; `undefined` is PyTorch's default."""
-_MOST_PARTITIONS: Final = 32
-"""No mesh is looked for among more partitions."""
 
 
 class RankGroup(Struct, frozen=True):
@@ -93,18 +91,22 @@ def rebuild(
     if not all(ranks and ranks[-1] < world_size for sets in found for ranks in sets):
         return _unknown("the ranks of some process groups are unknown", found)
     partitions = [_partition(sets, world_size) for sets in found]
-    if not any(labels is not None and _part_size(labels) > 1 for labels in partitions):
+    runs = [_runs(labels) for labels in partitions]
+    if not any(runs):
         return _unknown("no process groups divide all ranks into equal parts", found)
-    dimensions = _dimensions(partitions, np.arange(world_size))
-    if dimensions is None:
-        return _unknown("the process groups cross each other in different ways", found)
+    dimensions = _dimensions(runs, world_size)
+    ranks = np.arange(world_size)
+    for labels, along in zip(partitions, runs, strict=True):
+        if dimensions is None or (labels is not None and (_first(ranks, along) != labels).any()):
+            return _unknown("the process groups cross each other in different ways", found)
+    assert dimensions is not None
     missing = world_size - sum(rank < world_size for rank in recorded)
+    # A dimension is certain if it is all that some families have in common.
+    certain = all(sum(each.families <= other.families for other in dimensions) == 1 for each in dimensions)
     partial = [sets for sets, labels in zip(found, partitions, strict=True) if labels is None]
-    lines = [each.lines for each in dimensions if each.lines is not None]
-    if missing and (len(lines) < len(dimensions) or not all(_spans(sets, lines) for sets in partial)):
+    if missing and not (certain and all(_spans(sets, dimensions) for sets in partial)):
         were = "was" if missing == 1 else "were"
         return _unknown(f"{missing:,} of {plural(world_size, 'rank')} {were} not recorded", found)
-    dimensions.sort(key=lambda each: -each.stride)
     spans = [tuple(at for at, each in enumerate(dimensions) if number in each.families) for number in range(len(found))]
     return DeviceMesh(shape=tuple(each.size for each in dimensions), reason=""), spans
 
@@ -113,54 +115,44 @@ def _unknown(reason: str, found: Sequence[Any]) -> tuple[DeviceMesh, Sequence[tu
     return DeviceMesh(shape=(), reason=reason), [()] * len(found)
 
 
-class _MeshDimension(Struct, frozen=True):
-    size: int
+class _Run(NamedTuple):
+    """Ranks that are up to `size` multiples of a stride apart: a digit of the ranks' numbers, or several."""
+
     stride: int
-    """First rank that it leads to from rank 0."""
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Stride of the digit after it."""
+        return self.stride * self.size
+
+
+class _MeshDimension(Struct, frozen=True):
+    digits: list[_Run]
     families: frozenset[int]
     """Numbers of the families that span it."""
-    lines: I64 | None
-    """Partition into its lines; None where only its size is known."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks of a line."""
+        return prod(digit.size for digit in self.digits)
 
 
-def _dimensions(partitions: Sequence[I64 | None], ranks: I64) -> list[_MeshDimension] | None:
-    """Return the dimensions of a mesh of these ranks; None if there is no such mesh.
-
-    The finest partitions are dimensions. Others may span these and more. The rest is a mesh of the parts that these
-    dimensions lead through.
-    """
-    if len(ranks) == 1:
-        return []
-    axes = _finest([labels for labels in partitions if labels is not None and _part_size(labels) > 1])
-    if not axes:
-        return None if axes is None else [_MeshDimension(len(ranks), int(ranks[1]), frozenset(), None)]
-    whole = _product(axes)
-    if whole is None:
+def _dimensions(runs: Sequence[Sequence[_Run]], world_size: int) -> list[_MeshDimension] | None:
+    """Return the dimensions, the one with the largest stride first; None if runs overlap without sharing digits."""
+    cuts = sorted({1, world_size, *(edge for along in runs for run in along for edge in (run.stride, run.end))})
+    if any(end % start for start, end in pairwise(cuts)):
         return None
-    found = []
-    for axis in axes:
-        spanning = (at for at, labels in enumerate(partitions) if labels is not None and _refines(axis, labels))
-        stride = int(ranks[np.flatnonzero(axis == 0)[1]])
-        found.append(_MeshDimension(_part_size(axis), stride, frozenset(spanning), axis))
-    first = distinct(whole)
-    between: list[I64 | None] = []
-    for number, labels in enumerate(partitions):
-        joined = None if labels is None else _joined([labels, whole])
-        if labels is not None and joined is not None:
-            along = prod(each.size for each in found if number in each.families)
-            counts = np.unique(joined, return_counts=True)[1]
-            if (counts * along != _part_size(labels) * _part_size(whole)).any():
-                return None
-        between.append(None if joined is None else np.searchsorted(first, joined[first]))
-    further = _dimensions(between, ranks[first])
-    return None if further is None else [*found, *(replace(each, lines=None) for each in further)]
-
-
-# -- Partitions: the first rank of each rank's part ------------------------------------------------------------------
+    alike: defaultdict[frozenset[int], list[_Run]] = defaultdict(list)
+    for start, end in pairwise(cuts):
+        spanning = (at for at, along in enumerate(runs) if any(run.stride <= start and end <= run.end for run in along))
+        alike[frozenset(spanning)].append(_Run(start, end // start))
+    dimensions = [_MeshDimension(digits, spanning) for spanning, digits in alike.items()]
+    return sorted(dimensions, key=lambda each: -each.digits[0].stride)
 
 
 def _partition(sets: Set[tuple[int, ...]], world_size: int) -> I64 | None:
-    """Return the partition into these sets; None if they don't divide all ranks into equal parts."""
+    """Return the first rank of each rank's set; None if the sets don't divide all ranks into equal parts."""
     sizes = {len(ranks) for ranks in sets}
     if len(sizes) != 1 or len(sets) * sizes.pop() != world_size or not _disjoint(sets):
         return None
@@ -170,72 +162,27 @@ def _partition(sets: Set[tuple[int, ...]], world_size: int) -> I64 | None:
     return labels
 
 
-def _part_size(labels: I64) -> int:
-    """Return the size of the parts, which are equal."""
-    return int((labels == 0).sum())
+def _runs(labels: I64 | None) -> list[_Run]:
+    """Return the runs of the part of rank 0; none if there is no partition."""
+    ranks, runs = np.flatnonzero(labels == 0) if labels is not None else np.empty(0, np.int64), list[_Run]()
+    while len(ranks) > 1:
+        stride = int(ranks[1])
+        regular = ranks == stride * np.arange(len(ranks))
+        runs.append(_Run(stride, len(ranks) if regular.all() else int(np.argmin(regular))))
+        ranks = ranks[:: runs[-1].size]
+    return runs
 
 
-def _refines(fine: I64, coarse: I64) -> bool:
-    return bool((coarse[fine] == coarse).all())
+def _first(ranks: I64, runs: Sequence[_Run]) -> I64:
+    """Return the first rank of each rank's part, given the runs of parts."""
+    first: I64 = ranks - sum(ranks // stride % size * stride for stride, size in runs)
+    return first
 
 
-def _finest(partitions: Sequence[I64]) -> list[I64] | None:
-    """Return the finest of some partitions and of their common refinements; None if parts of these aren't equal."""
-    found = {labels.tobytes(): labels for labels in partitions}
-    pending = list(found.values())
-    while pending:
-        one = pending.pop()
-        for other in [*found.values()]:
-            common = _common(one, other)
-            if common is None or len(found) > _MOST_PARTITIONS:
-                return None
-            if _part_size(common) > 1 and common.tobytes() not in found:
-                found[common.tobytes()] = common
-                pending.append(common)
-    every = found.values()
-    return [labels for labels in every if not any(_refines(other, labels) for other in every if other is not labels)]
-
-
-def _common(one: I64, other: I64) -> I64 | None:
-    """Return the common refinement of two partitions; None if its parts aren't equal."""
-    _, first, part, sizes = np.unique(
-        one * len(one) + other, return_index=True, return_inverse=True, return_counts=True
-    )
-    return first[part] if (sizes == sizes[0]).all() else None
-
-
-def _product(axes: Sequence[I64]) -> I64 | None:
-    """Return the partition into parts that dimensions lead through; None if they aren't those of a mesh.
-
-    A rank's coordinate along a dimension is the part that the other dimensions lead through. In a mesh, there are as
-    many coordinates in each whole part as a line has ranks, and each combination is one rank.
-    """
-    ranks, whole = len(axes[0]), _joined(axes)
-    across = [_joined([axis for axis in axes if axis is not this] or [np.arange(ranks)]) for this in axes]
-    parts = len(distinct(whole))
-    regular = prod(map(_part_size, axes)) * parts == ranks and all(
-        len(distinct(labels)) == _part_size(axis) * parts for labels, axis in zip(across, axes, strict=True)
-    )
-    coordinates = np.column_stack([whole, *across])
-    return whole if regular and len(np.unique(coordinates, axis=0)) == ranks else None
-
-
-def _joined(partitions: Sequence[I64]) -> I64:
-    """Return the parts that the parts of some partitions lead through."""
-    joined, before = partitions[0], None
-    while before is None or (joined != before).any():
-        before = joined
-        for labels in partitions:
-            least = np.full(len(labels), len(labels))
-            np.minimum.at(least, labels, joined)
-            joined = least[labels]
-    return joined
-
-
-def _spans(sets: Collection[tuple[int, ...]], axes: Sequence[I64]) -> bool:
+def _spans(sets: Collection[tuple[int, ...]], dimensions: Sequence[_MeshDimension]) -> bool:
     """Return whether each set consists of all ranks along some dimensions."""
     for ranks in sets:
-        lines = [_part_size(axis) for axis in axes if len(distinct(axis[[*ranks]])) * _part_size(axis) == len(ranks)]
-        if prod(lines) != len(ranks):
+        lines = [(each.size, len(distinct(_first(np.array(ranks), each.digits)))) for each in dimensions]
+        if prod(size for size, count in lines if count * size == len(ranks)) != len(ranks):
             return False
     return True

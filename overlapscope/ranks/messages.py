@@ -9,23 +9,22 @@ the program has waited for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final
 
 import numpy as np
 from msgspec import Meta, Raw, Struct, field
 from msgspec.structs import replace
 
 from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.messages import bytes_of_type, element_bytes, has_splits, split_rows
+from overlapscope.analysis.messages import bytes_of_type
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64
+from overlapscope.base.grouping import group_starts, numbered, rows_by
+from overlapscope.base.intervals import I64, expand
 from overlapscope.base.marks import step_number
 from overlapscope.reading._events import NOTHING, decoded_text
 from overlapscope.reading.op_args import read_args
-from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Trace
+from overlapscope.trace.model import GpuOps, HostEvents, Trace
 
 # -- Kernels -----------------------------------------------------------------------------------------
 
@@ -51,6 +50,26 @@ class CommKernels(Columns, frozen=True):
     """Size of the message, of the larger buffer; -1 where unknown."""
     reaches_all: I64
     """1 if an all-to-all has data for and from every member, 0 if not, -1 where unknown."""
+    splits: I64
+    """1 if it was called with split sizes, 0 if not, -1 where unknown."""
+    element_bytes: I64
+    """Size of an element; -1 where unknown."""
+    sent_rows: I64
+    """Sum of the split sizes of the tensor sent: its rows, such as tokens; -1 where unknown."""
+    received_rows: I64
+
+
+UNRECORDED: Final = (
+    "elements",
+    "sequence",
+    "received",
+    "reaches_all",
+    "splits",
+    "element_bytes",
+    "sent_rows",
+    "received_rows",
+)
+"""Columns that only kernels with metadata have."""
 
 
 def step_numbers(notes: HostEvents, at: I64) -> I64:
@@ -60,38 +79,6 @@ def step_numbers(notes: HostEvents, at: I64) -> I64:
     step = np.searchsorted(notes.start_ns[rows], at, side="right") - 1
     inside = (step >= 0) & (at < pick(notes.end_ns[rows], step, 0))
     return np.where(inside, pick(numbers, step), -1)
-
-
-# -- All-to-alls with split sizes --------------------------------------------------------------------
-
-
-class Exchanges(Columns, frozen=True):
-    """All-to-alls with split sizes, one row for each kernel."""
-
-    kernel: I64
-    """Row of the kernel among those of its rank, or of all ranks."""
-    element_bytes: I64
-    """Size of an element; -1 where unknown."""
-    sent: I64
-    """Number of elements sent, to the rank itself included; -1 where unknown."""
-    received: I64
-    """Number of elements received; -1 where unknown."""
-    sent_rows: I64
-    """Sum of the split sizes of the tensor sent: its rows, such as tokens; -1 where unknown."""
-    received_rows: I64
-
-
-def find_exchanges(recorded: Collectives, names: Sequence[str], row: I64) -> Exchanges:
-    """Return the exchanges among some kernels. `row` has the row of each in `recorded`, -1 for none."""
-    kernel = np.flatnonzero(pick(has_splits(recorded, names), row, False))
-    columns = {
-        "element_bytes": element_bytes(recorded, names),
-        "sent": recorded.elements_in,
-        "received": recorded.elements_out,
-        "sent_rows": split_rows(recorded.parts_in, names),
-        "received_rows": split_rows(recorded.parts_out, names),
-    }
-    return Exchanges(kernel=kernel, **{name: pick(column, row[kernel]) for name, column in columns.items()})
 
 
 # -- Messages ----------------------------------------------------------------------------------------
@@ -154,26 +141,28 @@ def on_device(trace: Trace, ops: GpuOps, comm: CommKernels) -> tuple[CommKernels
     kernels = kernels[ops.launch[kernels] >= 0]
     if not len(kernels):
         return comm, NO_MESSAGES
-    of_kernel = _by_launch(trace, kernels, ops.launch[kernels], noted_messages(trace))
-    return _with_batches(comm, of_kernel), _table(trace, comm, of_kernel, None)
+    stated = _noted(trace)
+    launch, row = _by_launch(trace, ops.launch[kernels], stated)
+    order = np.argsort(kernels[launch], kind="stable")
+    kernel, stated = kernels[launch[order]], stated.take(row[order])
+    return _with_batches(comm, kernel, stated), _table(trace, comm, kernel, stated, comm.start_ns[kernel])
 
 
 def on_host(trace: Trace, comm: CommKernels, ranges: HostEvents) -> Messages:
     """Return the messages of ranges on the host, which are given as kernels and as ranges."""
-    rows = _point_to_point_rows(comm)
-    of_range: dict[int, list[StatedMessage]] = {}
-    if len(rows):
-        ops, stated = trace.cpu_ops, op_messages(trace)
-        op = np.array([each.op for each in stated], np.int64)
-        for thread, numbers in rows_by(ops.thread[op]):
-            at = numbers[np.argsort(ops.start_ns[op[numbers]], kind="stable")]
-            ranges_of_thread = rows[ranges.thread[rows] == thread]
-            before = np.searchsorted(ops.start_ns[op[at]], ranges.start_ns[ranges_of_thread], side="right") - 1
-            # The range begins inside the op that starts it.
-            inside = (before >= 0) & (ops.end_ns[op[at[before]]] >= ranges.start_ns[ranges_of_thread])
-            for row, number in zip(ranges_of_thread[inside].tolist(), at[before[inside]].tolist(), strict=True):
-                of_range[row] = [stated[number]]
-    return _table(trace, comm, of_range, trace.cpu_ops)
+    rows, ops = _point_to_point_rows(comm), trace.cpu_ops
+    stated = _started(trace) if len(rows) else _Stated.empty(channels=(), batches=())
+    number = np.full(len(rows), -1)
+    for thread, of_thread in rows_by(ops.thread[stated.op]):
+        at = of_thread[np.argsort(ops.start_ns[stated.op[of_thread]], kind="stable")]
+        mine = np.flatnonzero(ranges.thread[rows] == thread)
+        start = ranges.start_ns[rows[mine]]
+        before = pick(at, np.searchsorted(ops.start_ns[stated.op[at]], start, side="right") - 1)
+        # The range begins inside the op that starts it.
+        number[mine] = np.where(pick(ops.end_ns, pick(stated.op, before)) >= start, before, -1)
+    known = number >= 0
+    stated = stated.take(number[known])
+    return _table(trace, comm, rows[known], stated, ops.start_ns[stated.op])
 
 
 def _point_to_point_rows(comm: CommKernels) -> I64:
@@ -181,90 +170,62 @@ def _point_to_point_rows(comm: CommKernels) -> I64:
     return np.flatnonzero(kinds[comm.kind]) if len(kinds) else np.empty(0, np.int64)
 
 
-def _by_launch(
-    trace: Trace, kernels: I64, launch: I64, stated: Sequence[StatedMessage]
-) -> dict[int, list[StatedMessage]]:
-    """Return the messages of each kernel, as far as they are certain."""
+def _by_launch(trace: Trace, launch: I64, stated: _Stated) -> tuple[I64, I64]:
+    """Return launches, by their places, each with the messages that are certainly its own, by their rows."""
     calls, ops = trace.runtime_calls, trace.cpu_ops
-    found: dict[int, list[StatedMessage]] = {}
-    for thread in distinct(calls.thread[launch]).tolist():
-        mine = np.flatnonzero(calls.thread[launch] == thread)
-        events: list[tuple[int, int, int]] = [
-            *((int(calls.start_ns[launch[at]]), 1, int(kernels[at])) for at in mine.tolist()),
-            *((int(ops.start_ns[each.op]), 0, at) for at, each in enumerate(stated) if ops.thread[each.op] == thread),
-        ]
-        found |= _in_order(sorted(events), stated, ops.end_ns)
-    return found
+    places, rows = [launch[:0]], [launch[:0]]
+    for thread, mine in rows_by(calls.thread[launch]):
+        mine = mine[np.argsort(calls.start_ns[launch[mine]], kind="stable")]
+        noted = np.flatnonzero(ops.thread[stated.op] == thread)
+        noted = noted[np.argsort(ops.start_ns[stated.op[noted]], kind="stable")]
+        at, op = calls.start_ns[launch[mine]], stated.op[noted]
+        behind = np.searchsorted(ops.start_ns[op], at, side="right")
+        first, following = np.append(0, behind[:-1]), np.append(behind[1:], len(noted) + 1)
+        # Without notes in between, it is unknown which of two kernels has the messages.
+        certain = (first < behind) & (behind < following)
+        within_note = at < pick(ops.end_ns, pick(op, behind - 1))
+        number, place = expand(np.where(within_note, behind - 1, first)[certain], behind[certain])
+        places.append(mine[certain][number])
+        rows.append(noted[place])
+    return np.concatenate(places), np.concatenate(rows)
 
 
-def _in_order(
-    events: Sequence[tuple[int, int, int]], stated: Sequence[StatedMessage], end_ns: I64
-) -> dict[int, list[StatedMessage]]:
-    """Return the messages of the kernels of a thread, from its notes (0) and launches (1) by time."""
-    found: dict[int, list[StatedMessage]] = {}
-    pending: list[StatedMessage] = []
-    before = -1
-    for at_ns, is_launch, number in events:
-        if not is_launch:
-            pending.append(stated[number])
-            before = -1
-        elif pending:
-            alone = at_ns < end_ns[pending[-1].op]
-            found[number] = pending[-1:] if alone else pending
-            pending, before = [], number
-        else:
-            # A second kernel for the same notes: it is unknown which has which.
-            found.pop(before, None)
-    return found
-
-
-def _with_batches(comm: CommKernels, of_kernel: dict[int, list[StatedMessage]]) -> CommKernels:
-    """Return the kernels with kind and size of those whose kernel states nothing itself."""
+def _with_batches(comm: CommKernels, kernel: I64, stated: _Stated) -> CommKernels:
+    """Return the kernels with kind and size of those that state nothing themselves, given the messages of kernels."""
     kinds = {kind: number for number, kind in enumerate(comm.kinds)}
-    kind, size = comm.kind.copy(), comm.bytes.copy()
-    for row, messages in of_kernel.items():
-        noted = messages[0].noted
+    kind, size, first = comm.kind.copy(), comm.bytes.copy(), group_starts(kernel)
+    least, sent, received = (
+        each.reduceat(values, first) if len(first) else first
+        for each, values in (
+            (np.minimum, stated.bytes),
+            (np.add, stated.bytes * stated.outgoing),
+            (np.add, stated.bytes * (1 - stated.outgoing)),
+        )
+    )
+    # The bytes sent or those received, whichever are more.
+    larger = np.where(least < 0, -1, np.maximum(sent, received))
+    for row, batch, moved in zip(kernel[first].tolist(), stated.batch[first].tolist(), larger.tolist(), strict=True):
         if not comm.kinds[kind[row]].recorded:
-            group, ranks, description = map(decoded_text, (noted.group, noted.ranks, noted.description))
-            batch = CommKind(BATCH, group, ranks, noted.group_size, description=description)
-            kind[row] = kinds.setdefault(batch, len(kinds))
-            size[row] = _largest_side(messages)
+            kind[row], size[row] = kinds.setdefault(stated.batches[batch], len(kinds)), moved
     return replace(comm, kinds=tuple(kinds), kind=kind, bytes=size)
 
 
-def _largest_side(messages: Sequence[StatedMessage]) -> int:
-    """Return the bytes sent or those received, whichever are more; -1 where unknown."""
-    sizes = [(message.outgoing, _bytes(message)) for message in messages]
-    if any(size < 0 for _, size in sizes):
-        return -1
-    return max(sum(size for outgoing, size in sizes if outgoing == side) for side in (True, False))
-
-
-def _bytes(message: StatedMessage) -> int:
-    element, elements = bytes_of_type(message.noted.dtype), message.noted.elements
-    return element * elements if element > 0 and elements >= 0 else -1
-
-
-def _table(
-    trace: Trace, comm: CommKernels, of_kernel: dict[int, list[StatedMessage]], starters: HostEvents | None
-) -> Messages:
-    """Return the messages of all kernels of which every peer is known. `starters` are the ops that start ranges."""
-    channels: dict[str, int] = {}
-
-    def rows() -> Iterator[tuple[int, ...]]:
-        for kernel, messages in sorted(of_kernel.items()):
-            if all(message.peer >= 0 for message in messages):
-                for each in messages:
-                    group, ranks = decoded_text(each.noted.group), decoded_text(each.noted.ranks)
-                    channel = " ".join(filter(None, (group, ranks, f"tag {each.tag}" if each.tag else "")))
-                    size = _bytes(each) if each.noted.dtype else int(comm.bytes[kernel])
-                    begin = int(comm.start_ns[kernel] if starters is None else starters.start_ns[each.op])
-                    yield kernel, begin, each.outgoing, each.peer, size, channels.setdefault(channel, len(channels))
-
-    columns = np.array(list(rows()), np.int64).reshape(-1, 6).T
+def _table(trace: Trace, comm: CommKernels, kernel: I64, stated: _Stated, begin_ns: I64) -> Messages:
+    """Return the messages of all kernels of which every peer is known, given the kernel of each message in order."""
+    known = np.isin(kernel, kernel[stated.peer < 0], invert=True)
+    kernel, begin_ns, stated = kernel[known], begin_ns[known], stated.take(known)
     steps = trace.annotations.take(is_step(trace.annotations))
     ended = steps.take(steps.end_ns < trace.end_ns) if trace.end_ns >= 0 else steps
-    return Messages(tuple(channels), tuple(map(step_number, map(ended.name, range(len(ended))))), *columns)
+    return Messages(
+        channels=stated.channels,
+        whole_steps=tuple(map(step_number, map(ended.name, range(len(ended))))),
+        kernel=kernel,
+        begin_ns=begin_ns,
+        outgoing=stated.outgoing,
+        peer=stated.peer,
+        bytes=np.where(stated.bytes >= 0, stated.bytes, comm.bytes[kernel]),
+        channel=stated.channel,
+    )
 
 
 # -- Messages as PyTorch notes them, from the trace file ----------------------------------------------
@@ -298,38 +259,51 @@ class _Noted(Struct, frozen=True, gc=False):
     description: Raw = field(default=NOTHING, name="Process Group Description")
 
 
-class StatedMessage(NamedTuple):
-    """A send or receive, as the host stated it."""
-
-    op: int
-    """Row of `Trace.cpu_ops`."""
-    outgoing: bool
-    peer: int
-    """The other rank; -1 where unknown."""
-    tag: int = 0
-    noted: _Noted = _Noted()
+_UNREADABLE = _Noted(collective="send")
+"""A note that can't be read may be a message with any rank."""
 
 
 class _Inputs(Struct, gc=False):
     concrete: list[str] = field(default_factory=list, name="Concrete Inputs")
 
 
-def noted_messages(trace: Trace) -> list[StatedMessage]:
-    """Return the messages that PyTorch noted for NCCL. A note that can't be read may be a message with any rank."""
+class _Stated(Columns, frozen=True):
+    """Sends and receives as the host stated them, one row each."""
+
+    channels: tuple[str, ...]
+    batches: tuple[CommKind, ...]
+    """Kinds of batches of these messages."""
+    op: I64
+    """Row of `Trace.cpu_ops`."""
+    outgoing: I64
+    peer: I64
+    """The other rank; -1 where unknown."""
+    bytes: I64
+    """Size; -1 where not stated."""
+    channel: I64
+    batch: I64
+    """Index into `batches`."""
+
+
+def _noted(trace: Trace) -> _Stated:
+    """Return the messages that PyTorch noted for NCCL."""
     rows = trace.cpu_ops.named(lambda name: name == NOTED_BY).nonzero()[0]
     read = dict(read_args(trace, trace.cpu_ops.take(rows), _Noted))
-    messages = []
+    batches, messages = dict[CommKind, int](), list[tuple[int, ...]]()
     for number, op in enumerate(rows.tolist()):
-        noted = read.get(number)
-        if noted is None:
-            messages.append(StatedMessage(op, outgoing=True, peer=-1))
-        elif noted.collective in ("send", "recv"):
-            outgoing = noted.collective == "send"
-            messages.append(StatedMessage(op, outgoing, noted.target if outgoing else noted.source, noted=noted))
-    return messages
+        noted = read.get(number, _UNREADABLE)
+        if noted.collective in ("send", "recv"):
+            group, ranks, description = map(decoded_text, (noted.group, noted.ranks, noted.description))
+            kind = CommKind(BATCH, group, ranks, noted.group_size, description=description)
+            element, outgoing = bytes_of_type(noted.dtype), noted.collective == "send"
+            size = element * noted.elements if element > 0 and noted.elements >= 0 else -1
+            peer, batch = noted.target if outgoing else noted.source, batches.setdefault(kind, len(batches))
+            messages.append((op, outgoing, peer, size, batch, batch))
+    channels = tuple(" ".join(filter(None, (kind.group, kind.ranks))) for kind in batches)
+    return _Stated(channels, tuple(batches), *np.array(messages, np.int64).reshape(-1, 6).T)
 
 
-def op_messages(trace: Trace) -> list[StatedMessage]:
+def _started(trace: Trace) -> _Stated:
     """Return the messages of the ops that start one, whatever the backend.
 
     With two ranks the peer is the other one. With more, it stands in the inputs, if they were recorded. It counts
@@ -337,15 +311,21 @@ def op_messages(trace: Trace) -> list[StatedMessage]:
     """
     ops = trace.cpu_ops
     rows = ops.named(_OPS.__contains__).nonzero()[0]
-    stated: dict[int, tuple[int, int]] = {}
+    other = 1 - trace.rank if trace.world_size == 2 and trace.rank in (0, 1) else -1
+    peer, tag = np.full(len(rows), other), np.zeros(len(rows), np.int64)
     if trace.process_groups == 1:
         for number, inputs in read_args(trace, ops.take(rows), _Inputs):
             texts = inputs.concrete[_PEER : _TAG + 1]
             if len(texts) == 2 and all(map(_NUMBER.fullmatch, texts)):
-                stated[number] = int(texts[0]), int(texts[1])
-    other = 1 - trace.rank if trace.world_size == 2 and trace.rank in (0, 1) else -1
-    messages = []
-    for number, op in enumerate(rows.tolist()):
-        peer, tag = stated.get(number, (other, 0))
-        messages.append(StatedMessage(op, outgoing=_OPS[ops.name(op)], peer=peer, tag=tag))
-    return messages
+                peer[number], tag[number] = int(texts[0]), int(texts[1])
+    tags, channel = numbered(tag)
+    return _Stated.filled(
+        channels=tuple(f"tag {each}" if each else "" for each in tags.tolist()),
+        batches=(),
+        op=rows,
+        outgoing=np.array([_OPS[ops.name(row)] for row in rows.tolist()], np.int64),
+        peer=peer,
+        bytes=-1,
+        channel=channel,
+        batch=-1,
+    )

@@ -4,13 +4,10 @@ PyTorch puts a range such as `gloo:all_reduce` around the work of a collective o
 It takes the place of a kernel: it begins when the rank arrives, and ends when the data has. Ops take the place of
 compute, except those that only start a collective.
 
-Exposed communication gets its cause as `analysis.exposed_comm` finds it on a device. If several collectives run at
-once, the piece belongs to the collective that the starting thread waits for, and among several to the last to end. If
-the thread waits for no collective, its next op could have run beside the piece, but the thread was busy otherwise. If
-the awaited collective began after an earlier collective on its backend's thread had ended, the earlier one kept it from
-running beside compute. The rest outlasted the compute beside it, or there was none. A thread that goes on long after a
-collective has ended may have waited or worked, so the cause is unknown. The input of a collective is not recorded, so
-late starts look like late inputs, and neither is found.
+Exposed communication is `late-compute` while the thread that starts collectives doesn't wait for any, since its next op
+could have run meanwhile. Else it is waiting or transfer. The recording doesn't show waiting, only that the thread does
+nothing until the collective ends. So a time without ops in which a collective ends is a wait for it. If the thread goes
+on long after that, it may as well have worked all that time, so the cause is unknown.
 """
 
 from __future__ import annotations
@@ -19,34 +16,36 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
-from overlapscope.analysis.blockers import cut_up, running_in
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.facts import select, together
 from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.host_use import host_timeline
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.pieces import first_part
+from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.timeline import lengths
 from overlapscope.analysis.trust import judge_host
-from overlapscope.base.columns import pick
-from overlapscope.base.grouping import rows_by
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, subtract, union
+from overlapscope.base.columns import Columns, pick
+from overlapscope.base.grouping import among, distinct, numbered
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, contains, expand, intersect, join, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
-from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.measures import PARTS
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.host_collectives import HostCollectives, NotStarted, find_host_collectives
-from overlapscope.ranks.messages import CommKernels, step_numbers
+from overlapscope.ranks.messages import UNRECORDED, CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
 from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, without_invalid_rank
 from overlapscope.reading.op_args import ITEM_BYTES, read_inputs
 from overlapscope.reading.own_period import without_period
 from overlapscope.trace.model import HostEvents, Trace
-from overlapscope.trace.op_names import is_collective_range
+from overlapscope.trace.op_names import is_collective_range, starts_collective
 
 HOST = -1
 """Device of a rank without a GPU."""
+_WAITED_NS = 20_000
+"""Minimum time without ops before a collective's end for a wait."""
+_LATE_NS, _LATE = 200_000, 0.05
+"""A thread that goes on later than this, or than this fraction of the time without ops, may have worked in between."""
+_AUTOGRAD = ("autograd::", "torch::autograd")
+"""Beginnings of the names of autograd's own ops."""
 
 
 def reduce_any(trace: Trace) -> tuple[ReducedRank, ...]:
@@ -113,7 +112,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         findings=(),
         comm=comm,
         exposed_comm=exposed,
-        comm_causes=host_causes(trace, exposed, timeline.compute),
+        comm_causes=_causes(trace, exposed),
         messages=messages,
         compute=timeline.compute if len(messages) else EMPTY,
         on_host=True,
@@ -133,15 +132,15 @@ def _check_marked(trace: Trace) -> None:
 
 
 def _comm(trace: Trace, collectives: HostEvents) -> CommKernels:
-    distinct, which = np.unique(collectives.name_id, return_inverse=True)
+    names, kind = numbered(collectives.name_id)
     return CommKernels.filled(
-        kinds=tuple(CommKind(trace.names[name], recorded=False) for name in distinct.tolist()),
+        kinds=tuple(CommKind(trace.names[name], recorded=False) for name in names.tolist()),
         start_ns=collectives.start_ns,
         end_ns=collectives.end_ns,
-        kind=pick(np.arange(len(distinct)), which.ravel()),
+        kind=kind,
         step=step_numbers(trace.annotations, collectives.start_ns),
         bytes=_message_bytes(trace, collectives),
-        **dict.fromkeys(("elements", "sequence", "received", "reaches_all"), -1),
+        **dict.fromkeys(UNRECORDED, -1),
     )
 
 
@@ -157,85 +156,85 @@ def _message_bytes(trace: Trace, ranges: HostEvents) -> I64:
     return pick(np.array(sizes, np.int64), inputs.number)
 
 
-# -- Causes of exposed communication -----------------------------------------------------------------
+def _causes(trace: Trace, exposed: Intervals) -> tuple[Intervals, ...]:
+    """Return the exposed communication by cause, in the order of `COMM_CAUSES`; nothing if it is unknown."""
+    waits = _find_waits(trace)
+    if waits is None:
+        return ()
+    certain, doubtful = (union(waits.start_ns[each], waits.end_ns[each]) for each in (waits.prompt, ~waits.prompt))
+    by_cause = {
+        CommCause.LATE_COMPUTE: subtract(exposed, join(certain, doubtful)),
+        CommCause.WAITING_OR_TRANSFER: intersect(exposed, certain),
+        CommCause.UNKNOWN: intersect(exposed, doubtful),
+    }
+    return tuple(by_cause.get(cause, EMPTY) for cause in COMM_CAUSES)
 
 
-def host_causes(trace: Trace, exposed: Intervals, compute: Intervals) -> tuple[Intervals, ...]:
-    """Return the exposed communication by cause, in the order of `COMM_CAUSES`.
+class _HostWaits(Columns, frozen=True):
+    """Times without ops in which collectives ended, one row each by start."""
+
+    start_ns: I64
+    end_ns: I64
+    prompt: Bool
+    """True if the thread went on right after the last end, so it did nothing else."""
+
+
+def _find_waits(trace: Trace) -> _HostWaits | None:
+    """Return the waits for collectives in a trace with steps; None unless a single thread starts both."""
+    timeline = host_timeline(trace)
+    starters = trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name.startswith("c10d::")))
+    threads = distinct(starters.thread)
+    steps = trace.annotations.take(judged_steps(trace))
+    if timeline is None or len(threads) != 1 or (steps.thread != threads[0]).any():
+        return None
+    ops, notes = (each.take(each.thread == threads[0]) for each in (trace.cpu_ops, trace.annotations))
+    return _waits(_idle(ops, notes), starters.end_ns, steps.start_ns, timeline.collectives)
+
+
+def _works(ops: HostEvents) -> Bool:
+    """Return a mask of the ops that compute: `aten::mm`, `fbgemm::...`, but no autograd node and no collective."""
+    return ops.named(lambda name: "::" in name and not name.startswith(_AUTOGRAD) and not starts_collective(name))
+
+
+def _idle(ops: HostEvents, notes: HostEvents) -> Intervals:
+    """Return the times between the beginnings and ends of ops and ranges that lie in no op that computes.
+
+    An op with a collective inside, such as one of a DTensor, may wait for it.
+    """
+    at = distinct(np.concatenate((ops.start_ns, ops.end_ns, notes.start_ns, notes.end_ns)))
+    collectives = np.sort(ops.start_ns[ops.named(starts_collective)])
+    first, last = (np.searchsorted(collectives, edges) for edges in (ops.start_ns, ops.end_ns))
+    computes = _works(ops) & (first == last)
+    inside = contains(union(ops.start_ns[computes], ops.end_ns[computes]), at[:-1])
+    long = (at[1:] - at[:-1] >= _WAITED_NS) & ~inside
+    return Intervals(at[:-1][long], at[1:][long])
+
+
+def _waits(idle: Intervals, issued: I64, marks: I64, ranges: HostEvents) -> _HostWaits:
+    """Return the waits.
+
+    An uncertain wait is left out if a certain one follows in the same step: that may be for both collectives.
 
     Args:
-        trace: A trace with steps and collectives on the host.
-        exposed: Times in which collectives ran and nothing computed.
-        compute: Times in which ops computed.
-
-    Returns:
-        The times of each cause; nothing if it is unknown how collectives were started.
+        idle: Times without ops.
+        issued: Ends of the ops that start collectives.
+        marks: Starts of the steps.
+        ranges: The collectives.
     """
-    try:
-        return attribute(find_host_collectives(trace), exposed, compute)
-    except NotStarted:
-        return ()
-
-
-def attribute(found: HostCollectives, exposed: Intervals, compute: Intervals) -> tuple[Intervals, ...]:
-    """Return the exposed communication by cause, given what started collectives and waited for them."""
-    ranges = found.ranges
-    wait_of = _wait_of(found)
-    bounds = np.array([(wait.start_ns, wait.end_ns) for wait in found.waits], np.int64).reshape(len(found.waits), 2)
-    prompt = np.array([wait.prompt for wait in found.waits], np.bool_)
-    start, end = cut_up(exposed, np.concatenate([ranges.start_ns, ranges.end_ns, bounds.ravel()]))
-    order = np.argsort(ranges.start_ns, kind="stable")
-    which, piece = running_in(start, ranges.start_ns[order], ranges.end_ns[order])
-    op = order[which]
-    awaited = _inside(bounds, wait_of[op], start[piece])
-    # The collective that the thread waits for decides, and among several the last to end.
-    chosen = np.lexsort((-ranges.end_ns[op], ~awaited, piece))
-    chosen = chosen[np.flatnonzero(np.diff(piece[chosen], prepend=-1))]
-    op, awaited = op[chosen], awaited[chosen]
-
-    beside = covered(compute, ranges.start_ns[op], start) > 0
-    cause = np.where(beside, RANK[CommCause.WAITING_OR_TRANSFER], RANK[CommCause.NO_COMPUTE])
-    doubtful = awaited & ~np.append(prompt, False)[wait_of[op]]
-    cause[doubtful] = RANK[CommCause.UNKNOWN]
-    in_any = _inside(bounds, np.searchsorted(bounds[:, 0], start, side="right") - 1, start)
-    cause[~awaited] = np.where(in_any, RANK[CommCause.UNKNOWN], RANK[CommCause.LATE_COMPUTE])[~awaited]
-    kept_ns = _kept_from_compute(found, compute)
-    blocked = start + first_part(kept_ns[op], op, np.where(awaited & ~doubtful, end - start, 0))
-    result = []
-    for number in range(len(COMM_CAUSES)):
-        of_cause = cause == number
-        begins, ends = blocked[of_cause], end[of_cause]
-        if number == RANK[CommCause.BLOCKED_BEHIND]:
-            begins, ends = np.append(begins, start), np.append(ends, blocked)
-        result.append(union(begins, ends))
-    return tuple(result)
-
-
-def _wait_of(found: HostCollectives) -> I64:
-    """Return the number of the wait in which each collective ended; -1 for none."""
-    wait_of = np.full(len(found.ranges), -1)
-    by_end = np.argsort(found.ranges.end_ns, kind="stable")
-    ends = found.ranges.end_ns[by_end]
-    for number, wait in enumerate(found.waits):
-        first, last = np.searchsorted(ends, (wait.start_ns, wait.ended_ns), side="right")
-        ended = by_end[first:last]
-        wait_of[ended[(found.issue_ns[ended] <= wait.start_ns) & (wait_of[ended] < 0)]] = number
-    return wait_of
-
-
-def _inside(bounds: I64, wait: I64, at: I64) -> Bool:
-    """Return a mask of the times that lie in a wait given by its number; -1 for none."""
-    known = np.append(bounds, [[0, 0]], axis=0)[wait]
-    inside: Bool = (wait >= 0) & (at >= known[:, 0]) & (at < known[:, 1])
-    return inside
-
-
-def _kept_from_compute(found: HostCollectives, compute: Intervals) -> I64:
-    """Return how much longer each collective would have run beside compute without those before it on its thread."""
-    ranges = found.ranges
-    before = np.full(len(ranges), np.iinfo(np.int64).min)
-    for _, rows in rows_by(ranges.thread):
-        rows = rows[np.argsort(ranges.start_ns[rows], kind="stable")]
-        before[rows[1:]] = ranges.end_ns[rows[:-1]]
-    held = before > found.issue_ns
-    return np.where(held, covered(compute, np.minimum(found.issue_ns, ranges.start_ns), ranges.start_ns), 0)
+    slack = np.maximum(_LATE_NS, np.rint(_LATE * (idle.ends - idle.starts)).astype(np.int64))
+    by_end = np.argsort(ranges.end_ns, kind="stable")
+    ends = ranges.end_ns[by_end]
+    first, behind = np.searchsorted(ends, idle.starts + _WAITED_NS), np.searchsorted(ends, idle.ends + slack, "right")
+    row, place = expand(first, behind)
+    # The thread starts none while it is idle.
+    before = ranges.start_ns[by_end[place]] < idle.ends[row]
+    row, ended = row[before], ends[place[before]]
+    last = np.flatnonzero(np.diff(row, append=-1))
+    row, ended = row[last], ended[last]
+    start, end = idle.starts[row], idle.ends[row]
+    prompt = end - ended <= slack[row]
+    # A collective that is started and waited for at once leaves no op in between.
+    certain, step = prompt | among(start, issued), np.searchsorted(marks, start, side="right")
+    # Step of the next certain wait, by the step of the last one up to each wait.
+    following = np.append(step[certain], -1)[np.cumsum(certain)]
+    return _HostWaits(start, end, prompt).take(certain | (following != step))

@@ -34,6 +34,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.marks import step_number
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS, Offsets, components
 from overlapscope.ranks.collectives import Kernels, Meetings, met_by_order, on_host
+from overlapscope.ranks.messages import UNRECORDED
 from overlapscope.ranks.reduced import ComparedRank
 
 NO_CLOCKS_NS = np.int64(1) << 61
@@ -99,7 +100,7 @@ def gather_messages(ranks: Sequence[ComparedRank]) -> MessageSides:
     first = 0
     for place, rank in enumerate(ranks):
         messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
-        unknown = dict.fromkeys(("index", "elements", "sequence", "received", "reaches_all"), -1)
+        unknown = dict.fromkeys(("index", *UNRECORDED), -1)
         sides.append(
             MessageSides.filled(
                 kinds=(),

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from overlapscope.base.registry import load
 from overlapscope.base.saved import decode
-from overlapscope.documents.model import Card
 from overlapscope.documents.table import Table
 from overlapscope.plugin import plugins
 from overlapscope.ranks.comparison import Comparison
@@ -44,9 +43,6 @@ class RankPart(Protocol):
 
     def sentences(self, part: Any) -> Iterable[str]:
         """Return sentences for the verdict. They are the verdict if no collective could be compared."""
-
-    def cards(self, part: Any) -> Iterable[Card]:
-        """Return headline figures."""
 
     def tables(self, report: RanksReport, part: Any, *, rows: int) -> Iterable[PartTable]:
         """Return tables, which may be empty, with lists of up to `rows` rows."""

@@ -25,39 +25,25 @@ _Read: TypeAlias = Callable[[Location], T | Unreadable]
 _MOST_DEATHS = 4
 """Number of processes that die at their start, one after another, after which no others are started."""
 _UNLIMITED_BYTES = 1 << 62
-_DEADLY = (
-    "every process that read it died, the last one while nothing else was read; most likely it needs more memory than "
-    "there is. Record fewer steps."
-)
 
 
 def outcomes(
-    read: _Read[T], locations: Sequence[Location], workers: int | None
-) -> Generator[T | Unreadable, None, None]:
-    """Yield one outcome for each location, from `workers` processes, or from one for each core.
+    read: _Read[T], workers: int | None, locations: Sequence[Location]
+) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
+    """Yield each location with its outcome, or with None if its process died or took more than its share of the memory.
 
-    A trace whose process dies, or takes more than its share of the memory, is read again after all others, alone.
-    Closing the generator ends all processes.
+    There are `workers` processes, or one for each core. Closing the generator ends them.
 
     Raises:
         ClusterFailed: If processes can't be started, or die as soon as they start.
     """
-    deadly: list[Location] = []
     with tempfile.TemporaryDirectory(prefix="overlapscope-") as scratch:
-        for location, outcome in _together(read, locations, workers or cores(), scratch):
-            if outcome is None:
-                deadly.append(location)
-            else:
-                yield outcome
-        for location in deadly:
-            for _, outcome in _together(read, [location], 1, scratch):
-                yield Unreadable(source=location.source, reason=_DEADLY) if outcome is None else outcome
+        yield from _together(read, locations, workers or cores(), scratch)
 
 
 def _together(
     read: _Read[T], locations: Sequence[Location], most: int, scratch: str
 ) -> Iterator[tuple[Location, T | Unreadable | None]]:
-    """Yield each location with its outcome, or with None if the process that read it died."""
     free = free_bytes()
     most_bytes = _UNLIMITED_BYTES if free is None else free // min(most, len(locations))
     waiting = deque(locations)

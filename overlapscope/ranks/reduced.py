@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
@@ -21,7 +21,7 @@ from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.facts import Facts, rounded_mean
 from overlapscope.analysis.figures import PerStep, TimeFigures, figures_in
-from overlapscope.analysis.messages import message_bytes, reaches_all
+from overlapscope.analysis.messages import element_bytes, has_splits, message_bytes, reaches_all, split_rows
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import Device, PlainStep, Trust
@@ -30,7 +30,6 @@ from overlapscope.analysis.trust import judge_file, verdict
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
 from overlapscope.base.marks import step_number
-from overlapscope.base.median import median_ns
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.catalog.measures import of_group
@@ -38,9 +37,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.messages import (
     NO_MESSAGES,
     CommKernels,
-    Exchanges,
     Messages,
-    find_exchanges,
     on_device,
     step_numbers,
 )
@@ -113,11 +110,6 @@ class StepFigures(Struct, frozen=True, eq=False):
         start_ns = self.start_ns[self.judged]
         return without_namesakes(self.judged_names(), start_ns, start_ns + self.span_ns[self.judged])
 
-    def median_ns(self) -> int | None:
-        """Return the length of the median judged step; None if there is none."""
-        spans: list[int] = self.span_ns[self.judged].tolist()
-        return median_ns(spans) if spans else None
-
     def judged_spans(self) -> dict[str, int]:
         """Return the length of each judged step by its name; of the first one where a name occurs twice."""
         steps = zip(self.names, self.span_ns.tolist(), self.judged.tolist(), strict=True)
@@ -153,8 +145,6 @@ class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     comm: CommKernels
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
-    exchanges: Exchanges = field(default_factory=Exchanges.empty)
-    """Sizes of the all-to-alls in `comm` that have split sizes."""
     messages: Messages = NO_MESSAGES
     """What `comm` sends to and receives from single ranks, as far as it was read."""
     on_host: bool = False
@@ -239,7 +229,6 @@ def _check_usable(trace: Trace, trust: Trust) -> None:
 
 def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
     lead_in_end_ns = timeline.lead_in_end_ns
-    comm, exchanges = _comm_kernels(trace, timeline.ops)
     spans_ns: list[int] = (steps.end_ns - steps.start_ns).tolist()
     names = [trace.annotations.name(row) for row in steps.row.tolist()]
     judged = list(comparable(np.flatnonzero(~steps.partial).tolist(), names, spans_ns))
@@ -259,9 +248,8 @@ def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
             steps.end_ns[judged],
         ),
         turned_back=tuple(number for number, after in pairwise(map(step_number, names)) if 0 <= after < number),
-        comm=comm,
+        comm=_comm_kernels(trace, timeline.ops),
         exposed_comm=timeline.exposed_comm,
-        exchanges=exchanges,
         lossy=lost_events(trace),
     )
 
@@ -321,12 +309,12 @@ def step_figures(names: Sequence[str], start_ns: I64, facts: Facts, judged: Sequ
     )
 
 
-def _comm_kernels(trace: Trace, ops: GpuOps) -> tuple[CommKernels, Exchanges]:
+def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
     ops = ops.take(ops.kind == Kind.COMM)
     recorded, described = trace.collectives, comm_kinds(trace, ops)
     row, launched = described.row, ops.launch >= 0
     launched_ns = pick(trace.runtime_calls.start_ns, np.where(launched, ops.launch, -1), 0)
-    kernels = CommKernels(
+    return CommKernels(
         kinds=described.kinds,
         start_ns=ops.start_ns,
         end_ns=ops.end_ns,
@@ -339,8 +327,11 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> tuple[CommKernels, Exchanges]:
         received=pick(recorded.elements_out, row),
         bytes=pick(message_bytes(recorded, trace.names), row),
         reaches_all=pick(reaches_all(recorded, trace.names), row),
+        splits=pick(has_splits(recorded, trace.names).astype(np.int64), row),
+        element_bytes=pick(element_bytes(recorded, trace.names), row),
+        sent_rows=pick(split_rows(recorded.parts_in, trace.names), row),
+        received_rows=pick(split_rows(recorded.parts_out, trace.names), row),
     )
-    return kernels, find_exchanges(recorded, trace.names, row)
 
 
 def stated_world_size(ranks: Sequence[ComparedRank]) -> int | None:

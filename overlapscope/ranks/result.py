@@ -63,12 +63,11 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     judged: PerStep | None
     """Figures that reports show: of an average step or, where its `steps` is 0, of the time after the lead-in. None if
     nothing is left after the lead-in."""
-    median_step_ns: int | None
-    """Median of its judged steps, which leave out the step cut by the lead-in, warm-up and the last of several."""
     plain_step_ns: int | None = None
     """Step without the profiler, as the recorder timed it; None if it did not."""
     step_spans_ns: tuple[int | None, ...]
-    """Length of each step in the order of `RanksReport.step_names`; None where it is not judged."""
+    """Length of each step in the order of `RanksReport.step_names`; None where it is not judged, as the step cut by the
+    lead-in, warm-up and the last of several aren't."""
     waited_ns: int | None
     """Time that its collectives ran before the last rank had arrived, in all judged meetings; None if it had none."""
     waited_exposed_ns: int | None
@@ -94,11 +93,6 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * (self.unjudged_comm_ns or 0) / self.span_ns if self.span_ns else 0.0
 
     @property
-    def idle_pct(self) -> float:
-        """Idle time as a share of the window."""
-        return 100 * self.buckets.idle_ns / self.span_ns if self.span_ns else 0.0
-
-    @property
     def exposed_comm_pct(self) -> float | None:
         """Exposed communication as a percentage of the window."""
         return 100 * self.exposed_comm_ns / self.span_ns if self.span_ns else None
@@ -119,8 +113,7 @@ class Duplicate(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     sources: tuple[str, ...]
-    used: str | None
-    """The trace that was compared: the first by name. None where that could not be decided."""
+    """Traces by name. The first was compared."""
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,8 +240,6 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     waiting_ranks: int
     collectives: tuple[LateIn, ...]
     """Up to five, the longest waits first."""
-    worst: tuple[Meeting, ...]
-    """Up to three meetings, the longest waits first."""
 
     @property
     def clear(self) -> bool:

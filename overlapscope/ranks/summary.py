@@ -38,7 +38,6 @@ STRAGGLERS = 20
 MEETINGS = 20
 WAITING = 8
 COLLECTIVES = 5
-WORST_MEETINGS = 3
 
 
 def find_stragglers(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Straggler, ...]:
@@ -87,7 +86,6 @@ def worst_meetings(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Mee
 def _straggler(ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, steps: int, median_ns: int) -> Straggler:
     rank, pairs = ranks[place], waits.pairs.take(waits.pairs.late == place)
     others, lost = int(waits.by_rank.others[place]), int(waits.by_rank.lost_ns[place])
-    late_in = _costliest(waits, place)
     return Straggler(
         rank=_number(rank),
         source=rank.source,
@@ -104,8 +102,7 @@ def _straggler(ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, s
         sure_pct=100 * int(pairs.sure_ns.sum()) / others / median_ns if median_ns else None,
         waiting=_longest(ranks, pairs.waiting, pairs.waited_ns, pairs.exposed_ns),
         waiting_ranks=len(pairs),
-        collectives=_collectives(waits, late_in),
-        worst=tuple(_meeting(ranks, waits, number) for number in late_in[:WORST_MEETINGS]),
+        collectives=_collectives(waits, _costliest(waits, place)),
     )
 
 

@@ -102,7 +102,7 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
         most = _not_compared(rows)
         doubt = f"The balance of the {joined:,} ranks is not judged: {most}." if most else ""
     if doubt:
-        return "unknown", " ".join((doubt, *_waited_for(report)))
+        return "unknown", doubt
     unseen = report.unseen_pct
     if unseen is None:
         return (
@@ -147,25 +147,6 @@ def _not_compared(rows: Sequence[RankRow]) -> str:
         "exposed communication that could not be compared between ranks takes up to "
         f"{percent(most.unjudged_comm_pct)} of the time (rank {most.rank})"
     )
-
-
-def _waited_for(report: RanksReport) -> Iterator[str]:
-    """Name a rank that idles while the others are in collectives that could not be compared."""
-    if not _has_collectives(report):
-        # A stage of a pipeline that waits for messages doesn't wait for a slow rank.
-        return
-    pairs = [(shown, row) for shown, row in zip(rows_of(report), report.ranks, strict=True) if row.joined]
-    idle, recorded = max(pairs, key=lambda pair: pair[0].idle_pct)
-    others = [pair for pair in pairs if pair[0] is not idle]
-    usual_pct = median_low(shown.idle_pct for shown, _ in others)
-    unjudged_pct = median_low(row.unjudged_comm_pct for _, row in others)
-    if min(idle.idle_pct - usual_pct, unjudged_pct - recorded.unjudged_comm_pct) >= POOR_PCT:
-        idle_share = f"{percent(idle.idle_pct)} of the time (others: {percent(usual_pct)})"
-        name = f"Rank {idle.rank}'s {_gpu(report)}" if idle.device >= 0 else f"Rank {idle.rank}"
-        yield (
-            f"{name} is idle for {idle_share}, while the others spend {percent(unjudged_pct)} in such "
-            "communication: they probably wait for it."
-        )
 
 
 def _straggler(report: RanksReport, late: Straggler) -> str:
@@ -256,15 +237,11 @@ def _mostly(report: RanksReport, straggler: Straggler) -> str:
 
 def cost(report: RanksReport, late: Straggler) -> str:
     """Return the cost of a rank to each of the others, such as `1.2 ms a step (3.4%)`."""
-    time = lost(report, late)
-    return f"{time} ({percent(late.lost_pct)})" if late.lost_pct is not None else time
-
-
-def lost(report: RanksReport, late: Straggler) -> str:
-    """Return the time that a rank costs each of the others, such as `1.2 ms a step`."""
     if late.lost_per_step_ns is None:
-        return f"{_duration(late.lost_ns)} over the recording"
-    return f"{_duration(late.lost_per_step_ns, unit_of(report))} a step"
+        time = f"{_duration(late.lost_ns)} over the recording"
+    else:
+        time = f"{_duration(late.lost_per_step_ns, unit_of(report))} a step"
+    return f"{time} ({percent(late.lost_pct)})" if late.lost_pct is not None else time
 
 
 def _more_stragglers(report: RanksReport) -> Iterator[str]:
@@ -337,8 +314,8 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
     again = [twice for twice in report.duplicated if not _server_parts(twice)]
     for twice in again[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
-        used = f"{clean(twice.used, NAME_LIMIT)} is compared" if twice.used is not None else "none of them is compared"
-        sentences.append(f"Recorded more than once: rank {twice.rank} in {files}; {used}.")
+        used = clean(twice.sources[0], NAME_LIMIT)
+        sentences.append(f"Recorded more than once: rank {twice.rank} in {files}; {used} is compared.")
     sentences += _more(len(again), "more rank", " recorded more than once")
     alike = _doubted_alike(report)
     for rows in alike[:_MOST_FILES]:

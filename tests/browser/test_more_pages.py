@@ -136,7 +136,7 @@ def test_ranks_of_a_folder_are_read_and_compared(page: Page, dashboard: Served) 
     visit(page, dashboard, "ranks", trace="ddp/rank0")
     expect(page.locator("#ranks-text")).to_contain_text("rank 1 delays them most", timeout=30_000)
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row")).to_have_count(2)
-    for chart in ("map", "steps", "buckets"):
+    for chart in ("0", "steps", "buckets"):
         expect(page.locator(f"#ranks-{chart} .main-svg").first).to_be_visible()
     page.locator("#ranks-table").get_by_role("link", name="open").nth(1).click()
     arrive(page, "overview", "ddp/rank1")
@@ -152,18 +152,16 @@ def test_a_collective_that_was_waited_in_leads_to_the_timeline_of_who_came_last(
 
 def click_rank(page: Page, rank: int) -> None:
     """Clicks a place of the map of a thousand ranks."""
-    box = page.locator("#ranks-map .nsewdrag").first.bounding_box()
+    box = page.locator("#ranks-0 .nsewdrag").first.bounding_box()
     assert box is not None
     x, y = box["x"] + (rank % 32 + 0.5) * box["width"] / 32, box["y"] + (rank // 32 + 0.5) * box["height"] / 32
     page.mouse.move(x, y - 2)
     page.mouse.move(x, y)
-    expect(page.locator("#ranks-map .hoverlayer")).to_contain_text(f"rank {rank}")
+    expect(page.locator("#ranks-0 .hoverlayer")).to_contain_text(f"rank {rank}")
     page.mouse.click(x, y)
 
 
-def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
-    page: Page, serve_traces: Serve, tmp_path: Path
-) -> None:
+def test_the_map_of_a_thousand_ranks_opens_ranks(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
     report = tmp_path / "ranks.json"
     report.write_bytes(encode(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
     shutil.copy(TRACES / "ddp" / "rank1.json.gz", tmp_path / "rank33.json.gz")
@@ -171,11 +169,8 @@ def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
     expect(page.locator("#ranks-text")).to_contain_text("Rank 5 delays each other rank")
     expect(page.locator("#content")).to_contain_text("40 to 47, 700")
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row").first).to_contain_text("rank 0")
-    map_of = page.locator("#ranks-map .js-plotly-plot")
+    map_of = page.locator("#ranks-0 .js-plotly-plot")
     assert map_of.evaluate("chart => [chart.data[0].z.length, chart.data[0].z[0].length]") == [32, 32]
-    page.locator("#ranks-metric").get_by_text("exposed communication").click()
-    settle(page)
-    expect(page.locator("#ranks-meaning")).to_contain_text("Share of its time")
     # A rank whose trace is not here stays where it is.
     click_rank(page, 34)
     settle(page)
@@ -205,9 +200,6 @@ def test_traces_that_are_no_ranks_are_a_plain_table(page: Page, dashboard: Serve
     expect(content).to_contain_text("Traces side by side")
     assert not re.search(r"\brank", content.inner_text(), re.IGNORECASE)
     assert content.locator(".dash-graph").count() == 0
-    # Those of other names belong to them only if that is asked for.
-    page.locator("label[for=ranks-all]").first.click()
-    expect(rows).to_have_count(7, timeout=60_000)
 
 
 # -- laboratory

@@ -54,7 +54,7 @@ def test_uneven_all_to_alls_have_no_bandwidth(folder: Path) -> None:
 def test_two_groups_of_the_same_ranks_have_a_row_each(folder: Path) -> None:
     each = rows(report(folder / "four-two_collectives-base"))
     large, small = each["allreduce of default_pg"], each["allreduce of small"]
-    assert (large.ranks, large.group_ranks, large.bus_factor) == (4, "[0, 1, 2, 3]", "2(n-1)/n")
+    assert (large.ranks, large.group_ranks) == (4, "[0, 1, 2, 3]")
     assert small.bytes == 8192 * small.count and large.bytes == (256 << 20) * large.count
     assert small.time.exposed_ns == small.time.busy_ns
 

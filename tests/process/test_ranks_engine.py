@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,7 @@ from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
 from overlapscope.ranks.clusters import connected
-from overlapscope.ranks.engine import Outcome, each, reduce_all, reduce_by
+from overlapscope.ranks.engine import each, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
@@ -35,6 +36,8 @@ from overlapscope.trace.model import Trace
 from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_until
 
 DDP = Path("traces/ddp")
+Outcome = tuple[ReducedRank, ...] | Unreadable
+reduce_all = partial(each, reduce_any)
 RANKS = 6
 
 

@@ -35,6 +35,10 @@ class CommKernel(NamedTuple):
     received: int = -1
     bytes: int = -1
     reaches_all: int = -1
+    splits: int = -1
+    element_bytes: int = -1
+    sent_rows: int = -1
+    received_rows: int = -1
 
 
 def made_rank(
@@ -102,12 +106,7 @@ def made_rank(
             start_ns=column([kernel.start for kernel in kernels]),
             end_ns=column([kernel.end for kernel in kernels]),
             kind=column([kinds.index(kernel.kind) for kernel in kernels]),
-            step=column([kernel.step for kernel in kernels]),
-            elements=column([kernel.elements for kernel in kernels]),
-            sequence=column([kernel.sequence for kernel in kernels]),
-            received=column([kernel.received for kernel in kernels]),
-            bytes=column([kernel.bytes for kernel in kernels]),
-            reaches_all=column([kernel.reaches_all for kernel in kernels]),
+            **{name: column([getattr(kernel, name) for kernel in kernels]) for name in CommKernel._fields[3:]},
         ),
         exposed_comm=alone,
     )

@@ -94,10 +94,10 @@ os._exit(0)
 """
 CAUSES = {
     "straggler": CommCause.STRAGGLER,
-    "no_compute": CommCause.NO_COMPUTE,
+    "no_compute": CommCause.TRANSFER,
     "transfer": CommCause.TRANSFER,
     "late_compute": CommCause.LATE_COMPUTE,
-    "blocked_behind": CommCause.BLOCKED_BEHIND,
+    "blocked_behind": CommCause.TRANSFER,
     "hidden": None,
 }
 

@@ -35,7 +35,7 @@ def written(path: Path, text: bytes | None = None) -> Path:
 
 def all_read(library: Library, id: str) -> Ranks:
     """Return the report of a folder, once the loader is through."""
-    wanted, until = job_of(library, id, everything=False), time.monotonic() + 60
+    wanted, until = job_of(library, id), time.monotonic() + 60
     while waiting_for(library, wanted):
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -117,7 +117,7 @@ def test_the_traces_of_a_folder_are_reduced_and_joined() -> None:
     assert [ranks.trace(row) for row in range(2)] == ["ddp/rank0", "ddp/rank1"]
     # They are small, where the traces that they were made from may be a thousand times too large to keep.
     assert library.opened("ddp/rank0") is None
-    assert of_job(library, job_of(library, "ddp/rank0", everything=False)) is ranks
+    assert of_job(library, job_of(library, "ddp/rank0")) is ranks
 
 
 def test_a_trace_that_cannot_be_read_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_somebody_wants_to_look_at_comes_before_the_ranks(tmp_path: Path) -
     for rank in range(12):
         shutil.copy(DDP / f"rank{rank % 2}.json.gz", tmp_path / f"rank{rank}.json.gz")
     library = Library([tmp_path])
-    job = job_of(library, "rank0", everything=False)
+    job = job_of(library, "rank0")
     assert len(waiting_for(library, job)) == 12
     library.wait("rank11")
     assert waiting_for(library, job)

@@ -24,9 +24,10 @@ from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
-from overlapscope.ranks.engine import reduce_all
+from overlapscope.ranks.engine import each
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import report_on
+from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import MOST_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
@@ -161,7 +162,7 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     assert straggler.lost_per_step_ns == straggler.lost_ns // 2
     assert [collective.collective for collective in straggler.collectives] == ["allreduce"]
     assert straggler.collectives[0].group_ranks == "[0, 1]"
-    worst = straggler.worst[0]
+    worst = report.meetings[0]
     assert (worst.step, worst.index, worst.elements, worst.group_size) == ("ProfilerStep#3", 7, 7087872, 2)
     assert (worst.late_rank, worst.waiting[0].rank) == (0, 1)
     # Start of the late rank's kernel, in its own trace.
@@ -242,8 +243,8 @@ def test_two_traces_of_one_rank_keep_their_rows_and_one_is_compared(tmp_path: Pa
     assert [(row.rank, row.joined) for row in report.ranks] == [(0, True), (1, True), (1, False)]
     (duplicate,) = report.duplicated
     assert duplicate.rank == 1
-    assert duplicate.used == min(again.source, real()[1].source)
-    assert [row.source for row in report.ranks if row.joined][1] == duplicate.used
+    assert duplicate.sources[0] == min(again.source, real()[1].source)
+    assert [row.source for row in report.ranks if row.joined][1] == duplicate.sources[0]
     assert set(duplicate.sources) == {again.source, real()[1].source}
     assert report.stragglers[0].made_wait_ns == join(real()).stragglers[0].made_wait_ns
     twice = join([*real(), real()[1]])
@@ -456,7 +457,7 @@ def test_on_several_machines_the_late_one_is_found_by_clocks_that_are_millisecon
     straggler = report.straggler
     assert straggler is not None
     assert (straggler.rank, straggler.waiting_ranks, straggler.others) == (9, 15, 15)
-    worst = straggler.worst[0]
+    worst = report.meetings[0]
     assert (worst.late_rank, worst.step, worst.index) == (9, "ProfilerStep#4", 9)
     assert worst.waiting[-1].exposed_ns > 20 * MS - 300 * US
     assert straggler.made_wait_ns > 15 * (20 * MS - 300 * US)
@@ -553,5 +554,5 @@ def test_exposed_communication_is_searched_for_waiting_once_for_each_rank(monkey
 def test_files_too_small_for_a_trace_start_no_processes(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"rank{number}.json").write_bytes(b"[{}]nope")
-    outcomes = list(reduce_all(expand_urls(tmp_path), workers=2))
+    outcomes = list(each(reduce_any, expand_urls(tmp_path), workers=2))
     assert len(outcomes) == 20 and all(isinstance(outcome, Unreadable) for outcome in outcomes)

@@ -131,7 +131,7 @@ def test_messages_of_nccl_are_paired_and_split_into_waiting_and_transfer(tmp_pat
     assert time.transfer_ns == steps * 4 * 1_000_000
     for row in every.values():
         assert row.description == "mesh_pp"
-        assert row.algorithm_gb_per_s == pytest.approx(4096 / 1_000_000)
+        assert row.bus_gb_per_s == pytest.approx(4096 / 1_000_000)
 
 
 def three_ranks(folder: Path) -> list[ReducedRank]:

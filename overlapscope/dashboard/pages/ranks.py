@@ -20,12 +20,11 @@ from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext, UrlState, instant_href
 from overlapscope.dashboard.library import Library, RanksFile, Reduced
 from overlapscope.documents.model import Items
-from overlapscope.ranks import charts, tables
-from overlapscope.ranks.charts import METRICS, Slot, first_metric, metrics_shown, slot_at
-from overlapscope.ranks.document import head, look_sentences, look_title
+from overlapscope.ranks import tables
+from overlapscope.ranks.charts import Slot, slot_at
+from overlapscope.ranks.document import BUCKETS, MAPS, STEPS, clocks, findings, head, maps, stand_outs
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.result import Meeting, RanksReport, Unreadable, WorstRank
-from overlapscope.ranks.verdict import clocks
+from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
 
 # -- The ranks of a written report, or of the traces in a folder -----------------------------------
 
@@ -80,11 +79,17 @@ def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str,
     return alike[0] if len(alike) == 1 else None
 
 
-def job_of(library: Library, id: str, *, everything: bool) -> tuple[str, ...]:
-    """Return the ids of the folder's traces whose names differ from this name only in their numbers, or of all."""
-    siblings = library.siblings(id)
+def job_of(library: Library, id: str) -> tuple[str, ...]:
+    """Return the ids of the folder's traces whose names differ from this name only in their numbers."""
     mine = re.sub(r"\d+", "#", id)
-    return tuple(sibling for sibling in siblings if everything or re.sub(r"\d+", "#", sibling) == mine)
+    return tuple(sibling for sibling in library.siblings(id) if re.sub(r"\d+", "#", sibling) == mine)
+
+
+def _compared(context: PageContext) -> tuple[str, ...]:
+    """Return the ids of the job of the address; if it has one trace only, of all traces of its folder."""
+    library, id = context.library, context.url.trace or ""
+    job = job_of(library, id)
+    return job if len(job) > 1 else library.siblings(id)
 
 
 def waiting_for(library: Library, job: tuple[str, ...]) -> tuple[str, ...]:
@@ -111,12 +116,11 @@ def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
     return Ranks(report_on(trace for _, trace in found), {trace.source: id for id, trace in found})
 
 
-MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
-"""Ids of the charts whose points are ranks."""
-TABLE, METRIC, MEANING = "ranks-table", "ranks-metric", "ranks-meaning"
+TABLE = "ranks-table"
 _LISTED = 10
 _POLL_MS = 300
 _LEAD = "The ranks of one job side by side: who makes the others wait, and where the time of each goes."
+_OPENS = " A click on a chart opens the trace of a rank."
 _NO_RANKS = "Nothing in these traces says that they belong to one job, so each is shown by itself."
 
 
@@ -127,11 +131,8 @@ def layout(context: PageContext) -> Component:
     has_trace = url.trace is not None and library.entry(url.trace) is not None
     if not files and not has_trace:
         return parts.nothing_opened(url, reports=False) if url.trace is None else parts.no_trace(url.trace)
-    siblings = library.siblings(url.trace or "")
-    if not files and len(siblings) < 2:
+    if not files and len(library.siblings(url.trace or "")) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
-    job = job_of(library, url.trace or "", everything=False)
-    of_traces = chosen(library, url) is None
     choices = html.Div(
         [
             dcc.Interval(id="ranks-clock", interval=_POLL_MS),
@@ -144,12 +145,6 @@ def layout(context: PageContext) -> Component:
                 allowDeselect=False,
                 maw=420,
                 style={} if files and len(_sources(context)) > 1 else {"display": "none"},
-            ),
-            dmc.Switch(
-                id="ranks-all",
-                label=f"all {plural(len(siblings), 'trace')} of the folder",
-                checked=len(job) < 2,
-                style={} if of_traces and len(job) < len(siblings) else {"display": "none"},
             ),
             html.Div(id="ranks-progress"),
         ]
@@ -194,12 +189,12 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
         return _side_by_side(context, ranks)
     return parts.page(
         "Ranks",
-        *render.draw(head(report), context.dark),
-        *_maps(context, ranks),
+        *render.draw((*head(report), *maps(report)), context.dark),
         *_tables(context, ranks),
-        *_worst(context, ranks),
-        *(_each(context, ranks) if report.ranks else []),
-        lead=f"{_LEAD} {_of_recordings(report)}",
+        *render.draw((*findings(report), *stand_outs(report)), context.dark),
+        *([_grid(context, ranks, "Each rank")] if report.ranks else []),
+        *render.draw(clocks(report), context.dark),
+        lead=f"{_LEAD} {_of_recordings(report)}{_OPENS if ranks.traces else ''}",
     )
 
 
@@ -219,35 +214,6 @@ def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
         _grid(context, ranks, "Each trace"),
         lead=_NO_RANKS,
     )
-
-
-def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
-    """Return the map of all ranks by a metric, and the map of their steps."""
-    report, metric = ranks.report, first_metric(ranks.report)
-    opened = " A click opens the rank's trace." if ranks.traces else ""
-    panels = []
-    if metric is not None:
-        choice = dmc.SegmentedControl(
-            id=METRIC,
-            data=[{"value": metric.key, "label": metric.title} for metric in metrics_shown(report)],
-            value=metric.key,
-            size="xs",
-        )
-        panels.append(
-            render.panel(
-                "Map of the ranks",
-                dmc.Text(metric.meaning, size="sm", id=MEANING),
-                render.graph(charts.rank_map(report, metric, context.dark), MAP, name="ranks"),
-                note=f"A stronger color is worse; a cross marks a rank whose trace is missing.{opened}",
-                beside=choice,
-            )
-        )
-    steps = charts.drawn_steps(report)
-    if steps:
-        chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
-        note = charts.step_note(report, len(steps))
-        panels.append(render.panel("Each step of each rank", chart, note=f"{note}{opened}"))
-    return panels
 
 
 def _tables(context: PageContext, ranks: Ranks) -> Iterator[Component]:
@@ -270,38 +236,6 @@ def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
     return html.A("timeline →", href=instant_href(url, trace, meeting.window), className="timeline-link")
 
 
-def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
-    shown = [_look(context, ranks, rank) for rank in ranks.report.worst]
-    return [render.panel("Ranks worth a look", *shown)] if shown else []
-
-
-def _look(context: PageContext, ranks: Ranks, rank: WorstRank) -> Component:
-    trace = ranks.traces.get(rank.source)
-    findings = [f"{clean(finding.rule, 60)}: {clean(finding.title, 400)}" for finding in rank.findings]
-    link = [dcc.Link("open →", href=context.url.href("overview", trace=trace), className="timeline-link")]
-    return html.Div(
-        [
-            dmc.Group([dmc.Text(look_title(rank), fw=600), *(link if trace is not None else [])], gap="md"),
-            *(dmc.Text(line, size="sm") for line in look_sentences(rank)),
-            dmc.List([dmc.ListItem(finding) for finding in findings], size="sm"),
-        ],
-        style={"marginTop": "10px"},
-    )
-
-
-def _each(context: PageContext, ranks: Ranks) -> list[Component]:
-    report = ranks.report
-    panels = []
-    if charts.has_rank_buckets(report):
-        chart = render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)
-        panels.append(render.panel("Where the time of each rank goes", chart))
-    return [
-        *panels,
-        _grid(context, ranks, "Each rank"),
-        render.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
-    ]
-
-
 def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
     """Return all figures of each rank in a table that can be sorted."""
     traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
@@ -315,12 +249,12 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
 callbacks = Callbacks()
 
 
-def _ranks(context: PageContext, everything: bool) -> Ranks | None:
+def _ranks(context: PageContext) -> Ranks | None:
     """Return the report of the address; None until all its traces are read."""
     file = chosen(context.library, context.url)
     if file is not None:
         return of_file(context.library, file)
-    return of_job(context.library, job_of(context.library, context.url.trace or "", everything=everything))
+    return of_job(context.library, _compared(context))
 
 
 # Drawing a thousand ranks takes longer than an interval of the clock, and Dash discards the answer to an earlier
@@ -330,53 +264,37 @@ def _ranks(context: PageContext, everything: bool) -> Ranks | None:
     Output("ranks-known", "data"),
     Output("ranks-clock", "disabled"),
     Input("ranks-clock", "n_intervals"),
-    Input("ranks-all", "checked"),
 )
-def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
+def look(context: PageContext, intervals: int | None) -> Any:
     """Return whether all ranks are read, reading one after another."""
     library = context.library
     if chosen(library, context.url) is None:
-        job = job_of(library, context.url.trace or "", everything=everything)
+        job = _compared(context)
         missing = waiting_for(library, job)
         if missing:
             done, state = len(job) - len(missing), library.loading(missing[0])
             sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-            return parts.progress(sentence, (done + (state.part or 0)) / len(job)), None, False
-    return None, "all" if everything else "alike", True
+            return parts.progress(sentence, (done + (state.part or 0)) / len(job)), False, False
+    return None, True, True
 
 
 @callbacks.add(Output("ranks-content", "children"), Input("ranks-known", "data"))
-def show(context: PageContext, which: str | None) -> Any:
+def show(context: PageContext, known: bool | None) -> Any:
     """Return the report once all ranks are read."""
-    ranks = _ranks(context, which == "all") if which else None
+    ranks = _ranks(context) if known else None
     return dash.no_update if ranks is None else _content(context, ranks)
 
 
-@callbacks.add(
-    Output(MAP, "figure"),
-    Output(MEANING, "children"),
-    Input(METRIC, "value"),
-    State("ranks-all", "checked"),
-    prevent_initial_call=True,
-)
-def color(context: PageContext, metric: str, everything: bool) -> Any:
-    """Return the map by another metric."""
-    ranks = _ranks(context, everything)
-    if ranks is None or metric not in METRICS:
-        return dash.no_update, dash.no_update
-    return charts.rank_map(ranks.report, METRICS[metric], context.dark), METRICS[metric].meaning
-
-
-def open_rank(context: PageContext, click: Click | None, chart: str, everything: bool) -> Any:
+def open_rank(context: PageContext, click: Click | None, chart: str) -> Any:
     """Return the address of the trace of the clicked rank."""
-    ranks = _ranks(context, everything)
-    slot = _clicked(ranks.report, click, lines=chart == MAP) if ranks is not None else None
+    ranks = _ranks(context)
+    slot = _clicked(ranks.report, click, lines=chart in MAPS) if ranks is not None else None
     trace = ranks.trace(slot.row) if ranks is not None and slot is not None and slot.row is not None else None
     return dash.no_update if trace is None else context.url.href("overview", trace=trace)
 
 
-for _chart in (MAP, STEPS, BUCKETS):
-    callbacks.leads(Input(_chart, "clickData"), State(_chart, "id"), State("ranks-all", "checked"))(open_rank)
+for _chart in (*MAPS, STEPS, BUCKETS):
+    callbacks.leads(Input(_chart, "clickData"), State(_chart, "id"))(open_rank)
 
 
 @callbacks.leads(Input("ranks-source", "value"))

@@ -300,28 +300,29 @@ class Tools(msgspec.Struct, frozen=True):
         self, path: Annotated[str, Field(description="directory with a trace of each rank")], page: PageNumber = 1
     ) -> str:
         """Find the rank that delays the others, and show how each rank spends its time."""
-        from overlapscope.ranks.engine import reduce_all
+        from overlapscope.ranks.engine import each
         from overlapscope.ranks.files import expand_urls
         from overlapscope.ranks.join import report_on
+        from overlapscope.ranks.on_host import reduce_any
         from overlapscope.ranks.result import Unreadable, by_steps, rows_of
 
         result = report_on(
             reduced
             for location in expand_urls(self.folders.files(path))
-            for outcome in reduce_all([location])
+            for outcome in each(reduce_any, [location])
             for reduced in ([outcome] if isinstance(outcome, Unreadable) else outcome)
         )
         straggler = result.straggler
         head = {
             "straggler": None
             if straggler is None
-            else without(straggler, {"worst": ..., "collectives": ..., "source": ..., "waiting": ...}),
+            else without(straggler, {"collectives": ..., "source": ..., "waiting": ...}),
             "clocks": result.clocks,
             "missing_count": len(result.missing),
             "missing": result.missing[:FEW],
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
-        less |= {"judged": ..., "median_step_ns": ..., "lead_in_ns": ..., "unjudged_comm_ns": ...}
+        less |= {"judged": ..., "lead_in_ns": ..., "unjudged_comm_ns": ...}
         shown = rows_of(result)
         rows = [without(row, less) for row in shown]
         figures = f"{'of an average step ' if by_steps(shown) else ''}{_RECORDED}"

@@ -41,7 +41,7 @@ def layout(context: PageContext) -> list[Component]:
         require()
     except MissingPackage as error:
         return [render.panel("HTA is not installed", parts.empty(clean(str(error))))]
-    ranks = job_of(context.library, context.opened.id, everything=False)
+    ranks = job_of(context.library, context.opened.id)
     several = 1 < len(ranks) <= MOST_RANKS
     choice = dmc.Group(
         [
@@ -121,7 +121,7 @@ def save(
 def _result(context: PageContext, name: str, operator: str | None, ranks: bool, nanoseconds: bool) -> HtaResult:
     """Return HTA's result, computed once. Raises OverlapscopeError."""
     library, id = context.library, context.url.trace or ""
-    several = job_of(library, id, everything=False) if ranks else ()
+    several = job_of(library, id) if ranks else ()
     ids = several if 1 < len(several) <= MOST_RANKS else (id,)
 
     def compute() -> HtaResult:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import group_starts, groups_of, rows_by
@@ -20,44 +18,37 @@ from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank
 from overlapscope.ranks.collectives import Kernels, Meetings
 from overlapscope.ranks.communication import JudgedWindows, judged_windows, time_in
 from overlapscope.ranks.comparison import Comparison
-from overlapscope.ranks.messages import Exchanges
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.waits import RankWaits, sum_by
 
 
 def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[ExpertExchange, ...]:
     """Return the exchanges of each process group by the size of their elements, those with the most elements first."""
-    sizes = _gathered(ranks)
-    if not len(sizes):
-        return ()
     kernels, waits = comparison.met.kernels, comparison.waits
+    exchanging = np.flatnonzero(kernels.splits == 1)
+    if not len(exchanging):
+        return ()
     windows = judged_windows(ranks, waits)
     numbers = [rank.rank or 0 for rank in ranks]
-    there = _to_experts(comparison.met, sizes, windows.begins)
-    last = _last_at_next(kernels, waits)
-    group = kernels.group[sizes.kernel]
+    there, last = _to_experts(comparison.met, windows.begins), _last_at_next(kernels, waits)
+    alike = groups_of([kernels.group[exchanging], kernels.element_bytes[exchanging]])
     found = [
-        _exchange(sizes.take(rows), there.take(mask_of(rows, len(sizes))[there.row]), numbers, windows, kernels, last)
-        for _, rows in rows_by(groups_of([group, sizes.element_bytes]))
+        _exchange(rows, there.take(mask_of(rows, len(kernels))[there.kernel]), numbers, windows, kernels, last)
+        for rows in (exchanging[places] for _, places in rows_by(alike))
     ]
     kept = [exchange for exchange in found if exchange.ranks]
     return tuple(sorted(kept, key=lambda each: -sum(rank.received_elements or 0 for rank in each.ranks)))
-
-
-def _gathered(ranks: Sequence[ReducedRank]) -> Exchanges:
-    """Return the exchanges of all ranks, with their rows among the kernels of all ranks."""
-    before = np.cumsum([0, *(len(rank.comm) for rank in ranks)]).tolist()
-    each = [(rank.exchanges, first) for rank, first in zip(ranks, before, strict=False)]
-    return Exchanges.joined([replace(exchanges, kernel=exchanges.kernel + first) for exchanges, first in each])
 
 
 class _Received(Columns, frozen=True):
     """Elements that each member receives in each exchange to experts, exchange after exchange."""
 
     exchange: I64
-    row: I64
-    """Row of `Exchanges` of all ranks."""
     elements: I64
+    most: I64
+    """The most elements that a member receives in the exchange."""
+    alone: Bool
+    """True if this member alone receives that many."""
     rows: I64
     """-1 where unknown."""
     kernel: I64
@@ -65,35 +56,33 @@ class _Received(Columns, frozen=True):
     """Place of the rank."""
 
 
-def _to_experts(met: Meetings, sizes: Exchanges, begins: Bool) -> _Received:
+def _to_experts(met: Meetings, begins: Bool) -> _Received:
     """Return the exchanges to experts of whole groups that begin in the judged windows of all members."""
     kernels = met.kernels
-    row_of = np.full(len(kernels), -1)
-    row_of[sizes.kernel] = np.arange(len(sizes))
     group_size = kernels.by_kind(lambda kind: kind.group_size)
+    known = (kernels.splits == 1) & (np.minimum(kernels.elements, kernels.received) >= 0) & begins
     if len(met):
-        row = row_of[met.row]
-        known = (np.minimum(pick(sizes.sent, row), pick(sizes.received, row)) >= 0) & begins[met.row]
-        met = met.take(np.logical_and.reduceat(known, met.first[:-1]) & (np.diff(met.first) == group_size[met.kind]))
+        whole = np.diff(met.first) == group_size[met.kind]
+        met = met.take(np.logical_and.reduceat(known[met.row], met.first[:-1]) & whole)
     if len(met):
-        row, first = row_of[met.row], met.first[:-1]
-        least, most = (side.reduceat(sizes.element_bytes[row], first) for side in (np.minimum, np.maximum))
-        received, sent = (np.maximum.reduceat(column[row], first) for column in (sizes.received, sizes.sent))
+        first = met.first[:-1]
+        least, most = (side.reduceat(kernels.element_bytes[met.row], first) for side in (np.minimum, np.maximum))
+        received, sent = (
+            np.maximum.reduceat(column[met.row], first) for column in (kernels.received, kernels.elements)
+        )
         met = met.take((least == most) & (received >= sent))
-    row = row_of[met.row]
-    return _Received(met.meeting, row, sizes.received[row], sizes.received_rows[row], met.row, met.rank)
+    elements, meeting = kernels.received[met.row], met.meeting
+    most = np.maximum.reduceat(elements, met.first[:-1])[meeting] if len(met) else elements
+    largest = elements == most
+    alone = largest & (np.bincount(meeting[largest], minlength=len(met))[meeting] == 1)
+    return _Received(meeting, elements, most, alone, kernels.received_rows[met.row], met.row, met.rank)
 
 
-class _LastAtNext(Struct, frozen=True, eq=False):
-    """Last rank at the next collective of the same group, for each kernel."""
+def _last_at_next(kernels: Kernels, waits: RankWaits) -> tuple[I64, I64]:
+    """Return for each kernel which rank comes last to the group's next collective, and how long the others wait for it.
 
-    rank: I64
-    """Place of the rank; -1 where unknown."""
-    waited_exposed_ns: I64
-    """Time without compute that the others wait for it."""
-
-
-def _last_at_next(kernels: Kernels, waits: RankWaits) -> _LastAtNext:
+    The rank is given by its place, -1 where it is unknown; the time is that without compute.
+    """
     group = kernels.group
     order = np.lexsort((kernels.start_ns, group, kernels.rank))
     following = np.full(len(order), -1)
@@ -104,72 +93,55 @@ def _last_at_next(kernels: Kernels, waits: RankWaits) -> _LastAtNext:
     meeting_of[meetings.row] = meetings.meeting
     meeting = pick(meeting_of, following)
     last = np.where(latest.together == 1, arrivals.rank[latest.row], -1)
-    return _LastAtNext(
-        pick(last, meeting), pick(sum_by(arrivals.meeting, arrivals.exposed_ns, len(meetings)), meeting, 0)
-    )
+    waited = sum_by(arrivals.meeting, arrivals.exposed_ns, len(meetings))
+    return pick(last, meeting), pick(waited, meeting, 0)
 
 
 def _exchange(
-    sizes: Exchanges,
+    rows: I64,
     there: _Received,
     numbers: Sequence[int],
     windows: JudgedWindows,
     kernels: Kernels,
-    last: _LastAtNext,
+    last: tuple[I64, I64],
 ) -> ExpertExchange:
-    kind = kernels.kinds[int(kernels.kind[sizes.kernel[0]])]
-    largest = there.take(_alone_largest(there))
-    last_rank = last.rank[largest.kernel]
+    kind = kernels.kinds[int(kernels.kind[rows[0]])]
+    largest, first = there.take(there.alone), group_starts(there.exchange)
+    last_rank, waited_ns = (each[largest.kernel] for each in last)
     comes_last = last_rank == largest.rank
-    total, most = int(there.elements.sum()), int(_most(there).sum())
-    size = int(sizes.element_bytes[0])
+    total, most = int(there.elements.sum()), int(there.most[first].sum())
+    size = int(kernels.element_bytes[rows[0]])
     return ExpertExchange(
         group=kind.group,
         description=kind.description,
         group_ranks=kind.ranks,
         group_size=kind.group_size if kind.group_size >= 0 else None,
         element_bytes=size if size >= 0 else None,
-        compared=len(group_starts(there.exchange)),
+        compared=len(first),
         skew=most * kind.group_size / total if total else None,
         followed=int((last_rank >= 0).sum()),
         largest_last=int(comes_last.sum()),
-        waited_exposed_ns=int(last.waited_exposed_ns[largest.kernel[comes_last]].sum()),
-        ranks=tuple(_ranks(sizes, there, numbers, windows, kernels)),
+        waited_exposed_ns=int(waited_ns[comes_last].sum()),
+        ranks=tuple(_ranks(rows, there, numbers, windows, kernels)),
     )
 
 
-def _most(there: _Received) -> I64:
-    """Return the largest number of elements in each exchange."""
-    first = group_starts(there.exchange)
-    most: I64 = np.maximum.reduceat(there.elements, first) if len(first) else first
-    return most
-
-
-def _alone_largest(there: _Received) -> Bool:
-    """Return a mask of the members that alone receive the most in their exchange."""
-    number = groups_of([there.exchange])
-    largest = there.elements == pick(_most(there), number)
-    alone: Bool = largest & (np.bincount(number[largest], minlength=len(number))[number] == 1)
-    return alone
-
-
 def _ranks(
-    sizes: Exchanges, there: _Received, numbers: Sequence[int], windows: JudgedWindows, kernels: Kernels
+    exchanging: I64, there: _Received, numbers: Sequence[int], windows: JudgedWindows, kernels: Kernels
 ) -> Iterator[ExpertRank]:
-    group_size = kernels.kinds[int(kernels.kind[sizes.kernel[0]])].group_size
+    group_size = kernels.kinds[int(kernels.kind[exchanging[0]])].group_size
     total = int(there.elements.sum())
-    for place, rows in rows_by(kernels.rank[sizes.kernel]):
-        exchanges = sizes.take(rows)
-        begins = windows.begins[exchanges.kernel]
-        inside = exchanges.kernel[begins | (windows.end_ns[exchanges.kernel] > windows.start_ns[exchanges.kernel])]
+    for place, places in rows_by(kernels.rank[exchanging]):
+        rows = exchanging[places]
+        inside = windows.inside(rows)
         if not len(inside):
             continue
-        counted, received = exchanges.take(begins), there.take(there.rank == place)
+        counted, received = kernels.take(rows[windows.begins[rows]]), there.take(there.rank == place)
         loaded = int(received.elements.sum()) if len(received) else None
         yield ExpertRank(
             rank=numbers[place],
             count=len(counted),
-            sent_elements=_sum(counted.sent),
+            sent_elements=_sum(counted.elements),
             received_elements=_sum(counted.received),
             sent_rows=_sum(counted.sent_rows),
             received_rows=_sum(counted.received_rows),

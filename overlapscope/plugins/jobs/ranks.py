@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from overlapscope.analysis.facts import rounded_mean
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import NOTHING, Unit, bare_share, listed, number_runs, percent, plural, size, unit_for
-from overlapscope.documents.model import Card
 from overlapscope.documents.table import Cell, Column, Table, table_of, words
 from overlapscope.plugins.jobs.experts import find_experts
 from overlapscope.plugins.jobs.part import ExpertExchange, ExpertRank, Jobs, Pipeline, StageTime
@@ -30,16 +29,6 @@ def join(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[Jobs, tu
     """Return the experts and pipelines of the ranks compared, and notes on pipelines that are not judged."""
     pipelines, notes = find_pipelines(ranks, comparison)
     return Jobs(experts=find_experts(ranks, comparison), pipelines=pipelines), notes
-
-
-def cards(part: Jobs) -> Iterator[Card]:
-    """Yield the bubble of that pipeline."""
-    pipeline = _worst(part.pipelines)
-    if pipeline is not None:
-        theory = pipeline.theoretical_bubble_pct
-        beside = "" if theory is None else f"{percent(theory)} in theory"
-        meaning = "Share of the steps, over all stages of the pipeline, in which a stage computes nothing."
-        yield Card("pipeline bubble", percent(pipeline.bubble_pct), beside, meaning)
 
 
 def tables(report: RanksReport, part: Jobs, *, rows: int) -> tuple[PartTable, ...]:

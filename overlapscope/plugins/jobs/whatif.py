@@ -16,12 +16,11 @@ from overlapscope.errors import UsageError
 _CHANGES: Final = {
     "--no-straggler": "let the latest rank compute like the others",
     "--issue-earlier": "start collectives as soon as their input is ready",
-    "--own-communicators": "start collectives beside others of their process group",
     "--bandwidth 2x": "transfer this many times as fast",
     "--bucket-mb N": "merge or divide data-parallel buckets, to N MB each",
 }
 """Help by option."""
-_NAMES: Final = ("no_straggler", "issue_earlier", "own_communicators", "bandwidth", "bucket_mb")
+_NAMES: Final = ("no_straggler", "issue_earlier", "bandwidth", "bucket_mb")
 OPTIONS: Final = {name: f"--{name.replace('_', '-')}" for name in (*_NAMES, "rank", "workers", "scheduler")}
 """Options by their names in the parsed arguments."""
 
@@ -29,7 +28,7 @@ OPTIONS: Final = {name: f"--{name.replace('_', '-')}" for name in (*_NAMES, "ran
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     job = parser.add_argument_group("changes of a job, given the traces of all ranks")
-    for option in ("--no-straggler", "--issue-earlier", "--own-communicators"):
+    for option in ("--no-straggler", "--issue-earlier"):
         job.add_argument(option, action="store_true", help=_CHANGES[option])
     job.add_argument("--bandwidth", metavar="2x", type=_times, help=_CHANGES["--bandwidth 2x"])
     job.add_argument("--bucket-mb", metavar="N", type=_positive, help=_CHANGES["--bucket-mb N"])
@@ -46,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(interventions: list[str], args: argparse.Namespace) -> int:
     """Predict the step of the job, print the result, and return the exit code. Raises UsageError."""
-    from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
+    from overlapscope.plugins.jobs.joint.join import RankSummary
     from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
     from overlapscope.plugins.jobs.joint.result import document
     from overlapscope.plugins.jobs.joint.summary import summarize
@@ -63,11 +62,11 @@ def run(interventions: list[str], args: argparse.Namespace) -> int:
     locations = expand_urls(args.traces)
     reduction = partial(summarize, changes=tuple(interventions), numbers=numbers)
     options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
-    summaries = list[RankSummary | Unfit]()
+    summaries = list[RankSummary | Unreadable]()
     with closing(each(reduction, locations, **options)) as outcomes, reading_progress(len(locations)) as advance:
         for outcome in outcomes:
-            summaries.append(Unfit(outcome.source, outcome.reason) if isinstance(outcome, Unreadable) else outcome)
-            advance(sum(isinstance(summary, Unfit) for summary in summaries))
+            summaries.append(outcome)
+            advance(sum(isinstance(summary, Unreadable) for summary in summaries))
     result = predict_job(summaries, changes, numbers)
     choice = None if interventions or changes.any else offered(_CHANGES)
     present(result, lambda: document(result, offered=choice), args, verbose=args.verbose)

@@ -217,7 +217,6 @@ def _parts(turns: Sequence[Turn], its: Times) -> RankNetwork:
         before_launch_ns=np.zeros(count, np.int64),
         after_launch_ns=np.zeros(count, np.int64),
         marks=kernels,
-        marks_are_calls=False,
     )
 
 

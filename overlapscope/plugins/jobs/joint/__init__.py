@@ -1,6 +1,6 @@
 """Replays of all ranks of a job, joined where they meet: what a change brings the job.
 
-`summary` reduces each rank's graph where its file is by `condense`, `on_host` a rank without a GPU. `join` has the
-structures that are sent, and ties the networks of all ranks together. `changes`, `buckets` and `sharing` have changes
-of a whole job, and `predict` makes the `result`.
+`summary` reduces each rank's graph where its file is by `condense`. `join` has the
+structures that are sent, and ties the networks of all ranks together. `changes` and `buckets` have changes
+of a whole job, `contention` what they do to compute, and `predict` makes the `result`.
 """

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.base.columns import mask_of, pick
-from overlapscope.base.intervals import I64
+from overlapscope.base.grouping import distinct
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.plugins.jobs.joint.changes import latencies
 from overlapscope.plugins.jobs.joint.join import JoinedJob, RankNetwork, Ties, Unpredictable, entry_values, ties
-from overlapscope.plugins.jobs.joint.sharing import without_sharing
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
@@ -81,7 +81,7 @@ def rebucketed(
     # The pieces of a merged bucket divide its last part, which is ready evenly.
     of_last = job.met.kernels.bytes[job.met.row]
     earlier = np.rint(earlier * (size[job.met.meeting] / np.maximum(of_last, 1))).astype(np.int64)
-    alone_ns = without_sharing(job, transfer_ns, size > 0)
+    alone_ns = _without_sharing(job, transfer_ns, size > 0)
     transfer = _transfers(job, alone_ns, into, pieces, stance)
     kept = into == np.arange(count)
     after = sum(int(pieces[run.meetings[kept[run.meetings]]].sum()) for run in runs)
@@ -233,6 +233,25 @@ def _earlier(job: JoinedJob, parts: Sequence[RankNetwork], runs: Sequence[_Bucke
     return result
 
 
+def _without_sharing(job: JoinedJob, transfer_ns: I64, chosen: Bool) -> I64:
+    """Return how long the transfers of chosen meetings would take if no other of them ran at once on the rank.
+
+    The recorded transfers show how they shared the network. Those given may be longer or shorter.
+    """
+    result = transfer_ns.copy()
+    for place in range(len(job.ranks)):
+        rows = np.flatnonzero((job.met.rank == place) & chosen[job.met.meeting] & (job.transfer_ns > 0))
+        start = job.last_ns[job.met.meeting[rows]]
+        recorded = job.transfer_ns[rows]
+        end = start + recorded
+        at = distinct(np.concatenate([start, end]))
+        running = np.searchsorted(np.sort(start), at, side="right") - np.searchsorted(np.sort(end), at, side="right")
+        progress = np.append(0.0, np.cumsum(np.diff(at) / np.maximum(running[:-1], 1)))
+        alone = progress[np.searchsorted(at, end)] - progress[np.searchsorted(at, start)]
+        result[rows] = np.rint(alone * transfer_ns[rows] / recorded)
+    return result
+
+
 def _transfers(job: JoinedJob, alone_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
     """Return the transfers of the pieces of merged and divided buckets."""
     meeting = job.met.meeting
@@ -323,7 +342,7 @@ def _changed(job: JoinedJob, part: RankNetwork, place: int, into: I64, pieces: I
         network=network,
         finish=last_of[part.finish],
         ahead_item=pick(last_of, part.ahead_item),
-        marks=part.marks if part.marks_are_calls else first_of[part.marks],
+        marks=first_of[part.marks],
         segment_of_item=part.segment_of_item[source],
         work=part.work.take(source),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import HIGH
@@ -22,19 +21,9 @@ _DOUBT = {Stance.BEST: 0, Stance.EXPECTED: 1, Stance.WORST: 2}
 _BASE_NS, _STEP_NS = 16_000, 18_000
 """Highest latency of a ring of n ranks by NCCL's model: once, and for each of 2 (n - 1) steps. Over a network these
 are 8.4 and 9.6 us, and up to 1.9 times as much (src/graph/tuning.cc)."""
+_NONE = np.empty(0, np.int64)
 _LEAST_COMPARED = 0.5
 """Minimum fraction of the late rank's work that must have counterparts on other ranks."""
-
-
-class _Segments(Struct, frozen=True, eq=False):
-    """Work before each arrival at a meeting, one entry for each of `JoinedJob.met.row`; in nanoseconds."""
-
-    segment: I64
-    """Segment of the rank that the arrival closes; -1 if unknown."""
-    since: I64
-    """Meeting that closed the segment before; -1 for none."""
-    host_ns: I64
-    device_ns: I64
 
 
 def like_others(job: JoinedJob, parts: Sequence[RankNetwork], place: int, stance: Stance) -> RankNetwork:
@@ -47,27 +36,28 @@ def like_others(job: JoinedJob, parts: Sequence[RankNetwork], place: int, stance
     Raises:
         Unpredictable: The others don't do the same work between the same collectives.
     """
-    part, segments = parts[place], _segments(job, parts)
+    part = parts[place]
+    segment_of, since, host_ns, device_ns = _segments(job, parts)
     host, device = np.ones((2, int(part.segment_of_call.max(initial=0)) + 2))
-    pieces = [_HostPieces.of(each) for each in parts]
-    lighter = _HostPieces.of(part)
-    entries = np.flatnonzero((job.met.rank == place) & (segments.segment >= 0))
+    pieces = [_HostPieces(each) for each in parts]
+    lighter = _HostPieces(part)
+    entries = np.flatnonzero((job.met.rank == place) & (segment_of >= 0))
     compared_ns = total_ns = 0
     for entry in entries.tolist():
-        meeting, segment = int(job.met.meeting[entry]), int(segments.segment[entry])
+        meeting, segment = int(job.met.meeting[entry]), int(segment_of[entry])
         members = np.arange(job.met.first[meeting], job.met.first[meeting + 1])
-        alike = (members != entry) & (segments.since[members] == segments.since[entry])
-        peers = members[alike & (segments.segment[members] >= 0)]
-        work_ns = int(segments.host_ns[entry] + segments.device_ns[entry])
+        alike = (members != entry) & (since[members] == since[entry])
+        peers = members[alike & (segment_of[members] >= 0)]
+        work_ns = int(host_ns[entry] + device_ns[entry])
         total_ns += work_ns
         if len(peers):
             compared_ns += work_ns
-            others = [(pieces[job.met.rank[peer]], int(segments.segment[peer])) for peer in peers.tolist()]
-            host[segment] = _factor(segments.host_ns, entry, peers, stance)
+            others = [(pieces[job.met.rank[peer]], int(segment_of[peer])) for peer in peers.tolist()]
+            host[segment] = _factor(host_ns, entry, peers, stance)
             lighter.shorten(segment, others, stance, host[segment])
             # Work of a GPU may have to be done by the others instead.
-            shared = float(segments.device_ns[members].mean()) if stance == Stance.WORST else 0.0
-            device[segment] = _factor(segments.device_ns, entry, peers, stance, shared)
+            shared = float(device_ns[members].mean()) if stance == Stance.WORST else 0.0
+            device[segment] = _factor(device_ns, entry, peers, stance, shared)
     if compared_ns < _LEAST_COMPARED * total_ns or not total_ns:
         raise Unpredictable(
             "No other rank does the same work between the same collectives, so no-straggler is unknown."
@@ -80,27 +70,19 @@ def like_others(job: JoinedJob, parts: Sequence[RankNetwork], place: int, stance
 class _HostPieces:
     """Pieces of a rank's host work: those before and inside each call, and those before each item's launch."""
 
-    def __init__(self, calls_ns: I64, launches_ns: I64, rows: dict[int, tuple[I64, I64]]) -> None:
-        self.calls_ns, self.launches_ns = calls_ns, launches_ns
-        self._rows = rows
-        """Rows of the two in each segment."""
-
-    @classmethod
-    def of(cls, part: RankNetwork) -> _HostPieces:
-        """Return the pieces of a rank."""
+    def __init__(self, part: RankNetwork) -> None:
         calls = part.network.calls
-        by_call, by_item = dict(rows_by(np.tile(part.segment_of_call, 2))), dict(rows_by(part.segment_of_item))
-        none = np.empty(0, np.int64)
-        rows = {key: (by_call.get(key, none), by_item.get(key, none)) for key in by_call.keys() | by_item.keys()}
-        work = np.append(np.maximum(calls.before_ns, 0), calls.length_ns)
-        return cls(work, part.work.launched_host_ns.copy(), rows)
+        self.calls_ns = np.append(np.maximum(calls.before_ns, 0), calls.length_ns)
+        self.launches_ns = part.work.launched_host_ns.copy()
+        self._rows = (dict(rows_by(np.tile(part.segment_of_call, 2))), dict(rows_by(part.segment_of_item)))
+        """Rows of the two by segment."""
 
     def shorten(self, segment: int, others: Sequence[tuple[_HostPieces, int]], stance: Stance, factor: float) -> None:
         """Shorten a segment by a factor below 1, or make each piece that of the others if they have as many."""
-        if factor >= 1 or segment not in self._rows:
+        if factor >= 1:
             return
         for which, values in enumerate((self.calls_ns, self.launches_ns)):
-            rows = self._rows[segment][which]
+            rows = self._rows[which].get(segment, _NONE)
             theirs = [each.in_segment(number, which) for each, number in others]
             if all(len(each) == len(rows) for each in theirs):
                 values[rows] = _typical(np.sort(np.stack(theirs), axis=0), stance)
@@ -111,8 +93,7 @@ class _HostPieces:
 
     def in_segment(self, segment: int, which: int) -> I64:
         """Return the pieces of a segment: of calls (0) or of launches (1)."""
-        rows = self._rows.get(segment)
-        return (self.calls_ns, self.launches_ns)[which][rows[which] if rows is not None else []]
+        return (self.calls_ns, self.launches_ns)[which][self._rows[which].get(segment, _NONE)]
 
 
 def _typical(others: I64, stance: Stance) -> I64:
@@ -129,7 +110,13 @@ def _factor(work_ns: I64, entry: int, peers: I64, stance: Stance, least_ns: floa
     return min(1.0, max(typical, least_ns) / max(1, int(work_ns[entry])))
 
 
-def _segments(job: JoinedJob, parts: Sequence[RankNetwork]) -> _Segments:
+def _segments(job: JoinedJob, parts: Sequence[RankNetwork]) -> tuple[I64, I64, I64, I64]:
+    """Return the work before each arrival at a meeting, for each entry of `JoinedJob.met.row`.
+
+    Returns:
+        The segment of the rank that the arrival closes, -1 if unknown; the meeting that closed the segment before, -1
+        for none; and the time of the host and of the device.
+    """
     segment, since, host, device = np.full((4, len(job.met.row)), -1)
     for place, part in enumerate(parts):
         entries = np.flatnonzero(job.met.rank == place)
@@ -144,7 +131,7 @@ def _segments(job: JoinedJob, parts: Sequence[RankNetwork]) -> _Segments:
         meeting_of[closed[known] + 1] = job.met.meeting[entries[known]]
         segment[entries], since[entries] = closed, np.where(known, meeting_of[closed], -1)
         host[entries], device[entries] = hosts[closed], devices[closed]
-    return _Segments(segment, since, host, device)
+    return segment, since, host, device
 
 
 def with_device_work(part: RankNetwork, factor: F64, *, compute_only: bool = False) -> RankNetwork:
@@ -245,7 +232,7 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
 
     It follows from transfers of different sizes, and is between nothing and the usual transfer of the smallest size.
     """
-    kinds, on_host = job.met.kernels.kinds, any(rank.reduced.on_host for rank in job.ranks)
+    kinds = job.met.kernels.kinds
     result = np.zeros(len(kinds), np.int64)
     kind_of_entry, size = job.met.kind[job.met.meeting], job.met.kernels.bytes[job.met.row]
     for kind in distinct(kind_of_entry).tolist():
@@ -256,7 +243,7 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
         usual = [float(np.median(transfer_ns[of_kind][number == each])) for each in range(len(sizes))]
         # If all have the same size, nothing to all of it is latency, as far as the model of NCCL allows.
         members = kinds[kind].group_size
-        most = usual[0] if on_host or members < 2 else min(usual[0], _BASE_NS + _STEP_NS * 2 * (members - 1))
+        most = usual[0] if members < 2 else min(usual[0], _BASE_NS + _STEP_NS * 2 * (members - 1))
         latency = most if stance == Stance.WORST else 0.0
         if len(sizes) > 1 and sizes[0] >= 0:
             slope, at_0 = np.polyfit(sizes.astype(np.float64), usual, 1)

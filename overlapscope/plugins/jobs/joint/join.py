@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -24,7 +25,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
 from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.result import JointChange
-from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Network, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import mean
@@ -33,6 +34,7 @@ from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.comparison import Comparison, clock_words, compare
 from overlapscope.ranks.messages import kernel_name
 from overlapscope.ranks.reduced import ComparedRank, stated_world_size
+from overlapscope.ranks.result import Unreadable
 
 NOT_SHOWN = -2
 """In `RankNetwork.ready`: the recording doesn't show when the input of the collective is ready."""
@@ -42,13 +44,6 @@ BY_EVENT = -1
 
 class Unpredictable(Exception):
     """A change whose effect on a job is unknown; the text is the reason, in a sentence."""
-
-
-class Unfit(Struct, frozen=True):
-    """A recording that can't take part in a joint replay, and why."""
-
-    source: str
-    reason: str
 
 
 class RankNetwork(Struct, frozen=True, eq=False):
@@ -79,8 +74,7 @@ class RankNetwork(Struct, frozen=True, eq=False):
     after_launch_ns: I64
     """Host work of that op after the launch."""
     marks: I64
-    """Items with which the judged steps begin; on the host, calls, the end of the last step included."""
-    marks_are_calls: bool
+    """Items with which the judged steps begin."""
 
 
 class RankSummary(Struct, frozen=True, eq=False):
@@ -100,8 +94,6 @@ class RankSummary(Struct, frozen=True, eq=False):
     """The rank with ever less host work (`prediction.overhead.lighter_ones`); empty if `plain` is None."""
     lost_speed: tuple[float, float, float] | None = (0.0, 0.0, 0.0)
     """Share of its speed that compute loses beside collectives: lower bound, estimate, upper bound; None if unknown."""
-    uncertain: int = 0
-    """Number of times on the host that may have been waits or work."""
 
 
 MOST_UNJOINED_PCT = 1.0
@@ -152,10 +144,10 @@ def gather(summaries: Sequence[RankSummary]) -> JoinedJob:
     return JoinedJob(ranks, comparison, met, met.row - before[met.rank], needed, last, transfer)
 
 
-def obstacles(summaries: Sequence[RankSummary | Unfit]) -> Iterator[str]:
+def obstacles(summaries: Sequence[RankSummary | Unreadable]) -> Iterator[str]:
     """Yield the reasons why recordings can't be joined, before anything is matched."""
     for unfit in summaries:
-        if isinstance(unfit, Unfit):
+        if isinstance(unfit, Unreadable):
             yield f"{clean(unfit.source)}: {unfit.reason}"
     ranks = [summary.reduced for summary in summaries if isinstance(summary, RankSummary)]
     if nameless := [rank.source for rank in ranks if rank.rank is None]:
@@ -206,8 +198,8 @@ def _unjoined(job: JoinedJob) -> Iterator[str]:
 def _judged_part(rank: RankSummary) -> tuple[int, int]:
     """Return start and end of the judged steps in the rank's own replay."""
     part = rank.recorded
-    begin = (part.network.calls.start_ns if part.marks_are_calls else part.network.items.start_ns)[part.marks[0]]
-    return int(begin), int(begin + rank.lengths_ns.sum())
+    begin = int(part.network.items.start_ns[part.marks[0]])
+    return begin, begin + int(rank.lengths_ns.sum())
 
 
 class Ties(Columns, frozen=True):
@@ -238,35 +230,26 @@ def entry_values(job: JoinedJob, of_collectives: Sequence[I64]) -> I64:
     return values
 
 
-class Joint(Struct, frozen=True, eq=False):
-    """The network of a job."""
-
-    network: Network
-    first_item: I64
-    """First item of each rank, and the number of all ranks' items; hubs follow."""
-    first_call: I64
-    arrival: I64
-    """Item of each tie's arrival."""
-    hub: I64
-    """Item of each tie's meeting."""
+_Table = TypeVar("_Table", bound=Columns)
 
 
-def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> Joint:
-    """Tie the networks of all ranks together."""
-    offset = job.comparison.offsets.offset_ns
+def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Network, I64, I64, I64]:
+    """Tie the networks of all ranks together.
+
+    Returns:
+        The network; the first item of each rank, and the number of all ranks' items, whom hubs follow; the item of each
+        tie's arrival, and that of its meeting.
+    """
     networks = [part.network for part in parts]
+    items, of_item = _joined([network.items for network in networks])
+    calls, of_call = _joined([network.calls for network in networks])
+    orders, of_order = _joined([network.orders for network in networks])
+    waits, of_wait = _joined([network.waits for network in networks])
     item = _starts([len(network.items) for network in networks])
     call = _starts([len(network.calls) for network in networks])
     lane = _starts([int(network.items.lane.max(initial=-1)) + 1 for network in networks])
     thread = _starts([int(network.calls.thread.max(initial=-1)) + 1 for network in networks])
-    items, calls, orders, waits = [], [], [], []
-    for place, network in enumerate(networks):
-        shift = int(offset[place])
-        items.append(_moved_items(network.items, shift, int(call[place]), int(lane[place])))
-        calls.append(_moved_calls(network.calls, shift, int(call[place]), int(thread[place])))
-        orders_of_rank, waits_of_rank, by = network.orders, network.waits, item[place]
-        orders.append(replace(orders_of_rank, first=orders_of_rank.first + by, then=orders_of_rank.then + by))
-        waits.append(replace(waits_of_rank, call=waits_of_rank.call + call[place], item=waits_of_rank.item + by))
+    shift = job.comparison.offsets.offset_ns
     finish = tied.finish + item[tied.rank]
     # Hubs share a lane in the order in which they happen.
     first = group_starts(tied.meeting)
@@ -276,42 +259,47 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> Joint:
     hub = np.repeat(number, np.diff(np.append(first, len(finish))))
     at = tied.last_ns[first][order]
     hubs = DeviceItems.of(lane=int(lane[-1]), duration_ns=0, queue_lag_ns=NO_QUEUE_NS, start_ns=at, end_ns=at)
-    orders.append(Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT))
-    orders.append(replace(Orders.of(hub, finish, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)))
-    joined = DeviceItems.joined([*items, hubs]).copied("duration_ns")
-    joined.duration_ns[finish] = np.maximum(tied.transfer_ns, 0)
-    network = Network(joined, Calls.joined(calls), Orders.joined(orders), Waits.joined(waits), networks[0].constants)
-    return Joint(network, item, call, finish - 1, hub)
+    items = replace(
+        items,
+        call=_moved(items.call, call[of_item]),
+        lane=items.lane + lane[of_item],
+        **_shifted(items, shift[of_item]),
+    )
+    items = DeviceItems.joined([items, hubs]).copied("duration_ns")
+    items.duration_ns[finish] = np.maximum(tied.transfer_ns, 0)
+    calls = replace(
+        calls,
+        thread=calls.thread + thread[of_call],
+        handed_by=_moved(calls.handed_by, call[of_call]),
+        **_shifted(calls, shift[of_call]),
+    )
+    by = item[of_order]
+    tying = (
+        Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT),
+        replace(Orders.of(hub, finish, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)),
+    )
+    orders = Orders.joined([replace(orders, first=orders.first + by, then=orders.then + by), *tying])
+    waits = replace(waits, call=waits.call + call[of_wait], item=waits.item + item[of_wait])
+    return Network(items, calls, orders, waits, networks[0].constants), item, finish - 1, hub
+
+
+def _joined(tables: Sequence[_Table]) -> tuple[_Table, I64]:
+    """Return the rows of all ranks' tables, and the place of the rank of each row."""
+    return type(tables[0]).joined(tables), np.repeat(np.arange(len(tables)), [len(table) for table in tables])
 
 
 def _starts(sizes: Sequence[int]) -> I64:
     return np.append(0, np.cumsum(sizes)).astype(np.int64)
 
 
-def _moved_items(items: DeviceItems, shift_ns: int, call: int, lane: int) -> DeviceItems:
-    return replace(
-        items,
-        call=np.where(items.call >= 0, items.call + call, -1),
-        lane=items.lane + lane,
-        release_ns=_shifted(items.release_ns, shift_ns),
-        start_ns=items.start_ns - shift_ns,
-        end_ns=items.end_ns - shift_ns,
-    )
+def _moved(rows: I64, by: I64) -> I64:
+    return np.where(rows >= 0, rows + by, -1)
 
 
-def _moved_calls(calls: Calls, shift_ns: int, call: int, thread: int) -> Calls:
-    return replace(
-        calls,
-        thread=calls.thread + thread,
-        handed_by=np.where(calls.handed_by >= 0, calls.handed_by + call, -1),
-        release_ns=_shifted(calls.release_ns, shift_ns),
-        start_ns=calls.start_ns - shift_ns,
-        end_ns=calls.end_ns - shift_ns,
-    )
-
-
-def _shifted(release_ns: I64, shift_ns: int) -> I64:
-    return np.where(release_ns > EARLIEST_NS, release_ns - shift_ns, release_ns)
+def _shifted(table: DeviceItems | Calls, by_ns: I64) -> dict[str, I64]:
+    """Return the times of rows by the reference clock."""
+    release = np.where(table.release_ns > EARLIEST_NS, table.release_ns - by_ns, table.release_ns)
+    return {"release_ns": release, "start_ns": table.start_ns - by_ns, "end_ns": table.end_ns - by_ns}
 
 
 class JobTimes(Struct, frozen=True, eq=False):
@@ -357,17 +345,14 @@ def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobR
     Raises:
         Deadlock: Ranks wait for each other in a circle.
     """
-    joint = join(job, parts, tied)
-    replayed = replay(joint.network)
-    arrived = replayed.end_ns[joint.arrival]
-    waited = np.maximum(replayed.end_ns[joint.hub] - arrived, 0)
-    items_of_rank = [slice(*map(int, joint.first_item[place : place + 2])) for place in range(len(parts))]
+    network, first_item, arrival, hub = join(job, parts, tied)
+    replayed = replay(network)
+    arrived = replayed.end_ns[arrival]
+    waited = np.maximum(replayed.end_ns[hub] - arrived, 0)
+    items_of_rank = [slice(*map(int, first_item[place : place + 2])) for place in range(len(parts))]
     lengths, waits = [], []
     for place, part in enumerate(parts):
-        if part.marks_are_calls:
-            marks = replayed.call_end_ns[part.marks + joint.first_call[place]]
-        else:
-            marks = replayed.start_ns[part.marks + joint.first_item[place]]
+        marks = replayed.start_ns[part.marks + first_item[place]]
         if len(marks) < 2:
             marks = np.append(marks, replayed.end_ns[items_of_rank[place]].max())
         within: Bool = (tied.rank == place) & (arrived >= marks[0]) & (arrived < marks[-1])

@@ -19,16 +19,15 @@ from msgspec.structs import replace
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, listed, percent, plural
-from overlapscope.errors import UsageError
 from overlapscope.plugins.jobs.joint.buckets import rebucketed
 from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
+from overlapscope.plugins.jobs.joint.contention import contended_times, lost_speed
 from overlapscope.plugins.jobs.joint.join import (
     JobTimes,
     JoinedJob,
     RankNetwork,
     RankSummary,
     Ties,
-    Unfit,
     Unpredictable,
     doubts,
     gather,
@@ -37,7 +36,6 @@ from overlapscope.plugins.jobs.joint.join import (
     times,
 )
 from overlapscope.plugins.jobs.joint.result import JointChange, JointRank, JointWhatIf
-from overlapscope.plugins.jobs.joint.sharing import contended_times, lost_speed, on_own_communicators
 from overlapscope.prediction.base import MOST_ERROR_PCT
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.outcomes import KERNELS
@@ -45,6 +43,7 @@ from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import mean
+from overlapscope.ranks.result import Unreadable
 from overlapscope.ranks.summary import find_stragglers
 
 
@@ -53,16 +52,10 @@ class JobChanges(Struct, frozen=True):
 
     no_straggler: bool = False
     issue_earlier: bool = False
-    own_communicators: bool = False
     bandwidth: float | None = None
     """Speed of the network, as a multiple of the recorded speed."""
     bucket_mb: float | None = None
     """Size of the buckets of data-parallel training, in units of 2^20 bytes, as in PyTorch."""
-
-    def __post_init__(self) -> None:
-        """Raise UsageError if changes contradict each other."""
-        if self.own_communicators and self.bucket_mb is not None:
-            raise UsageError("--own-communicators and --bucket-mb both move buckets; give one of them.")
 
     @property
     def any(self) -> bool:
@@ -71,7 +64,7 @@ class JobChanges(Struct, frozen=True):
 
 
 def predict_job(
-    summaries: Sequence[RankSummary | Unfit], changes: JobChanges, numbers: Sequence[int] | None = None
+    summaries: Sequence[RankSummary | Unreadable], changes: JobChanges, numbers: Sequence[int] | None = None
 ) -> JointWhatIf:
     """Predict the step of a job.
 
@@ -166,16 +159,9 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
     elif is_changed:
         step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
     gain = None if step is None else step.below(before.step_ns)
-    uncertain = sum(rank.uncertain for rank in job.ranks)
-    notes = []
-    if uncertain:
-        notes.append(
-            f"The recording does not show for {plural(uncertain, 'time')} on the host whether it was a wait or work; "
-            "the interval allows for both."
-        )
     return JointWhatIf(
         valid=True,
-        reasons=tuple(notes),
+        reasons=(),
         meetings=len(job.met),
         steps=len(job.ranks[0].lengths_ns),
         recorded_step_ns=mean(np.array([mean(rank.lengths_ns) for rank in job.ranks])),
@@ -201,15 +187,13 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
     )
 
 
-def _contention(job: JoinedJob) -> tuple[str, ...]:
-    """Return the assumption on compute beside collectives; none without a GPU."""
+def _contention(job: JoinedJob) -> str:
+    """Return the assumption on compute beside collectives."""
     lost = lost_speed(job)
-    if lost is None:
-        return ()
     share, ends = percent(100 * lost.usual), f"{percent(100 * lost.least)} to {percent(100 * lost.most)}"
     return (
         f"Compute loses {share} of its speed beside collectives ({ends}), "
-        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}.",
+        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}."
     )
 
 
@@ -301,11 +285,8 @@ def _changed(
     if changes.bucket_mb is not None:
         parts, tied, change = _rebucketed(job, parts, transfer, changes.bucket_mb, stance)
         applied.append(change)
-    if changes.own_communicators:
-        parts, tied, change = _on_own_communicators(job, parts, transfer, stance)
-        applied.append(change)
     if applied and applied[-1].touched:
-        applied[-1] = replace(applied[-1], assumptions=applied[-1].assumptions + _contention(job))
+        applied[-1] = replace(applied[-1], assumptions=(*applied[-1].assumptions, _contention(job)))
     return parts, tied, applied
 
 
@@ -349,28 +330,6 @@ def _rebucketed(
         ),
     )
     return bucketed.parts, bucketed.tied, change
-
-
-def _on_own_communicators(
-    job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64, stance: Stance
-) -> tuple[list[RankNetwork], Ties, JointChange]:
-    changed, tied, count = on_own_communicators(job, parts, transfer_ns, stance)
-    total = plural(sum(len(part.finish) for part in parts), "collective")
-    change = JointChange(
-        change="own-communicators",
-        title="give collectives communicators of their own",
-        touched=count,
-        what=f"{count:,} of {total} no longer wait for others of their process group."
-        if count
-        else "Not applicable: no collective is known to wait for another one of its process group.",
-        assumptions=(
-            "No collective needs the result of another one.",
-            "The GPU runs collectives of different communicators at once.",
-        )
-        if count
-        else (),
-    )
-    return changed, tied, change
 
 
 # -- A job without the profiler ----------------------------------------------------------------------

@@ -55,7 +55,7 @@ class JointWhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     valid: bool
     """True if predictions are possible."""
     reasons: tuple[str, ...]
-    """Reasons why they are not, or doubts, a sentence each."""
+    """Reasons why they are not, a sentence each."""
     meetings: int
     """Number of collectives at which the ranks are joined."""
     steps: int
@@ -121,7 +121,6 @@ def _answer(result: JointWhatIf) -> Section:
         steps = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
         how = "without the profiler" if result.plain else "as recorded"
         remarks = [Text(f"{joined}; {steps}, {how}", "muted")]
-        remarks += [Text(with_code(clean_lines(reason)), "fair") for reason in result.reasons]
     return Section((Text(headline(result), tone, strong=True), *remarks), kind="verdict", tone=tone)
 
 

@@ -24,9 +24,9 @@ from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import plural
+from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.jobs.joint.condense import condense
-from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, RankNetwork, RankSummary, Unfit
-from overlapscope.plugins.jobs.joint.on_host import host_rank
+from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, RankNetwork, RankSummary
 from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.graph import Graph, Why
@@ -36,46 +36,39 @@ from overlapscope.prediction.outcomes import apply, spread
 from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
-from overlapscope.ranks.on_host import reduce_host
 from overlapscope.ranks.reduced import ComparedRank, collectives_only
 from overlapscope.trace.model import Kind, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP
 
 
-def summarize(trace: Trace, changes: Sequence[str], numbers: Sequence[int] | None) -> RankSummary | Unfit:
+def summarize(trace: Trace, changes: Sequence[str], numbers: Sequence[int] | None) -> RankSummary:
     """Summarize a rank, with interventions on all single ranks, or on those of some numbers.
 
     Returns:
-        The summary, or the reason why this recording can't take part in a joint replay.
+        The summary.
 
     Raises:
-        UnreadableTrace: There is nothing to compare.
+        UnreadableTrace: This recording can't take part in a joint replay.
         UsageError: An intervention does not exist or lacks its argument.
     """
-    host = reduce_host(trace)
-    ranks = [rank for rank in (collectives_only(trace) if host is None else (host,)) if len(rank.comm)]
+    ranks = [rank for rank in collectives_only(trace) if len(rank.comm)]
     if len(ranks) != 1:
         found = "no collective" if not ranks else f"collectives of {plural(len(ranks), 'GPU')}"
-        return Unfit(trace.source, f"it has {found}; a joint replay needs one GPU for each trace.")
-    changes = changes if numbers is None or trace.rank in numbers else ()
-    if ranks[0].on_host:
-        if changes:
-            return Unfit(trace.source, f"{', '.join(changes)} changes work of a GPU, but it was recorded without one.")
-        return host_rank(trace, ranks[0])
-    return _device_rank(trace, ranks[0], changes)
+        raise UnreadableTrace(trace.source, f"it has {found}; a joint replay needs one GPU for each trace.")
+    return _device_rank(trace, ranks[0], changes if numbers is None or trace.rank in numbers else ())
 
 
-def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) -> RankSummary | Unfit:
+def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) -> RankSummary:
     base = prepare(trace, None)
     if not base.fidelity.valid:
-        return Unfit(trace.source, f"its own replay does not match it. {' '.join(base.fidelity.reasons)}")
+        raise UnreadableTrace(trace.source, f"its own replay does not match it. {' '.join(base.fidelity.reasons)}")
     if base.device != reduced.device:
-        return Unfit(trace.source, "its collectives are not on its busiest GPU.")
+        raise UnreadableTrace(trace.source, "its collectives are not on its busiest GPU.")
     if base.recorded.is_window:
-        return Unfit(trace.source, "it has no steps.")
+        raise UnreadableTrace(trace.source, "it has no steps.")
     comm = _items_of_collectives(base.graph, reduced.device)
     if comm is None:
-        return Unfit(trace.source, "some of its collectives are part of a CUDA graph.")
+        raise UnreadableTrace(trace.source, "some of its collectives are part of a CUDA graph.")
     timed = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
     plain = None if timed is None else timed.usual
     lost = speed_lost(build(trace, reduced.device))
@@ -86,7 +79,8 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
         )
         return replace(first, plain=plain, lighter=tuple(lighter))
     except Deadlock:
-        return Unfit(trace.source, "with these changes, its launches, ops and waits wait for each other in a circle.")
+        circle = "with these changes, its launches, ops and waits wait for each other in a circle."
+        raise UnreadableTrace(trace.source, circle) from None
 
 
 def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str]) -> RankSummary:
@@ -159,7 +153,6 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> RankNetwork
         before_launch_ns=before_launch,
         after_launch_ns=after_launch,
         marks=reduced.place[marks],
-        marks_are_calls=False,
     )
 
 

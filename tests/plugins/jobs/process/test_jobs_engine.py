@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from overlapscope.plugins.jobs.joint.join import RankSummary, Unfit
+from overlapscope.plugins.jobs.joint.join import RankSummary
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.ranks.engine import each, reduce_by
@@ -26,6 +26,6 @@ def test_processes_predict_for_a_job_what_one_process_does(job: Path) -> None:
     assert results[0].valid and [change.change for change in results[0].changes] == ["no-gc", "bandwidth 2x"]
 
 
-def _read(summary: RankSummary | Unfit | Unreadable) -> RankSummary | Unfit:
+def _read(summary: RankSummary | Unreadable) -> RankSummary:
     assert not isinstance(summary, Unreadable)
     return summary

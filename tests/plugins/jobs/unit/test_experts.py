@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis import messages
 from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.plugins.jobs.experts import find_experts
 from overlapscope.plugins.jobs.part import ExpertExchange
@@ -19,7 +20,6 @@ from overlapscope.plugins.jobs.ranks import load_of_experts
 from overlapscope.ranks.comm_result import CommTime
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.messages import Exchanges, find_exchanges
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.verdict import judge
 from tests.support.helpers import MS
@@ -70,28 +70,26 @@ def expert_jobs(draw: st.DrawFn) -> ExpertJob:
 
 
 def _rank(draw: st.DrawFn, job: ScheduledJob, sizes: dict[int, Sizes], rank: int) -> ReducedRank:
-    kernels, exchanges = [], []
+    kernels = []
     own = [(number, met) for number, met in enumerate(job.met) if rank in met.times]
-    for row, ((number, _), kernel) in enumerate(zip(own, job.kernels(rank), strict=True)):
+    for (number, _), kernel in zip(own, job.kernels(rank), strict=True):
         size = sizes.get(number)
         if size is None:
             kernels.append(kernel)
             continue
         sent, received = size.sent(rank), size.received(rank)
         rows = (-1, -1) if size.shortened[rank] else (sent, received)
-        exchanges.append((row, size.element_bytes, sent * WIDTH, received * WIDTH, *rows))
         parts = [*size.rows[rank].values(), *(row[rank] for row in size.rows.values())]
         reaches = -1 if size.shortened[rank] else int(min(parts) > 0)
-        kernels.append(kernel._replace(elements=sent * WIDTH, received=received * WIDTH, reaches_all=reaches))
+        kernel = kernel._replace(elements=sent * WIDTH, received=received * WIDTH, element_bytes=size.element_bytes)
+        kernels.append(kernel._replace(splits=1, reaches_all=reaches, sent_rows=rows[0], received_rows=rows[1]))
     begin = min((kernel.start for kernel in kernels), default=0) - 5
     end = max((kernel.end for kernel in kernels), default=0) + 5
     edge = draw(st.integers(begin, end))
     steps = [("ProfilerStep#0", edge - begin), ("ProfilerStep#1", end - edge)]
     made = made_rank(rank, kernels, window=(begin, end), steps=steps)
     judged = np.array([draw(st.booleans()), True]) if rank == 0 else np.ones(2, np.bool_)
-    table = np.array(exchanges, np.int64).reshape(len(exchanges), 6)
-    exchanging = replace(made, exchanges=Exchanges(*np.ascontiguousarray(table.T)))
-    return with_steps(exchanging, replace(made.steps, judged=judged))
+    return with_steps(made, replace(made.steps, judged=judged))
 
 
 def windows_of(ranks: list[ReducedRank]) -> list[range]:
@@ -251,21 +249,16 @@ def planted(*, shortened: bool = False, others_come_last: bool = False) -> list[
     ranks = []
     for rank, its in received.items():
         work = 3 if others_come_last else its
-        kernels, exchanges = [], []
+        kernels = []
         for step in range(4):
             begin = step * 20 * MS
             back = begin + (2 + work) * MS
-            kernels += [
-                CommKernel(KIND, begin, begin + MS, step, 3 * WIDTH, received=its * WIDTH, reaches_all=1),
-                CommKernel(KIND, back, begin + 10 * MS, step, its * WIDTH, received=3 * WIDTH, reaches_all=1),
-            ]
-            for number, (sent, got) in enumerate([(3, its), (its, 3)]):
-                counts = (-1, -1) if shortened else (sent, got)
-                exchanges.append((2 * step + number, 2, sent * WIDTH, got * WIDTH, *counts))
+            for start, end, sent, got in ((begin, begin + MS, 3, its), (back, begin + 10 * MS, its, 3)):
+                rows = (-1, -1) if shortened else (sent, got)
+                kernel = CommKernel(KIND, start, end, step, sent * WIDTH, received=got * WIDTH, reaches_all=1)
+                kernels.append(kernel._replace(splits=1, element_bytes=2, sent_rows=rows[0], received_rows=rows[1]))
         steps = [(f"ProfilerStep#{step}", 20 * MS) for step in range(4)]
-        made = made_rank(rank, kernels, window=(0, 80 * MS), steps=steps, world_size=3)
-        columns = np.ascontiguousarray(np.array(exchanges, np.int64).T)
-        ranks.append(replace(made, exchanges=Exchanges(*columns)))
+        ranks.append(made_rank(rank, kernels, window=(0, 80 * MS), steps=steps, world_size=3))
     return ranks
 
 
@@ -340,6 +333,8 @@ def test_exchanges_are_collectives_with_split_sizes(
     parts_in: str, parts_out: str, expected: tuple[int, int] | None
 ) -> None:
     names = ["Half", "[4, 0]", "[1, 2]", "[4, 4, ..., 4]", "[]"]
-    found = find_exchanges(recorded(names, (2, parts_in, 40, parts_out, 30, "Half")), names, np.array([-1, 0]))
-    rows = None if expected is None else [1, 2, 40, 30, *expected]
-    assert [int(getattr(found, name)[0]) for name in found.__struct_fields__ if len(found)] == (rows or [])
+    of = recorded(names, (2, parts_in, 40, parts_out, 30, "Half"))
+    assert messages.has_splits(of, names).tolist() == [expected is not None]
+    assert messages.element_bytes(of, names).tolist() == [2]
+    if expected is not None:
+        assert [int(messages.split_rows(parts, names)[0]) for parts in (of.parts_in, of.parts_out)] == [*expected]

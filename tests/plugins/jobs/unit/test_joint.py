@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,12 +21,12 @@ from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.buckets import Bucketed, rebucketed
 from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
 from overlapscope.plugins.jobs.joint.condense import condense
+from overlapscope.plugins.jobs.joint.contention import contended_times
 from overlapscope.plugins.jobs.joint.join import (
     JobTimes,
     JoinedJob,
     RankNetwork,
     RankSummary,
-    Unfit,
     Unpredictable,
     gather,
     replay_job,
@@ -36,15 +34,12 @@ from overlapscope.plugins.jobs.joint.join import (
     times,
 )
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
-from overlapscope.plugins.jobs.joint.sharing import contended_times, on_own_communicators, with_sharing
 from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.base import prepare
-from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.predict import predict
-from overlapscope.prediction.replay import Deadlock, replay
-from overlapscope.prediction.result import Estimate
-from overlapscope.ranks.host_collectives import find_host_collectives
+from overlapscope.prediction.replay import replay
+from overlapscope.ranks.result import Unreadable
 from tests.plugins.jobs.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
 from tests.support.helpers import TRACES, various
 from tests.support.recordings import trace_of
@@ -344,45 +339,6 @@ def test_a_backward_passs_only_bucket_is_divided_if_its_ops_show_when_its_parts_
     assert ends.tolist()[:3] == [10 + 280 + number * 2_050 for number in (1, 2, 3)]
 
 
-@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 100)), min_size=1, max_size=6))
-def test_transfers_that_share_a_network_are_done_as_a_simulation_says(transfers: list[tuple[int, int]]) -> None:
-    begin, own = (np.array(column) for column in zip(*transfers, strict=True))
-    begin += 1_800_000_000_000_000_000
-    left, ends = [Fraction(size) for size in own.tolist()], [Fraction(-1)] * len(own)
-    # In each part of a nanosecond, everything that runs gets an even share.
-    now, instants = Fraction(int(begin.min())), set(map(Fraction, begin.tolist()))
-    while min(ends) < 0:
-        running = [row for row, at in enumerate(begin.tolist()) if at <= now and left[row]]
-        following = [at for at in instants if at > now]
-        if running:
-            following.append(now + min(left[row] for row in running) * len(running))
-        until = min(following)
-        for row in running:
-            left[row] -= (until - now) / len(running)
-            if not left[row]:
-                ends[row] = until
-        now = until
-    result = with_sharing(begin, own)
-    assert np.abs(result - [float(end - at) for end, at in zip(ends, begin.tolist(), strict=True)]).max() <= 1
-
-
-def test_a_collective_on_a_communicator_of_its_own_shares_the_network_with_the_one_before() -> None:
-    """The second is launched 20 ns after the first. Both are ready 10 ns after their launches."""
-    program = _all_reduces((100, 10), (1,))
-    job, _ = joined(program)
-    parts = [rank.recorded for rank in job.ranks]
-    before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
-    changed, tied, count = on_own_communicators(job, parts, job.transfer_ns, Stance.BEST)
-    after = replay_job(job, changed, tied)
-    finish = parts[0].finish
-    assert count == 2
-    # They take 1,050 and 150 ns alone.
-    assert (before.end_ns[0] - before.start_ns[0])[finish].tolist() == [1_050, 150]
-    assert (after.end_ns[0] - after.start_ns[0])[finish].tolist() == [1_200, 300]
-    worst, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.WORST)
-    assert worst == parts
-
-
 def test_compute_that_a_change_puts_beside_a_collective_gets_longer() -> None:
     """The second kernel of each rank needs the first collective; without that, it runs beside it."""
     turns = tuple(Turn(number, 10, 1_000, 10, "kernel") for number in range(3))
@@ -414,28 +370,8 @@ def test_a_rank_whose_recording_does_not_show_its_loss_loses_as_much_speed_as_th
     assert lengths(contended_times(job, free, tied, Stance.WORST)) == [[1_000, 2_000]] * 2
 
 
-def test_what_waits_for_a_streams_last_collective_waits_for_the_earlier_ones_too() -> None:
-    """Three pairs of a large and a small all-reduce; the thread waits for the small one, so for both."""
-    job, _ = joined(_all_reduces((100, 10) * 3, (1, 3, 5)))
-    parts = [rank.recorded for rank in job.ranks]
-    changed, tied, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.EXPECTED)
-    for length in lengths(times(job, changed, tied)):
-        # The large one takes 1,050 ns alone.
-        assert min(length[1::2]) >= 1_050
-
-
-def test_a_collective_that_waits_for_one_of_another_group_still_does() -> None:
-    turns = tuple(Turn(number, 10, 20, 10, "nothing") for number in range(3))
-    members = ((0, 1, 2), (0, 1), (0, 1, 2))
-    job, _ = joined(RanksProgram(members, (500, 500, 500), (turns, turns, (turns[0], turns[2]))))
-    parts = [rank.recorded for rank in job.ranks]
-    finish = parts[0].finish
-    orders = [part.network.orders for part in parts]
-    needed = Orders.of(finish[:1], finish[1:2] - 1, 0, Why.EVENT)
-    parts[0] = replace(parts[0], network=replace(parts[0].network, orders=Orders.joined([orders[0], needed])))
-    changed, _, _ = on_own_communicators(job, parts, job.transfer_ns, Stance.EXPECTED)
-    kept = changed[0].network.orders
-    assert ((kept.first == finish[0]) & (kept.then == finish[1] - 1)).any()
+def _event(category: str, name: str, start: int, length: int, thread: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length}
 
 
 @pytest.mark.parametrize(("count", "blocks", "known"), [(12, 64, True), (2, 64, False), (12, 32, False)])
@@ -502,123 +438,6 @@ def _summarized(rank: int) -> RankSummary:
     return summary
 
 
-HOST_STEP_US, SLEEP_US, TRANSFER_US = 10_000, 6_000, 500
-"""Length of a step on the host, of the sleep of rank 1, and of a transfer."""
-
-
-def _event(category: str, name: str, start: int, length: int, thread: int) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": length}
-
-
-def _on_host(folder: Path, rank: int, *, after_us: int = 0, threads: tuple[int, int] = (1, 1)) -> RankSummary | Unfit:
-    """Summarize a rank that computes for 1 ms, works in Python, starts an all-reduce and waits; rank 1 sleeps first."""
-    events = []
-    for step in range(4):
-        begin = step * HOST_STEP_US
-        computes = begin + (SLEEP_US if rank == 1 else 0)
-        arrives, ends = computes + 1_000 + after_us, begin + SLEEP_US + 1_000 + after_us + TRANSFER_US
-        events += [
-            _event("user_annotation", f"ProfilerStep#{step}", begin, HOST_STEP_US, 1),
-            _event("cpu_op", "aten::mm", computes, 1_000, 1),
-            _event("cpu_op", "c10d::allreduce_", arrives, 200, threads[step % 2]),
-            _event("user_annotation", "gloo:all_reduce", arrives, ends - arrives, 9),
-        ]
-    path = folder / f"rank{rank}.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}))
-    return summarize(load(path), (), None)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected_us"),
-    [
-        (JobChanges(no_straggler=True), HOST_STEP_US - SLEEP_US),
-        (JobChanges(bandwidth=2), HOST_STEP_US - TRANSFER_US // 2),
-        # Rank 1 still works for 0.8 ms, so that it notices the end 0.35 ms earlier, rank 0 in its last step 0.8 ms.
-        (JobChanges(issue_earlier=True), HOST_STEP_US - 350 - 450 / 4 / 2),
-        (JobChanges(no_straggler=True, bandwidth=2), HOST_STEP_US - SLEEP_US - TRANSFER_US // 2),
-    ],
-)
-def test_changes_of_a_job_without_a_gpu_save_what_was_planted(
-    tmp_path: Path, changes: JobChanges, expected_us: float
-) -> None:
-    result = predict_job([_on_host(tmp_path, rank, after_us=800) for rank in range(2)], changes)
-    assert result.valid, result.reasons
-    assert result.replayed_step_ns == 1_000 * HOST_STEP_US
-    step = result.predicted_step_ns
-    assert step is not None
-    assert step.low <= step.value == 1_000 * expected_us <= step.high
-
-
-@pytest.mark.parametrize(("inner", "waits"), [("aten::clone", 0), ("_c10d_functional::wait_tensor", 4)])
-def test_an_op_waits_for_a_collective_only_if_it_has_one_inside(tmp_path: Path, inner: str, waits: int) -> None:
-    events = []
-    for step in range(4):
-        begin = step * HOST_STEP_US
-        events += [
-            _event("user_annotation", f"ProfilerStep#{step}", begin, HOST_STEP_US, 1),
-            _event("cpu_op", "c10d::allreduce_", begin + 100, 200, 1),
-            _event("user_annotation", "gloo:all_reduce", begin + 200, 3_000, 9),
-            # The op's own time is before the op inside.
-            _event("cpu_op", "example::compute", begin + 400, 2_850, 1),
-            _event("cpu_op", inner, begin + 3_220, 20, 1),
-        ]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    assert len(find_host_collectives(load(path)).waits) == waits
-
-
-LAYERS, GATHER_US, LAYER_US = 4, 2_000, 3_000
-
-
-def _sharded(folder: Path, rank: int, gathers: str) -> RankSummary | Unfit:
-    """Summarize a rank that gathers each layer's weights right before the layer, and then reduces gradients.
-
-    Args:
-        folder: The folder for the recording.
-        rank: The rank.
-        gathers: Name of the ranges around the gathers.
-    """
-    events, at = [], 0
-    for step in range(4):
-        begin = at
-        for layer in range(LAYERS):
-            events += [
-                _event("user_annotation", f"{gathers} ({layer})", at, 200, 1),
-                _event("cpu_op", "aten::copy_", at + 10, 80, 1),
-                _event("cpu_op", "c10d::_allgather_base_", at + 100, 50, 1),
-                _event("user_annotation", "gloo:all_gather", at + 100, GATHER_US, 9),
-                _event("cpu_op", "aten::mm", at + 100 + GATHER_US, LAYER_US, 1),
-            ]
-            at += 100 + GATHER_US + LAYER_US
-        events += [
-            _event("cpu_op", "c10d::_reduce_scatter_base_", at, 50, 1),
-            # Gloo reduces for all ranks, and keeps a part.
-            _event("user_annotation", "gloo:all_reduce", at, 1_000, 9),
-            _event("user_annotation", "Optimizer.step#SGD.step", at + 1_000, 200, 1),
-            _event("cpu_op", "aten::add_", at + 1_010, 180, 1),
-        ]
-        at += 1_200
-        events.append(_event("user_annotation", f"ProfilerStep#{step}", begin, at - begin, 1))
-    path = folder / f"rank{rank}.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}))
-    return summarize(load(path), (), None)
-
-
-@pytest.mark.parametrize(("gathers", "certain"), [("FSDP::all_gather", True), ("gathered", False)])
-def test_weights_without_a_gpu_are_gathered_one_layer_ahead(tmp_path: Path, gathers: str, certain: bool) -> None:
-    ranks = [_sharded(tmp_path, rank, gathers) for rank in range(2)]
-    result = predict_job(ranks, JobChanges(issue_earlier=True))
-    assert result.valid, result.reasons
-    step, replayed_ns = result.predicted_step_ns, result.replayed_step_ns
-    assert step is not None and replayed_ns is not None
-    # All gathers but the first run beside the layer before. Each ends 0.1 ms before it would be launched again.
-    hidden_ns = 1_000 * (LAYERS - 1) * GATHER_US
-    assert step.low <= replayed_ns - hidden_ns + 50_000 * LAYERS
-    assert step.low <= step.value <= step.high
-    saved_ns = replayed_ns - step.value
-    assert abs(saved_ns - (hidden_ns if certain else 0)) <= 100_000 * LAYERS
-
-
 @pytest.mark.parametrize(
     ("ranks", "reason"),
     [
@@ -626,23 +445,10 @@ def test_weights_without_a_gpu_are_gathered_one_layer_ahead(tmp_path: Path, gath
         ((0, 0), "2 traces are of rank 0; give one of them."),
     ],
 )
-def test_a_job_with_missing_or_repeated_ranks_is_refused(tmp_path: Path, ranks: tuple[int, ...], reason: str) -> None:
-    result = predict_job([_on_host(tmp_path, rank) for rank in ranks], JobChanges(no_straggler=True))
+def test_a_job_with_missing_or_repeated_ranks_is_refused(ranks: tuple[int, ...], reason: str) -> None:
+    result = predict_job([_summarized(rank) for rank in ranks], JobChanges(no_straggler=True))
     assert not result.valid and result.predicted_step_ns is None
     assert any(sentence.startswith(reason) for sentence in result.reasons)
-
-
-def test_a_rank_whose_collectives_several_threads_start_is_refused(tmp_path: Path) -> None:
-    unfit = _on_host(tmp_path, 0, threads=(1, 2))
-    assert isinstance(unfit, Unfit)
-    assert unfit.reason == "several threads start its collectives, so their order is unknown."
-
-
-def test_a_change_on_the_gpu_of_a_rank_without_one_is_refused(tmp_path: Path) -> None:
-    _on_host(tmp_path, 0)
-    unfit = summarize(load(tmp_path / "rank0.json"), ("pin",), None)
-    assert isinstance(unfit, Unfit)
-    assert unfit.reason.startswith("pin changes work of a GPU")
 
 
 def test_of_different_world_sizes_each_missing_rank_is_counted_once() -> None:
@@ -654,7 +460,7 @@ def test_of_different_world_sizes_each_missing_rank_is_counted_once() -> None:
 
 
 def test_names_in_reasons_have_no_line_breaks() -> None:
-    unfit = predict_job([Unfit("a\n# Title\nb.json", "it has no steps.")], JobChanges())
+    unfit = predict_job([Unreadable(source="a\n# Title\nb.json", reason="it has no steps.")], JobChanges())
     assert unfit.reasons == ("a\\n# Title\\nb.json: it has no steps.",)
     job, _ = joined(_all_reduces((1, 1, 1), (0, 1, 2)))
     nameless = replace(job.ranks[0], reduced=replace(job.ranks[0].reduced, rank=None, source="a\nb.json"))
@@ -674,34 +480,3 @@ def test_a_change_of_several_ranks_names_all_of_them() -> None:
     changed = predict_job(job.ranks, JobChanges(no_straggler=True), [0, 1]).changes
     assert changed[0].what == "Between collectives, rank 0 and rank 1 take the median time of the others."
     assert predict_job(job.ranks, JobChanges(), [99, 1]).reasons == ("There is no trace of rank 99.",)
-
-
-def test_steps_without_length_are_predicted_as_zero(tmp_path: Path) -> None:
-    events = [
-        _event("cpu_op", "aten::mm", 900, 10, 1),
-        *(_event("user_annotation", f"ProfilerStep#{step}", 1_000, 0, 1) for step in range(2)),
-        _event("cpu_op", "c10d::allreduce_", 1_000, 0, 1),
-        _event("user_annotation", "gloo:all_reduce", 1_000, 0, 9),
-    ]
-    ranks = []
-    for rank in range(2):
-        path = tmp_path / f"rank{rank}.json"
-        path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": rank, "world_size": 2}}))
-        ranks.append(summarize(load(path), (), None))
-    result = predict_job(ranks, JobChanges(bandwidth=2))
-    assert result.valid and result.predicted_step_ns == Estimate(value=0, low=0, high=0)
-
-
-def test_many_collectives_without_a_gpu_are_summarized_in_seconds(tmp_path: Path) -> None:
-    count = 10_000
-    events = [_event("user_annotation", "ProfilerStep#0", 0, 100 * count + 100, 1)]
-    for number in range(count):
-        events.append(_event("cpu_op", "c10d::allreduce_", 100 * number + 10, 5, 1))
-        events.append(_event("user_annotation", "gloo:all_reduce", 100 * number + 12, 30, 9))
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 2}}))
-    trace = load(path)
-    # A loop over all earlier collectives for each takes half a minute.
-    began = time.perf_counter()
-    assert isinstance(summarize(trace, (), None), RankSummary)
-    assert time.perf_counter() - began < 10

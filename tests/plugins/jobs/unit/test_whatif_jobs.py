@@ -90,8 +90,3 @@ def test_ranks_without_the_others_are_not_joined(capsys: pytest.CaptureFixture[s
     answer = " ".join(capsys.readouterr().out.split())
     assert answer.startswith("No prediction for this job.")
     assert "The traces of 1 rank (1) are missing, and the other ranks wait for these." in answer
-
-
-def test_two_changes_of_a_jobs_buckets_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["whatif", DDP, "--own-communicators", "--bucket-mb", "10"]) == 2
-    assert "--own-communicators and --bucket-mb both move buckets; give one of them." in capsys.readouterr().err
