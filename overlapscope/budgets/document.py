@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
-from overlapscope.budgets.check import Judgement
 from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling
@@ -221,11 +220,12 @@ def _lines(text: str) -> list[str]:
 # -- Explanations ---------------------------------------------------------------------------------
 
 
-def explanation(report: Report, judgements: Iterable[Judgement]) -> Document:
+def explanation(report: Report, judged: Iterable[tuple[BudgetVerdict, Sequence[Ruling]]]) -> Document:
     """Return explanations of budgets: where each limit is from, how it is judged, and all values."""
     blocks: list[Block] = []
-    for judged in judgements:
-        verdict, budget = judged.verdict, judged.budget
+    for verdict, rulings in judged:
+        places = [(ruling, ruling.place) for ruling in rulings if ruling.place is not None]
+        budget = places[0][1].budget
         blocks.append(
             Section((Text(words.prose(verdict.message)),), f"{_word(verdict)} {words.name(verdict.budget)}", "panel")
         )
@@ -235,11 +235,7 @@ def explanation(report: Report, judgements: Iterable[Judgement]) -> Document:
             ("How it is judged", _way(budget)),
         ):
             blocks += [panel(title, Text(words.prose(text)))] if text else []
-        blocks += [
-            _values(place_words(report, ruling.subject), ruling, ruling.place)
-            for ruling in judged.rulings
-            if ruling.place is not None
-        ]
+        blocks += [_values(place_words(report, ruling.subject), ruling, place) for ruling, place in places]
         if verdict.reasons:
             blocks.append(panel("Why", Items(tuple(_reason(reason, None) for reason in verdict.reasons))))
     return Document("overlapscope check", tuple(blocks))

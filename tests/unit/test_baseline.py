@@ -531,7 +531,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
         return msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, devices=(single,)),))
 
     baseline = of(with_spans(before))
-    budget = Budget(metric="step_time", max_increase_pct=limit)
+    budget = Budget(metric="step_time", limit="max_increase", bound=limit)
     [place] = find_places(with_spans(after), budget, {})
     judged = judge(place, baseline, only=True)
     assert judged.value is not None and judged.limit is not None and judged.low is not None

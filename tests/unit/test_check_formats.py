@@ -305,7 +305,7 @@ def test_a_trace_that_means_harm_comes_through(form: str) -> None:
         steps = [Host(f"ProfilerStep#{n}", n * MS - 100, (n + 1) * MS - 101) for n in range(1, 9)]
         ranges = [Host(hostile, n * MS - 90, (n + 1) * MS - 110) for n in range(1, 9)]
         trace = make_trace(ops, calls=calls, annotations=steps + ranges, source=f"/tmp/{hostile}.json")
-        budgets = (Budget(metric="idle_pct", max=1, range="*"), Budget(metric="idle_pct", max=1))
+        budgets = (Budget(metric="idle_pct", bound=1, range="*"), Budget(metric="idle_pct", bound=1))
         checked = check(build([analyze_trace(trace)]), Settings(budgets=budgets))
         assert checked.outcome == "fail"
         READERS[form](rendered(form, checked))
