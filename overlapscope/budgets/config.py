@@ -181,16 +181,11 @@ def from_mapping(
         )
     location = ConfigLocation(source, path, names)
     top = read_table(content, _TOP, location)
-    defaults = _some(top, _DEFAULTS)
     stated = _some(top, NamePatterns.__struct_fields__)
     return Settings(
         baseline=Path(top["baseline"]) if "baseline" in top else None,
         contract=Path(top["contract"]) if "contract" in top else None,
-        budgets=tuple(
-            budget
-            for metric, table, at in _budget_tables(top.get("budgets", {}), location)
-            for budget in _budgets(table, METRICS[metric], defaults, at)
-        ),
+        budgets=tuple(_budget_tables(top.get("budgets", {}), _some(top, _DEFAULTS), location)),
         forbid=tuple(dict.fromkeys(rule_named(text, str(location.at("forbid"))) for text in top.get("forbid", ()))),
         names=patterns_in(stated, lambda name: str(location.at(name))) if stated else None,
         allow_missing=top.get("allow_missing", False),
@@ -265,15 +260,15 @@ def _patterns(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _budget_tables(
-    tables: Mapping[str, Any], location: ConfigLocation
-) -> Iterator[tuple[str, dict[str, Any], ConfigLocation]]:
-    """Yield the metric of each budget, its table and its location. A metric has a table or a list of tables."""
+    tables: Mapping[str, Any], defaults: Mapping[str, Any], location: ConfigLocation
+) -> Iterator[Budget]:
+    """Yield the budgets of each metric, which has a table or a list of tables. Raises ConfigError."""
     for metric, value in tables.items():
         if metric not in METRICS:
             raise location.at("budgets", metric).error(no_such("metric", metric, METRICS))
         for number, content in enumerate(value if isinstance(value, list) else [value]):
             at = location.at("budgets", f"{metric}[{number}]" if isinstance(value, list) else metric)
-            yield metric, _value(content, _BUDGET_TABLE, at), at
+            yield from _budgets(_value(content, _BUDGET_TABLE, at), METRICS[metric], defaults, at)
 
 
 def _budgets(

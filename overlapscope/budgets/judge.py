@@ -14,10 +14,9 @@ from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.reasons import reasons_of
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, can_count, verdict
-from overlapscope.budgets.samples import Measurements, Series, lacking, noise_floor, series, spent
+from overlapscope.budgets.samples import MetricSamples, Series, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, Settings, step_fits
 from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason
-from overlapscope.catalog.measures import METRICS
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
 from overlapscope.report.model import Report
 
@@ -89,12 +88,12 @@ def _against_baseline(
     average = place.device.per_step if place.device is not None else None
     # Steps of a server are compared with those of the same phase.
     phase = budget.phase or (average.phase if average is not None else None) or None
-    steps, measured = (
-        baseline.measured(device, scope, skip=budget.skip_steps, phase=phase) for scope in (STEPS, place.subject.scope)
+    steps, samples = (
+        baseline.samples(device, scope, skip=budget.skip_steps, phase=phase) for scope in (STEPS, place.subject.scope)
     )
-    if measured is None:
+    if samples is None:
         return _unknown(place, f"the baseline has no such {'step' if budget.range is None else 'range'}")
-    before = measured(budget.what, budget.direction)
+    before = series(samples, budget.what, budget.direction)
     if budget.step is not None and budget.range is None:
         before = before.take([number for number, name in enumerate(before.names) if step_fits(name, budget.step)])
     if lack is not None:
@@ -104,8 +103,8 @@ def _against_baseline(
         if len(side.numbers) < FEWEST:
             count = plural(len(side.numbers), budget.sample)
             return _unknown(place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
-    ruling = _relative(place, now, before, _noise_floor(place, measured, steps, whole, budget.combine(before)))
-    return replace(ruling, measured=measured)
+    ruling = _relative(place, now, before, _noise_floor(place, samples, steps, whole, budget.combine(before)))
+    return replace(ruling, before=samples)
 
 
 def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> Ruling:
@@ -164,7 +163,7 @@ def _change(value: float, base: float) -> str:
 
 
 def _noise_floor(
-    place: JudgedPlace, before: Measurements, steps: Measurements | None, whole: float, base: float
+    place: JudgedPlace, before: MetricSamples, steps: MetricSamples | None, whole: float, base: float
 ) -> float:
     """Return the minimum change that counts, in the metric's unit.
 
@@ -179,8 +178,7 @@ def _noise_floor(
     if budget.noise_floor is not None:
         return budget.noise_floor
     if budget.noise_floor_pct is not None:
-        spans = steps(METRICS["step_time"], None).numbers if steps is not None else ()
-        return budget.noise_floor_pct / 100 * (median(spans) if spans else 0.0)
+        return budget.noise_floor_pct / 100 * (median(steps.facts["span"].tolist()) if steps else 0.0)
     return noise_floor(metric, spent(before, budget.direction), place.spent, whole, base)
 
 
@@ -221,7 +219,7 @@ def _reasons(report: Report, ruling: Ruling) -> tuple[FailureReason, ...]:
     place = ruling.place
     if ruling.status not in ("fail", "accepted") or place is None or place.device is None:
         return ()
-    before = None if ruling.measured is None else spent(ruling.measured, place.budget.direction)
+    before = None if ruling.before is None else spent(ruling.before, place.budget.direction)
     return reasons_of(report, place, place.spent, before)
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import PurePath
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -57,7 +56,7 @@ class JudgedPlace(Struct, frozen=True, eq=False):
     @property
     def spent(self) -> Spent:
         """Mean times of the samples."""
-        return spent(partial(series, self.samples), self.budget.direction)
+        return spent(self.samples, self.budget.direction)
 
 
 class JudgedFigure(NamedTuple):

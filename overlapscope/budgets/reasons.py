@@ -9,9 +9,9 @@ from msgspec import Struct
 from overlapscope.analysis.average import after_lead_in
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
-from overlapscope.base.words import bandwidth, clean, duration, plural, size
+from overlapscope.base.words import bandwidth, clean, clean_lines, duration, plural, size
 from overlapscope.budgets.places import JudgedPlace
-from overlapscope.budgets.samples import Spent, caused
+from overlapscope.budgets.samples import Spent, blamed
 from overlapscope.budgets.verdicts import FailureReason
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.catalog.measures import DIRECTIONS, Blame
@@ -49,18 +49,14 @@ def finding_reason(finding: Finding, place: str) -> FailureReason:
     where = finding.where
     return FailureReason(
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
-        detail=_lines(finding.detail),
-        advice=_lines(finding.advice),
+        detail=clean_lines(finding.detail),
+        advice=clean_lines(finding.advice),
         time_ns=finding.mean_cost_ns,
         op=where.op if where else None,
         call=where.call if where else None,
         where=where.line if where else None,
         rule=finding.rule,
     )
-
-
-def _lines(text: str) -> str:
-    return "\n".join(clean(line, 2000) for line in text.split("\n"))
 
 
 class _ReasonFinder(Struct, frozen=True, eq=False):
@@ -103,15 +99,14 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         return f"{took}, {duration(grown)} more than in the baseline", grown
 
     def _causes(self, blame: Subject) -> Iterator[FailureReason]:
-        metric = self.place.budget.what
-        now = caused(self.now, blame, metric)
-        past = None if self.before is None else caused(self.before, blame, metric)
-        for cause, mean_ns in now.items():
+        for name in blamed(self.place.budget.what):
+            subject, _, cause = name.partition(":")
+            mean_ns = self.now[name] if subject == blame else 0.0
             each_ns = round(mean_ns)
             if each_ns:
                 evidence = self._evidence(blame, cause)
                 finding = self._finding(blame, cause, evidence)
-                past_ns = None if past is None else past.get(cause, 0.0)
+                past_ns = None if self.before is None else self.before[name]
                 title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
                 # The advice of `exposed-comm` is for the cause that costs most.
                 advised = finding is not None and finding.rule != "exposed-comm"
@@ -120,7 +115,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 yield FailureReason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
-                    advice=_lines(finding.advice) if finding and advised else remedy,
+                    advice=clean_lines(finding.advice) if finding and advised else remedy,
                     cause=cause,
                     time_ns=rank_ns,
                     op=evidence.op if evidence else None,
@@ -161,7 +156,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                     title=f"{group.direction} {clean(group.source_kind)} to {clean(group.target_kind)}, stream "
                     f"{group.stream}: {copies}, {size(group.bytes)}{rate}",
                     detail="",
-                    advice=_lines(slow.advice) if slow else "",
+                    advice=clean_lines(slow.advice) if slow else "",
                     time_ns=self._mean_ns(group.time_ns, group.by_step.time_ns),
                     rule=slow.rule if slow else None,
                 )

@@ -15,7 +15,7 @@ from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.places import JudgedPlace, place_words, subjects
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.reasons import finding_reason
-from overlapscope.budgets.samples import Measurements
+from overlapscope.budgets.samples import MetricSamples
 from overlapscope.budgets.settings import Exemption, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, FailureReason, Level, Status, Subject, Unit
 from overlapscope.report.model import Report
@@ -33,8 +33,8 @@ class Ruling(Struct, frozen=True, eq=False, kw_only=True):
     subject: Subject = ALL_TRACES
     place: JudgedPlace | None = None
     """Samples that were judged; None for anything but a budget."""
-    measured: Measurements | None = None
-    """What they were compared with; None without a comparison."""
+    before: MetricSamples | None = None
+    """The baseline's samples that they were compared with; None without a comparison."""
     status: Status
     value: float | None = None
     samples: int = 0
@@ -110,13 +110,12 @@ def can_count(status: Status, level: Level, settings: Settings, *, allow_missing
 
 
 class Exemptions:
-    """Exceptions of a check, with a record of those that were needed."""
+    """Exceptions of a check, with a record of those that were not needed."""
 
     def __init__(self, exemptions: Sequence[Exemption], today: datetime.date) -> None:
-        self._exemptions = tuple(exemptions)
-        self._today = today
-        self._met: set[int] = set()
-        self._needed: set[int] = set()
+        self._exemptions, self._today = exemptions, today
+        self._useless = ["matches nothing that was judged"] * len(exemptions)
+        """Reason why each exception changed nothing; empty if it did."""
 
     def apply(self, metric: str, budget: str | None, ruling: Ruling) -> Ruling:
         """Return the ruling after exceptions, with a sentence if one matters. Only a failure can be accepted.
@@ -127,10 +126,10 @@ class Exemptions:
         for number, exemption in enumerate(self._exemptions):
             if not exemption.covers(metric, budget) or not exemption.matches(ruling.subject):
                 continue
-            self._met.add(number)
             if ruling.status != "fail":
+                self._useless[number] = self._useless[number] and "is not needed, because nothing fails"
                 continue
-            self._needed.add(number)
+            self._useless[number] = ""
             reason = clean(exemption.reason, 300).rstrip(".")
             if self._today <= exemption.until:
                 accepted = f"Accepted until {exemption.until}: {reason}."
@@ -140,12 +139,10 @@ class Exemptions:
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence about each exception that changed nothing."""
-        for number, exemption in enumerate(self._exemptions):
-            name = f"{clean(exemption.origin)}: the exception for {clean(exemption.rule or exemption.budget or '', 80)}"
-            if number not in self._met:
-                yield f"{name} matches nothing that was judged; remove it."
-            elif number not in self._needed:
-                yield f"{name} is not needed, because nothing fails; remove it."
+        for exemption, useless in zip(self._exemptions, self._useless, strict=True):
+            if useless:
+                name = clean(exemption.rule or exemption.budget or "", 80)
+                yield f"{clean(exemption.origin)}: the exception for {name} {useless}; remove it."
 
 
 # -- Forbidden rules -------------------------------------------------------------------------------
