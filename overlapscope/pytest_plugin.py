@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -165,7 +166,8 @@ class OverlapProfile:
         self._stacks = stacks
         self.recordings: list[Recording] = []
         """Recordings, in order."""
-        self._reports: dict[Path, Report] = {}
+        self.report_of: Callable[[Path], Report] = cache(_read)
+        """Returns the report of a trace, which is made once. Raises UnreadableTrace."""
         test.stash[_PROFILE] = self
 
     def __enter__(self) -> Recording:
@@ -196,13 +198,11 @@ class OverlapProfile:
         """Report of the latest trace. Raises UsageError if nothing was recorded, and UnreadableTrace."""
         return self.report_of(self.path)
 
-    def report_of(self, path: Path) -> Report:
-        """Return the report of a trace, which is made once. Raises UnreadableTrace."""
-        from overlapscope.inputs import read_report
 
-        if path not in self._reports:
-            self._reports[path] = read_report([path])
-        return self._reports[path]
+def _read(path: Path) -> Report:
+    from overlapscope.inputs import read_report
+
+    return read_report([path])
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import replace
 
 from overlapscope.analysis.average import comparable, judged_steps
 from overlapscope.analysis.facts import UNKNOWN
@@ -80,6 +81,8 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
     lengths: tuple[str, ...]
     """Lengths that were measured. Those without a series are zero."""
     series: tuple[BaselineSeries, ...]
+    digest: str = ""
+    """In a file, the first 16 hexadecimal digits of the SHA-256 of everything else in it."""
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -248,13 +251,6 @@ def _order(rank: int | None) -> int:
 _ANEW: Final = "write it again with `overlapscope check --write-baseline`"
 
 
-class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A baseline in a file."""
-
-    digest: str
-    """First 16 hexadecimal digits of the SHA-256 of everything else in the file."""
-
-
 def to_json(baseline: Baseline) -> bytes:
     """Encode a baseline: first its kind, then sorted keys, with a line for each device, series and kernel."""
     plain = msgspec.to_builtins(baseline)
@@ -271,16 +267,14 @@ def _digest(plain: Mapping[str, Any]) -> str:
 def _lines(plain: dict[str, Any]) -> Iterator[str]:
     keys = ["kind", *sorted(plain.keys() - {"kind"})]
     for key in keys:
-        value, comma = plain[key], "," if key != keys[-1] else ""
-        if isinstance(value, list | tuple) and value:
-            yield f'  "{key}": ['
-            yield from (f"    {_compact(element)}{',' if element is not value[-1] else ''}" for element in value)
-            yield f"  ]{comma}"
-        elif isinstance(value, dict) and value and key in ("environment", "kernels"):
-            yield f'  "{key}": {{'
-            names = sorted(value)
-            yield from (f"    {_compact(n)}: {_compact(value[n])}{',' if n != names[-1] else ''}" for n in names)
-            yield f"  }}{comma}"
+        value, comma, brackets = plain[key], "," if key != keys[-1] else "", "[]"
+        entries = [_compact(element) for element in value] if isinstance(value, list | tuple) else []
+        if isinstance(value, dict):
+            entries, brackets = [f"{_compact(name)}: {_compact(value[name])}" for name in sorted(value)], "{}"
+        if entries:
+            yield f'  "{key}": {brackets[0]}'
+            yield ",\n".join(f"    {entry}" for entry in entries)
+            yield f"  {brackets[1]}{comma}"
         else:
             yield f'  "{key}": {_compact(value)}{comma}'
 
@@ -293,7 +287,7 @@ def _compact(value: object) -> str:
 def from_json(data: bytes, source: str) -> Baseline:
     """Decode a baseline. Raises UnreadableTrace with the name of the `source`."""
     try:
-        file = decode(data, BaselineFile)
+        file = decode(data, Baseline)
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
             f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope check "
@@ -303,7 +297,7 @@ def from_json(data: bytes, source: str) -> Baseline:
         raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
     if file.environment.flags.get(PREDICTED):
         raise UnreadableTrace(f"{source}: is of a prediction instead of a recording; {_ANEW}.")
-    baseline = Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})
+    baseline = replace(file, digest="")
     counts = {(device.rank, device.device, STEPS): len(device.steps) for device in baseline.devices}
     timed = {line.at: line for line in baseline.series if line.length == "span"}
     counts |= {at: len(line.steps or ()) for at, line in timed.items() if line.scope != STEPS}

@@ -16,7 +16,7 @@ from overlapscope.budgets.reasons import reasons_of
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, can_count, verdict
 from overlapscope.budgets.samples import MetricSamples, Series, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, Settings, step_fits
-from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason
+from overlapscope.budgets.verdicts import BudgetVerdict
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
 from overlapscope.report.model import Report
 
@@ -201,6 +201,7 @@ def _drawn(budget: Budget, values: Series) -> F64:
 def combine(report: Report, rulings: Sequence[Ruling], budget: Budget, settings: Settings) -> BudgetVerdict:
     """Return one verdict for several places: that of the worst."""
     decisive = min(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
+    failed = decisive.status in ("fail", "accepted")
     return verdict(
         decisive,
         rulings,
@@ -209,18 +210,10 @@ def combine(report: Report, rulings: Sequence[Ruling], budget: Budget, settings:
         message=_message(report, budget, decisive, rulings),
         unit=budget.what.unit,
         level=budget.level,
-        at_least=budget.at_least,
-        reasons=_reasons(report, decisive),
+        more_is_better=budget.at_least,
+        reasons=reasons_of(report, decisive.place, decisive.before) if failed else (),
         counts=can_count(decisive.status, budget.level, settings, allow_missing=budget.allow_missing),
     )
-
-
-def _reasons(report: Report, ruling: Ruling) -> tuple[FailureReason, ...]:
-    place = ruling.place
-    if ruling.status not in ("fail", "accepted") or place is None or place.device is None:
-        return ()
-    before = None if ruling.before is None else spent(ruling.before, place.budget.direction)
-    return reasons_of(report, place, place.spent, before)
 
 
 def _excess(ruling: Ruling, budget: Budget) -> float:

@@ -11,7 +11,7 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, clean_lines, duration, plural, size
 from overlapscope.budgets.places import JudgedPlace
-from overlapscope.budgets.samples import Spent, blamed
+from overlapscope.budgets.samples import MetricSamples, Spent, blamed, spent
 from overlapscope.budgets.verdicts import FailureReason
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.catalog.measures import DIRECTIONS, Blame
@@ -24,9 +24,9 @@ LEAST_SHARE = 0.02
 """Minimum time of a reason, as a fraction of the longest."""
 
 
-def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | None) -> tuple[FailureReason, ...]:
+def reasons_of(report: Report, place: JudgedPlace | None, before: MetricSamples | None) -> tuple[FailureReason, ...]:
     """Return the reasons at one place, the longest first. Compared with a baseline, only what grew is a reason."""
-    if place.trace is None or place.device is None:
+    if place is None or place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
     average = place.device.per_step
@@ -35,7 +35,8 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
     findings = tuple(finding for finding in report.findings if of_phase and (finding.source, finding.device) == at)
     steps = place.samples.rows if place.budget.sample == "step" else None
     device = after_lead_in(place.device) if steps is None else place.device
-    finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, now, before)
+    past = None if before is None else spent(before, place.budget.direction)
+    finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, place.spent, past)
     reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
     if before is not None:
         reasons = [reason for reason in reasons if reason.time_ns > 0]

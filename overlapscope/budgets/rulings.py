@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device
@@ -17,7 +17,7 @@ from overlapscope.budgets.quantity import show
 from overlapscope.budgets.reasons import finding_reason
 from overlapscope.budgets.samples import MetricSamples
 from overlapscope.budgets.settings import Exemption, Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, FailureReason, Level, Status, Subject, Unit
+from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -55,51 +55,32 @@ class Ruling(Struct, frozen=True, eq=False, kw_only=True):
     """Findings of a forbidden rule."""
 
 
-def verdict(
-    decisive: Ruling,
-    rulings: Sequence[Ruling] = (),
-    *,
-    budget: str,
-    metric: str,
-    message: str,
-    counts: bool,
-    unit: Unit = "differences",
-    level: Level = "error",
-    at_least: bool = False,
-    reasons: Sequence[FailureReason] = (),
-) -> BudgetVerdict:
-    """Return the verdict of a ruling that decides over all. The arguments are fields of the verdict."""
+def verdict(decisive: Ruling, rulings: Sequence[Ruling] = (), **stated: Any) -> BudgetVerdict:
+    """Return the verdict of the ruling that decides over all.
+
+    `stated` are fields of the verdict that rulings don't have. By default, it is an error that counts differences.
+    """
+    others: dict[str, Any] = {"unit": "differences", "level": "error", "more_is_better": False} | stated
     return BudgetVerdict(
-        budget=budget,
-        metric=metric,
         subject=decisive.subject,
         status=decisive.status,
-        level=level,
         value=decisive.value,
         limit=decisive.limit,
-        unit=unit,
-        more_is_better=at_least,
         baseline=decisive.baseline,
         change_low=decisive.low,
         change_high=decisive.high,
         samples=decisive.samples,
-        message=message,
-        parts=tuple(
-            DeviceVerdict(
-                source=ruling.subject.source,
-                rank=ruling.subject.rank,
-                device=ruling.subject.device,
-                status=ruling.status,
-                value=ruling.value,
-                samples=ruling.samples,
-            )
-            for ruling in rulings
-        ),
-        reasons=tuple(reasons),
+        parts=tuple(map(_part, rulings)),
         note=decisive.note or None,
         exception=decisive.exception or None,
-        counts=counts,
+        **others,
     )
+
+
+def _part(ruling: Ruling) -> DeviceVerdict:
+    on = ruling.subject
+    status, value, samples = ruling.status, ruling.value, ruling.samples
+    return DeviceVerdict(source=on.source, rank=on.rank, device=on.device, status=status, value=value, samples=samples)
 
 
 def can_count(status: Status, level: Level, settings: Settings, *, allow_missing: bool) -> bool:
@@ -165,17 +146,17 @@ def judge_rule(
     decisive = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
     findings = sorted((finding for ruling in decisive for finding in ruling.findings), key=_mean_ns, reverse=True)
     unknown = worst.status == "unknown"
-    judged = verdict(
+    return verdict(
         replace(worst, value=None if unknown else len(findings), limit=0),
         rulings,
         budget=f"forbid {rule}",
         metric=rule,
         unit="findings",
         message=_message(report, rule, worst, findings, floor_pct),
-        reasons=[finding_reason(finding, _where(report, finding)) for finding in findings],
+        reasons=tuple(finding_reason(finding, _where(report, finding)) for finding in findings),
+        unknown_because=worst.sentence if unknown else UNSET,
         counts=can_count(worst.status, "error", settings, allow_missing=settings.allow_missing),
     )
-    return replace(judged, unknown_because=worst.sentence) if unknown else judged
 
 
 def _mean_ns(finding: Finding) -> int:

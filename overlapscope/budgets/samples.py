@@ -24,7 +24,6 @@ from overlapscope.base.words import percent
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.measures import (
     BY_CAUSE,
-    CAUSES_OF,
     DIRECTIONS,
     MEASURES,
     METRICS,
@@ -93,16 +92,11 @@ _MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
 """Bytes of the copies in each direction whose size is known, and the sum of their durations."""
 
 
-def _columns(metric: Measure, direction: Direction | None, cause: str | None) -> tuple[Amount, Amount | None]:
-    """Return what a metric is computed from; with `cause`, the part due to that cause of a metric in `CAUSES_OF`."""
-    if cause is not None:
-        return Amount((f"{metric.blames[0]}:{cause}",)), None
-    return metric.part.narrowed(direction), metric.whole and metric.whole.narrowed(direction)
-
-
 def series(samples: MetricSamples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
-    """Return the values of a metric, or its part due to a cause; None where a column is unknown."""
-    part, whole = _columns(metric, direction, cause)
+    """Return the values of a metric, or its part due to a cause in `CAUSES_OF`; None where a column is unknown."""
+    part, whole = metric.part.narrowed(direction), metric.whole and metric.whole.narrowed(direction)
+    if cause is not None:
+        part, whole = Amount((f"{metric.blames[0]}:{cause}",)), None
     facts, parts = samples.facts, part.of(samples.facts).tolist()
     wholes: list[int] = [1] * len(parts) if whole is None else whole.of(facts).tolist()
     names = [name for amount in (part, whole) if amount is not None for name in (*amount.added, *amount.taken)]
@@ -112,23 +106,6 @@ def series(samples: MetricSamples, metric: Measure, direction: Direction | None,
         for share, divisor, lacks in zip(parts, wholes, unknown, strict=True)
     )
     return Series(samples.names, values, tuple(facts["span"].tolist()), tuple(map(float, wholes)))
-
-
-LENGTHS: Final = tuple(
-    sorted(
-        {
-            name
-            for metric in METRICS.values()
-            if not metric.of_host
-            for direction in (None, *DIRECTIONS)
-            for cause in (None, *CAUSES_OF.get(metric.metric, ()))
-            for amount in _columns(metric, direction, cause)
-            if amount is not None
-            for name in (*amount.added, *amount.taken)
-        }
-    )
-)
-"""Columns of facts that the metrics of devices are computed from."""
 
 
 def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> MetricSamples:
@@ -191,6 +168,8 @@ def _moved(
 
 
 NO_SAMPLES: Final = of_range("", ())
+LENGTHS: Final = tuple(sorted(NO_SAMPLES.facts))
+"""Columns that metrics are computed from."""
 
 Spent = Mapping[str, float]
 """Mean times of some samples in nanoseconds: `span`, `compute`, `copy`, and that of each cause, `idle:host-sync`."""
@@ -202,7 +181,7 @@ def spent(samples: MetricSamples, direction: Direction | None) -> Spent:
     copy = METRICS["copy_time"].part.narrowed(direction).of(facts)
     columns = {"span": facts["span"], "compute": facts["compute"], "copy": copy}
     columns |= {name: facts[name] for bucket in ("exposed_copy", "exposed_comm", "idle") for name in BY_CAUSE[bucket]}
-    return {name: fmean(column.tolist()) if len(samples) else 0.0 for name, column in columns.items()}
+    return {name: fmean(column[column != UNKNOWN].tolist() or [0.0]) for name, column in columns.items()}
 
 
 def blamed(metric: Measure) -> list[str]:

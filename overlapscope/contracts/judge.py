@@ -203,7 +203,7 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
         no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
         advice = f"{ADVICE[promise.part]}{no_line}"
         where = promise.line or None
-        judged = verdict(
+        yield verdict(
             Ruling(
                 subject=subject,
                 status=_STATUS[promise.result],
@@ -215,8 +215,8 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
             metric=f"{METRIC}-{promise.part}",
             message=promise.message,
             unit=promise.unit,
-            at_least=promise.at_least,
-            reasons=[FailureReason(title=name, detail="", advice=advice, time_ns=0, where=where)] if lost else [],
+            more_is_better=promise.at_least,
+            where=where,
+            reasons=(FailureReason(title=name, detail="", advice=advice, time_ns=0, where=where),) if lost else (),
             counts=_STATUS[promise.result] != "pass",
         )
-        yield replace(judged, where=where)

@@ -182,6 +182,19 @@ def test_lines_that_do_not_belong_together_are_refused(stored: Baseline) -> None
             from_json(to_json(msgspec.structs.replace(stored, series=series)), "file.json")
 
 
+def test_a_length_that_was_not_measured_is_unknown_and_one_without_a_line_is_zero(
+    stored: Baseline, tmp_path: Path
+) -> None:
+    trace, series = write_steps(tmp_path / "t.json"), tuple(s for s in stored.series if s.length != "exposed_copy")
+    lengths = tuple(length for length in stored.lengths if length != "exposed_copy")
+    without = replace(stored, lengths=lengths, series=series)
+    verdict = only(against(without, trace, "exposed_copy_time increase <= 500%"))
+    assert verdict.status == "unknown"
+    assert "not enough data: the baseline has 0 steps to compare" in verdict.message
+    verdict = only(against(replace(stored, series=series), trace, "exposed_copy_time increase <= 500%"))
+    assert (verdict.status, verdict.baseline) == ("fail", 0.0)
+
+
 def test_how_a_file_is_laid_out_changes_nothing(stored: Baseline) -> None:
     data = to_json(stored)
     assert (
