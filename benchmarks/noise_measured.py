@@ -12,7 +12,7 @@ import tarfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class RepeatedRecording(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def spent(self) -> Spent:
-        return spent(partial(series, of_steps(self.device)), None)
+        return spent(of_steps(self.device), None)
 
     @cached_property
     def side(self) -> PairSide:

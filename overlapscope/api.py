@@ -75,7 +75,7 @@ def diff(before: Job, after: Job, *, plain_step_ns: tuple[int, int] | None = Non
     from overlapscope.compare import diff as comparing
 
     step_before_ns, step_after_ns = plain_step_ns or (None, None)
-    return comparing.diff(_report(before, step_before_ns), _report(after, step_after_ns))
+    return comparing.diff(report_of(before, step_before_ns), report_of(after, step_after_ns))
 
 
 def check(
@@ -119,8 +119,8 @@ def check(
         if isinstance(baseline, str | os.PathLike):
             past = read_baseline(os.fspath(baseline), ranges=parsed.compared_ranges)
         elif baseline is not None:
-            past = baselines.of(_report(baseline), ranges=parsed.compared_ranges)
-        return check_job(parsed, lambda: recordings_of(job), lambda: _report(job, plain_step_ns), past)
+            past = baselines.of(report_of(baseline), ranges=parsed.compared_ranges)
+        return check_job(parsed, lambda: recordings_of(job), lambda: report_of(job, plain_step_ns), past)
 
 
 def whatif(
@@ -175,7 +175,8 @@ def files_of(job: Job) -> list[str]:
     return files
 
 
-def _report(job: Job, plain_step_ns: int | None = None) -> Report:
+def report_of(job: Job, plain_step_ns: int | None = None) -> Report:
+    """Return the report to compare or judge. Raises UsageError if it exists and a plain step is given."""
     if isinstance(job, Report):
         if plain_step_ns is not None:
             raise UsageError(TOLD_OF_A_REPORT)

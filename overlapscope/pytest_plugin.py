@@ -19,6 +19,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,9 @@ def assert_overlap(trace: Report | Trace | str | os.PathLike[str], **limits: Any
         UnreadableTrace: There is no trace to read.
     """
     __tracebackhide__ = True
-    passed, text = _check(trace, _settings(limits, "assert_overlap"))
+    from overlapscope.api import report_of
+
+    passed, text = _check(trace, _settings(limits, "assert_overlap"), report_of)
     if not passed:
         raise AssertionError(text)
 
@@ -163,7 +166,8 @@ class OverlapProfile:
         self._stacks = stacks
         self.recordings: list[Recording] = []
         """Recordings, in order."""
-        self._reports: dict[Path, Report] = {}
+        self.report_of: Callable[[Path], Report] = cache(_read)
+        """Returns the report of a trace, which is made once. Raises UnreadableTrace."""
         test.stash[_PROFILE] = self
 
     def __enter__(self) -> Recording:
@@ -194,11 +198,11 @@ class OverlapProfile:
         """Report of the latest trace. Raises UsageError if nothing was recorded, and UnreadableTrace."""
         return self.report_of(self.path)
 
-    def report_of(self, path: Path) -> Report:
-        """Return the report of a trace, which is made once. Raises UnreadableTrace."""
-        if path not in self._reports:
-            self._reports[path] = _report(path)
-        return self._reports[path]
+
+def _read(path: Path) -> Report:
+    from overlapscope.inputs import read_report
+
+    return read_report([path])
 
 
 @pytest.fixture
@@ -337,31 +341,17 @@ def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
     return overlap(**limits)
 
 
-def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
-    """Return the report of a trace or a file. Raises UnreadableTrace."""
-    from overlapscope.api import analyze
-    from overlapscope.inputs import read_report
-    from overlapscope.report.model import Report
-
-    if isinstance(trace, Report):
-        return trace
-    return read_report([os.fspath(trace)]) if isinstance(trace, str | os.PathLike) else analyze(trace)
-
-
 def _check(
-    trace: Report | Trace | str | os.PathLike[str], settings: Settings, report_of: Callable[[Any], Report] | None = None
+    trace: Report | Trace | str | os.PathLike[str], settings: Settings, report_of: Callable[[Any], Report]
 ) -> tuple[bool, str]:
-    """Return whether a recording passes, and the text that `overlapscope check` prints.
-
-    `report_of` returns the report of a recording that budgets judge.
-    """
+    """Return whether a recording passes, and the text that `overlapscope check` prints."""
     from overlapscope.base.words import clean
     from overlapscope.budgets.document import log
     from overlapscope.contracts.judge import check_job
     from overlapscope.inputs import recordings_of
     from overlapscope.render.terminal import render
 
-    result = check_job(settings, lambda: recordings_of(trace), lambda: (report_of or _report)(trace))
+    result = check_job(settings, lambda: recordings_of(trace), lambda: report_of(trace))
     return result.outcome == "pass", "\n".join((render(log(result)).strip(), *map(clean, result.warnings)))
 
 

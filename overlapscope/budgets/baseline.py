@@ -1,4 +1,4 @@
-"""Baselines, which relative budgets compare with: the values of every step, in a file small enough to review.
+"""Baselines, which relative budgets compare with: the lengths of every step, in a file small enough to review.
 
 The JSON is sorted and has one line per series, so that changes can be reviewed. Reading is strict.
 """
@@ -9,20 +9,24 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any, Final, Literal
+from statistics import fmean
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
+from msgspec import Meta
+from msgspec.structs import replace
 
 from overlapscope.analysis.average import comparable, judged_steps
+from overlapscope.analysis.facts import UNKNOWN
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, plural, size
 from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Measurements, MetricSamples, Series, of_range, series, steps_of
-from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS, Direction, Measure
+from overlapscope.budgets.samples import LENGTHS, MetricSamples, of_range, steps_of
 from overlapscope.compare.doubts import PREDICTED, fingerprint
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -31,8 +35,6 @@ from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.servers import Phase
 
 STEPS: Final = "steps"
-_DIGITS = 4
-"""Number of decimals of percentages and bandwidths."""
 
 
 class BaselineDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -47,25 +49,25 @@ class BaselineDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Values of a metric on a device, by step or by occurrence of a range."""
+    """A length on a device, by step or by occurrence of a range. Metrics are computed from lengths."""
 
     rank: int | None = None
     device: int
-    metric: str
-    direction: Direction | None = None
-    """Direction of the copies; None for both together."""
-    cause: str | None = None
-    """Cause, for the part of a metric of `CAUSES_OF` due to it; None for the whole metric."""
     scope: str
     """`steps`, or the name of a range."""
+    length: str
+    """Name of the length: `span`, `exposed_copy`, `idle:host-sync`."""
     typical: str
     """The mean of what is judged as text, for reviewers of the file."""
     steps: tuple[int, ...] | None = None
-    """Number of the step in which each occurrence of a range begins; None for steps."""
-    values: tuple[float | None, ...]
-    """Values in nanoseconds, percent or 1e9 bytes per second; null for a percentage of nothing."""
-    wholes: tuple[float, ...] | None = None
-    """Nanoseconds that each value is a share of; None for times."""
+    """Number of the step in which each occurrence of a range begins; only for the `span` of ranges."""
+    values: tuple[Annotated[int, Meta(ge=0, le=MOST)] | None, ...]
+    """Nanoseconds, bytes or a number of launches; null where the recording doesn't state it."""
+
+    @property
+    def at(self) -> tuple[int | None, int, str]:
+        """Rank, device and scope."""
+        return self.rank, self.device, self.scope
 
 
 class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +78,11 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
     tool: Tool = Tool()
     environment: Environment
     devices: tuple[BaselineDevice, ...]
+    lengths: tuple[str, ...]
+    """Lengths that were measured. Those without a series are zero."""
     series: tuple[BaselineSeries, ...]
+    digest: str = ""
+    """In a file, the first 16 hexadecimal digits of the SHA-256 of everything else in it."""
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -95,8 +101,8 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
             return same_rank[0]
         return self.devices[0] if match is None and only and len(self.devices) == 1 else match
 
-    def measured(self, of: BaselineDevice, scope: str, *, skip: int, phase: Phase | None = None) -> Measurements | None:
-        """Return the measurements of a device's steps or ranges; None if it has no such range, or no steps.
+    def samples(self, of: BaselineDevice, scope: str, *, skip: int, phase: Phase | None = None) -> MetricSamples | None:
+        """Return a device's steps or ranges to compare; None if it has no such range, or no steps.
 
         Args:
             of: The device.
@@ -104,38 +110,27 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
             skip: Number of first steps to leave out.
             phase: Phase of a server's steps, instead of the phase that takes most time.
         """
-        lines = {
-            (line.metric, line.direction, line.cause): line
-            for line in self.series
-            if (line.rank, line.device, line.scope) == (of.rank, of.device, scope)
-        }
-        timed = lines.get(("step_time", None, None))
-        if timed is None:
+        lines = {line.length: line for line in self.series if line.at == (of.rank, of.device, scope)}
+        if "span" not in lines:
             return None
-        spans = tuple(round(value or 0) for value in timed.values)
+        count = len(lines["span"].values)
+        unmeasured = {length: np.full(count, 0 if length in self.lengths else UNKNOWN) for length in LENGTHS}
+        values = {
+            length: np.array([UNKNOWN if value is None else value for value in line.values], np.int64)
+            for length, line in lines.items()
+        }
         names, kept = of.steps, self.compared(of, skip=skip, phase=phase)
         if scope != STEPS:
-            names = tuple(f"{scope} ({number})" for number in range(1, len(spans) + 1))
+            names = tuple(f"{scope} ({number})" for number in range(1, count + 1))
             first = kept[0] if kept else 0
-            kept = tuple(number for number, step in enumerate(timed.steps or ()) if step >= first)
-
-        def read(metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
-            line = lines.get((metric.metric, direction, cause))
-            # A series without anything to measure is not in the file. Its times are zero.
-            nothing = 0.0 if metric.unit == "ns" else None
-            wholes = (line and line.wholes) or (1.0,) * len(spans)
-            return Series(names, line.values if line else (nothing,) * len(spans), spans, wholes).take(kept)
-
-        return read
+            kept = tuple(number for number, step in enumerate(lines["span"].steps or ()) if step >= first)
+        return MetricSamples(names, tuple(range(count)), {**unmeasured, **values}).take(kept)
 
     def compared(self, of: BaselineDevice, *, skip: int = 0, phase: Phase | None = None) -> tuple[int, ...]:
         """Return the numbers of a device's steps to compare, like `analysis.average.judged_steps`."""
-        wanted = (of.rank, of.device, STEPS, "step_time")
+        wanted = (of.rank, of.device, STEPS)
         spans = [
-            round(value or 0)
-            for line in self.series
-            if (line.rank, line.device, line.scope, line.metric) == wanted
-            for value in line.values
+            value or 0 for line in self.series if line.at == wanted and line.length == "span" for value in line.values
         ]
         numbers = [number for number in range(len(of.steps)) if of.first + number >= skip]
         return comparable(numbers, of.steps, spans, phase=phase)
@@ -176,7 +171,7 @@ def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
             devices.append(kept)
             judged = [number - kept.first for number in judged_steps(device)]
-            lines += _series(kept, STEPS, steps_of(device, whole), None, judged)
+            lines += _series(kept, STEPS, steps_of(device, whole), judged)
             by_name: dict[str, list[Period]] = {}
             for period in device.ranges:
                 if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
@@ -187,14 +182,15 @@ def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
                     for period in periods
                 ]
                 after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
-                lines += _series(kept, name, of_range(name, periods), begun, after)
+                lines += _series(kept, name, of_range(name, periods), after, begun)
     program = program_of(report.traces)
     return Baseline(
         environment=fingerprint(report),
         job=program.job,
         kernels=program.kernels,
         devices=tuple(sorted(devices, key=lambda d: (_order(d.rank), d.device))),
-        series=tuple(sorted(lines, key=_line_order)),
+        lengths=LENGTHS,
+        series=tuple(sorted(lines, key=lambda s: (_order(s.rank), s.device, s.scope != STEPS, s.scope, s.length))),
     )
 
 
@@ -221,57 +217,33 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
 
 
 def _series(
-    of: BaselineDevice, scope: str, samples: MetricSamples, begun: list[int] | None, judged: list[int]
+    of: BaselineDevice, scope: str, samples: MetricSamples, judged: list[int], begun: list[int] | None = None
 ) -> Iterator[BaselineSeries]:
-    """Yield the series of every metric and cause that has values to keep. `judged` has the numbers of judged ones."""
-    for metric, direction, cause in _KEPT:
-        measured = series(samples, metric, direction, cause)
-        values = tuple(None if value is None else whole(round(value, _DIGITS)) for value in measured.values)
-        wholes = tuple(map(whole, measured.wholes))
-        numbers, typical = [value for value in values if value is not None], measured.take(judged).known()
-        # Times that are all zero need no line, unlike percentages.
-        if (any(numbers) if metric.unit == "ns" else numbers) or metric.metric == "step_time":
+    """Yield the series of each length that isn't zero. `judged` has the numbers of judged samples."""
+    for length in LENGTHS:
+        values = [None if value == UNKNOWN else value for value in samples.facts[length].tolist()]
+        if length == "span" or any(value != 0 for value in values):
             yield BaselineSeries(
                 rank=of.rank,
                 device=of.device,
-                metric=metric.metric,
-                direction=direction,
-                cause=cause,
                 scope=scope,
-                typical=show(typical.mean, metric.unit) if typical.values else "unknown",
-                steps=None if begun is None else tuple(begun),
-                values=values,
-                wholes=wholes if {*wholes} != {1} else None,
+                length=length,
+                typical=_typical(length, [value for number in judged if (value := values[number]) is not None]),
+                steps=tuple(begun) if begun is not None and length == "span" else None,
+                values=tuple(values),
             )
 
 
-_KEPT: Final[tuple[tuple[Measure, Direction | None, str | None], ...]] = (
-    *((metric, None, None) for metric in METRICS.values() if not metric.of_host),
-    *((metric, direction, None) for metric in METRICS.values() if metric.needs == "copies" for direction in DIRECTIONS),
-    *((METRICS[metric], None, cause) for metric, causes in CAUSES_OF.items() for cause in causes),
-)
-"""Metrics, directions and causes that a baseline keeps for each sample."""
-
-
-def whole(value: float) -> float:
-    """Return a whole number as an int, so that JSON has no decimal point. Most values are whole nanoseconds."""
-    return int(value) if value == int(value) else value
+def _typical(length: str, values: list[int]) -> str:
+    """Return the mean of some values as text."""
+    if not values:
+        return "unknown"
+    mean = fmean(values)
+    return size(round(mean)) if length.endswith(":bytes") else show(mean, "launches" if "launches" in length else "ns")
 
 
 def _order(rank: int | None) -> int:
     return -1 if rank is None else rank
-
-
-def _line_order(line: BaselineSeries) -> tuple[Any, ...]:
-    return (
-        _order(line.rank),
-        line.device,
-        line.scope != STEPS,
-        line.scope,
-        line.metric,
-        line.direction or "",
-        line.cause or "",
-    )
 
 
 # -- JSON -------------------------------------------------------------------------------------------
@@ -279,20 +251,9 @@ def _line_order(line: BaselineSeries) -> tuple[Any, ...]:
 _ANEW: Final = "write it again with `overlapscope check --write-baseline`"
 
 
-class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A baseline in a file."""
-
-    digest: str
-    """First 16 hexadecimal digits of the SHA-256 of everything else in the file."""
-
-
 def to_json(baseline: Baseline) -> bytes:
     """Encode a baseline: first its kind, then sorted keys, with a line for each device, series and kernel."""
     plain = msgspec.to_builtins(baseline)
-    for line in plain["series"]:
-        for numbers in ("values", "wholes"):
-            if numbers in line:
-                line[numbers] = [number if number is None else whole(number) for number in line[numbers]]
     plain["digest"] = _digest(plain)
     return ("\n".join(chain(["{"], _lines(plain), ["}"])) + "\n").encode()
 
@@ -306,16 +267,14 @@ def _digest(plain: Mapping[str, Any]) -> str:
 def _lines(plain: dict[str, Any]) -> Iterator[str]:
     keys = ["kind", *sorted(plain.keys() - {"kind"})]
     for key in keys:
-        value, comma = plain[key], "," if key != keys[-1] else ""
-        if isinstance(value, list | tuple) and value:
-            yield f'  "{key}": ['
-            yield from (f"    {_compact(element)}{',' if element is not value[-1] else ''}" for element in value)
-            yield f"  ]{comma}"
-        elif isinstance(value, dict) and value and key in ("environment", "kernels"):
-            yield f'  "{key}": {{'
-            names = sorted(value)
-            yield from (f"    {_compact(n)}: {_compact(value[n])}{',' if n != names[-1] else ''}" for n in names)
-            yield f"  }}{comma}"
+        value, comma, brackets = plain[key], "," if key != keys[-1] else "", "[]"
+        entries = [_compact(element) for element in value] if isinstance(value, list | tuple) else []
+        if isinstance(value, dict):
+            entries, brackets = [f"{_compact(name)}: {_compact(value[name])}" for name in sorted(value)], "{}"
+        if entries:
+            yield f'  "{key}": {brackets[0]}'
+            yield ",\n".join(f"    {entry}" for entry in entries)
+            yield f"  {brackets[1]}{comma}"
         else:
             yield f'  "{key}": {_compact(value)}{comma}'
 
@@ -328,7 +287,7 @@ def _compact(value: object) -> str:
 def from_json(data: bytes, source: str) -> Baseline:
     """Decode a baseline. Raises UnreadableTrace with the name of the `source`."""
     try:
-        file = decode(data, BaselineFile)
+        file = decode(data, Baseline)
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
             f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope check "
@@ -338,36 +297,20 @@ def from_json(data: bytes, source: str) -> Baseline:
         raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
     if file.environment.flags.get(PREDICTED):
         raise UnreadableTrace(f"{source}: is of a prediction instead of a recording; {_ANEW}.")
-    baseline = Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})
-    devices = {(device.rank, device.device): device for device in baseline.devices}
-    timed = {
-        (series.rank, series.device, series.scope): len(series.values)
-        for series in baseline.series
-        if series.metric == "step_time" and series.cause is None
-    }
+    baseline = replace(file, digest="")
+    counts = {(device.rank, device.device, STEPS): len(device.steps) for device in baseline.devices}
+    timed = {line.at: line for line in baseline.series if line.length == "span"}
+    counts |= {at: len(line.steps or ()) for at, line in timed.items() if line.scope != STEPS}
     for line in baseline.series:
-        samples = timed.get((line.rank, line.device, line.scope), 0)
-        _check_line(line, devices.get((line.rank, line.device)), samples, source)
+        series, count = f"{source}: {clean(line.length, 80)} of device {line.device}", len(line.values)
+        if (line.rank, line.device, STEPS) not in counts or line.length not in baseline.lengths:
+            missing = "length" if line.length not in baseline.lengths else "device"
+            raise UnreadableTrace(f"{series}: there is no such {missing}; {_ANEW}.")
+        if count != counts.get(line.at):
+            raise UnreadableTrace(f"{series}: has {count} values for {counts.get(line.at, 0)} steps; {_ANEW}.")
+        if line.length == "span" and None in line.values:
+            raise UnreadableTrace(f"{series}: has an impossible value; {_ANEW}.")
     for device in baseline.devices:
         if device.steps and (device.rank, device.device, STEPS) not in timed:
-            raise UnreadableTrace(f"{source}: device {device.device} has steps without a step_time; {_ANEW}.")
+            raise UnreadableTrace(f"{source}: device {device.device} has steps without a span; {_ANEW}.")
     return baseline
-
-
-def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: int, source: str) -> None:
-    """Raise UnreadableTrace if a series contradicts the rest of the file, even if the digest is right."""
-    series = f"{source}: {clean(line.metric, 80)} of device {line.device}"
-    metric = METRICS.get(line.metric)
-    if device is None or metric is None:
-        raise UnreadableTrace(f"{series}: there is no such {'device' if device is None else 'metric'}; {_ANEW}.")
-    for steps in (len(device.steps) if line.scope == STEPS else len(line.steps or ()), samples):
-        if len(line.values) != steps:
-            raise UnreadableTrace(f"{series}: has {len(line.values)} values for {steps} steps; {_ANEW}.")
-    most = 100 if metric.unit == "pct" else MOST
-    if not all(0 <= value <= most for value in line.values if value is not None):
-        raise UnreadableTrace(f"{series}: has an impossible value; {_ANEW}.")
-    wholes = (1.0,) * len(line.values) if line.wholes is None else line.wholes
-    if len(wholes) != len(line.values) or not all(
-        0 <= whole <= MOST and (whole or value is None) for value, whole in zip(line.values, wholes, strict=True)
-    ):
-        raise UnreadableTrace(f"{series}: has an impossible whole; {_ANEW}.")

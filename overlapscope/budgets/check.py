@@ -6,10 +6,8 @@ import datetime
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import chain
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean, did_you_mean, duration, listed, plural
@@ -29,9 +27,9 @@ from overlapscope.budgets.gate import (
 from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
-from overlapscope.budgets.settings import DEFAULT_ORIGIN, Budget, Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject, Unit
+from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule, verdict
+from overlapscope.budgets.settings import DEFAULT_ORIGIN, Settings
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status
 from overlapscope.compare.doubts import differences, fingerprint, is_plain
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
@@ -96,15 +94,6 @@ def check(
     )
 
 
-class Judgement(Struct, frozen=True, eq=False):
-    """A verdict on a budget, and the rulings that it combines."""
-
-    verdict: BudgetVerdict
-    budget: Budget
-    """The budget, narrowed to a single limit."""
-    rulings: Sequence[Ruling]
-
-
 class Job:
     """A report with everything that it is judged by. Raises UsageError as `check` does."""
 
@@ -112,56 +101,26 @@ class Job:
         self, report: Report, settings: Settings | None, baseline: Baseline | None, today: datetime.date | None
     ) -> None:
         refuse_predicted(report)
-        program = of_program(report)
         recorded = baseline is not None and not is_plain(baseline.environment)
-        self._recorded_alone = recorded and program is not report
         # A baseline made from a recording must be compared with the recording, not with the plain program.
-        self.report = report if recorded else program
+        self.report = report if recorded else of_program(report)
         """The judged report: that of the plain program if its step time is known (`report.of_program`)."""
         of_host = not report.devices and all(trace.host is not None for trace in report.traces)
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
-        here = fingerprint(self.report)
-        unlike = differences(baseline.environment, here) if baseline else ()
-        self._elsewhere = ", ".join(
-            f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
-            for difference in unlike
-            # Drivers are updated often, and budgets find what an update changes.
-            if difference.what != "driver"
-        )
-        """Differences from the baseline's environment, in words; empty if there are none."""
-        self._obstacles = tuple(self._unlike_baseline(baseline)) if baseline is not None else ()
-        self._other_program = any(obstacle.metric == "program" for obstacle in self._obstacles)
-        plain_before = baseline is not None and is_plain(baseline.environment)
-        self._plain_unknown = plain_before and not is_plain(here)
+        self._obstacles = [] if baseline is None else list(_unlike(self.report, baseline, self._settings))
+        obstacles = {obstacle.metric for obstacle in self._obstacles}
+        beside = list(_beside(self.report, baseline, other_program="program" in obstacles, recorded=recorded))
+        self._not_comparable = next((reason for reason, _ in beside if reason), "")
+        """Reason why nothing is compared with a baseline; empty if something is."""
+        self._warnings = [warning for _, warning in beside]
         self._absent = absent_ranks(self.report, baseline.ranks if baseline else (), "the baseline")
 
     def warnings(self) -> Iterator[str]:
         """Yield the warnings of the check. Call this after `judge`, since exceptions are counted there."""
-        if self._baseline is None and any(budget.relative for budget in self._settings.budgets):
-            yield (
-                "There is no baseline, so budgets on a change are not compared. `overlapscope check TRACE "
-                "--write-baseline` writes one."
-            )
-        if self._other_program:
-            yield "Nothing is compared with a baseline of another program: write one of this, or pass --other-program."
-        if self._recorded_alone:
-            yield (
-                "The baseline was made from a recording, so the recorded figures are judged, not those of the program "
-                "without the profiler; write the baseline again."
-            )
-        if self._plain_unknown:
-            yield (
-                "The baseline is of the program without the profiler, whose step time this trace does not have, so "
-                "nothing is compared with the baseline. Record with `overlapscope run --plain-steps 10`, or pass the "
-                "step time as --plain-step."
-            )
-        elif self._elsewhere:
-            yield (
-                f"The baseline was made elsewhere ({self._elsewhere}), so nothing is compared with it. Run the "
-                "check there, or write a baseline here."
-            )
+        if self._baseline is not None or any(budget.relative for budget in self._settings.budgets):
+            yield from self._warnings
         yield from map(clean, self.report.notes)
         yield from mixed_notes(self.report)
         yield from absence_notes(self._absent)
@@ -185,23 +144,18 @@ class Job:
         """Yield every verdict."""
         for obstacle in (*mixed(self.report), *self._obstacles):
             yield obstacle_verdict(obstacle, allowed=self._settings.allow_missing)
-        yield from (judgement.verdict for judgement in self.judge_budgets())
+        yield from (verdict for verdict, _ in self.judge_budgets())
         if self._settings.verdict:
             yield _verdict_on_report(self.report)
         for rule in self._settings.forbid:
             yield judge_rule(self.report, rule, self._settings, self._absent, self._exemptions)
 
-    def _unlike_baseline(self, baseline: Baseline) -> Iterator[Obstacle]:
-        """Yield the reasons why nothing can be compared with the baseline, or not everything."""
-        if not self._settings.other_program:
-            yield from other_program(baseline, program_of(self.report.traces), "the baseline")
-        devices = Counter(device.rank for device in baseline.devices)
-        for trace in self.report.traces:
-            yield from absent_devices(trace, devices[trace.rank], "the baseline")
+    def judge_budgets(self) -> Iterator[tuple[BudgetVerdict, Sequence[Ruling]]]:
+        """Yield verdicts on budgets with the rulings that each combines.
 
-    def judge_budgets(self) -> Iterator[Judgement]:
-        """Yield judgements on each limit: one for each range, and for each rank if the budget asks for that."""
-        for budget in chain.from_iterable(map(Budget.each, self._settings.budgets)):
+        A budget has a verdict for each range, and for each rank if it asks for that.
+        """
+        for budget in self._settings.budgets:
             by_scope: dict[str, list[Ruling]] = {}
             for place in find_places(self.report, budget, self._absent):
                 ruling = self._ruling(place)
@@ -211,55 +165,85 @@ class Job:
                     by_scope.setdefault(place.subject.scope, []).append(ruling)
             for of_scope in by_scope.values():
                 for rulings in [[ruling] for ruling in of_scope] if budget.ranks == "each" else [of_scope]:
-                    verdict = combine(self.report, budget, rulings, fail_level=self._settings.fail_level)
-                    yield Judgement(verdict, budget, rulings)
+                    yield combine(self.report, rulings, budget, self._settings), rulings
 
     def _ruling(self, place: JudgedPlace) -> Ruling:
-        if place.budget.relative and (problem := self._not_comparable()):
-            sentence = f"{place.budget.metric} is not compared: {problem}"
+        if place.budget.relative and self._not_comparable:
+            sentence = f"{place.budget.metric} is not compared: {self._not_comparable}"
             return Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
         return judge(place, self._baseline, only=len(self.report.devices) == 1)
 
-    def _not_comparable(self) -> str:
-        """Return the reason why nothing is compared with a baseline; an empty string without one."""
-        if self._baseline is None:
-            return "there is no baseline"
-        if self._other_program:
-            return "the baseline is of another program"
-        if self._plain_unknown:
-            return "the baseline is of the program without the profiler"
-        return f"the baseline was made elsewhere ({self._elsewhere})" if self._elsewhere else ""
+
+# -- Comparison with a baseline ----------------------------------------------------------------------
+
+
+def _unlike(report: Report, baseline: Baseline, settings: Settings) -> Iterator[Obstacle]:
+    """Yield the reasons why nothing can be compared with the baseline, or not everything."""
+    if not settings.other_program:
+        yield from other_program(baseline, program_of(report.traces), "the baseline")
+    devices = Counter(device.rank for device in baseline.devices)
+    for trace in report.traces:
+        yield from absent_devices(trace, devices[trace.rank], "the baseline")
+
+
+def _beside(
+    report: Report, baseline: Baseline | None, *, other_program: bool, recorded: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the reasons why nothing is compared with a baseline, the first of which is stated, and a warning for each.
+
+    A reason is empty if there is only a warning. `recorded`: whether the baseline is of a recording.
+    """
+    if baseline is None:
+        yield (
+            "there is no baseline",
+            "There is no baseline, so budgets on a change are not compared. `overlapscope check TRACE "
+            "--write-baseline` writes one.",
+        )
+        return
+    if other_program:
+        yield (
+            "the baseline is of another program",
+            "Nothing is compared with a baseline of another program: write one of this, or pass --other-program.",
+        )
+    if recorded and of_program(report) is not report:
+        yield (
+            "",
+            "The baseline was made from a recording, so the recorded figures are judged, not those of the program "
+            "without the profiler; write the baseline again.",
+        )
+    here = fingerprint(report)
+    elsewhere = ", ".join(
+        f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
+        for difference in differences(baseline.environment, here)
+        # Drivers are updated often, and budgets find what an update changes.
+        if difference.what != "driver"
+    )
+    if not recorded and not is_plain(here):
+        yield (
+            "the baseline is of the program without the profiler",
+            "The baseline is of the program without the profiler, whose step time this trace does not have, so "
+            "nothing is compared with the baseline. Record with `overlapscope run --plain-steps 10`, or pass the "
+            "step time as --plain-step.",
+        )
+    elif elsewhere:
+        yield (
+            f"the baseline was made elsewhere ({elsewhere})",
+            f"The baseline was made elsewhere ({elsewhere}), so nothing is compared with it. Run the "
+            "check there, or write a baseline here.",
+        )
+
+
+# -- Verdicts on all traces together -----------------------------------------------------------------
 
 
 def obstacle_verdict(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
     """Return the verdict that something can't be judged. `allowed`: whether that passes."""
-    counts = obstacle.metric == "program" or not allowed
-    return _overall_verdict(obstacle.name, obstacle.metric, "unknown", None, obstacle.sentence, counts=counts)
-
-
-def _overall_verdict(
-    budget: str,
-    metric: str,
-    status: Status,
-    value: float | None,
-    message: str,
-    *,
-    counts: bool,
-    unit: Unit = "differences",
-) -> BudgetVerdict:
-    """Return a verdict about all traces together, which allows no difference."""
-    return BudgetVerdict(
-        budget=budget,
-        metric=metric,
-        subject=Subject(scope="window"),
-        status=status,
-        level="error",
-        value=value,
-        limit=0,
-        unit=unit,
-        more_is_better=False,
-        message=message,
-        counts=counts,
+    return verdict(
+        Ruling(status="unknown", limit=0),
+        budget=obstacle.name,
+        metric=obstacle.metric,
+        message=obstacle.sentence,
+        counts=obstacle.metric == "program" or not allowed,
     )
 
 
@@ -270,8 +254,8 @@ def _verdict_on_report(report: Report) -> BudgetVerdict:
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
     message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
-    verdict = _overall_verdict("verdict", "verdict", status, poor, message, counts=status != "pass", unit="devices")
-    return replace(verdict, note=worst.level)
+    ruling = Ruling(status=status, value=poor, limit=0, note=worst.level)
+    return verdict(ruling, budget="verdict", metric="verdict", message=message, unit="devices", counts=status != "pass")
 
 
 def _verdict_on(section: DeviceReport) -> Verdict:
@@ -358,19 +342,19 @@ def explain(
     *,
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
-) -> tuple[Report, list[Judgement]]:
-    """Return the judged report, and the judgements by budgets whose name or metric matches a name or pattern.
+) -> tuple[Report, list[tuple[BudgetVerdict, Sequence[Ruling]]]]:
+    """Return the judged report, and `Job.judge_budgets` of budgets whose name or metric matches a name or pattern.
 
     Raises:
         UsageError: Nothing matches, or `check` would raise it.
     """
     job = Job(report, settings, baseline, today)
-    judged = list(job.judge_budgets())
-    names = dict.fromkeys(name for each in judged for name in (each.verdict.budget, each.verdict.metric))
+    judged = [((verdict.budget, verdict.metric), verdict, rulings) for verdict, rulings in job.judge_budgets()]
+    names = dict.fromkeys(name for each, _, _ in judged for name in each)
     matching = {name for name in names if name == budget or fnmatchcase(name, budget)}
-    wanted = [each for each in judged if not matching.isdisjoint((each.verdict.budget, each.verdict.metric))]
+    wanted = [(verdict, rulings) for each, verdict, rulings in judged if not matching.isdisjoint(each)]
     if not wanted:
-        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(each.verdict.budget for each in judged))
+        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(name for (name, _), _, _ in judged))
         raise UsageError(
             f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}. "
             "`overlapscope explain` explains rules."

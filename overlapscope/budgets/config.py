@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
@@ -20,7 +21,7 @@ from overlapscope.base import config_file
 from overlapscope.base.config_file import PROJECT
 from overlapscope.base.words import clean, did_you_mean
 from overlapscope.budgets.quantity import exact, is_share, parse
-from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Ranks, Scope, Settings
+from overlapscope.budgets.settings import Budget, Exemption, LimitKind, Ranks, Scope, Settings
 from overlapscope.budgets.verdicts import Level, Unit
 from overlapscope.catalog.measures import METRICS, Direction, Measure
 from overlapscope.errors import ConfigError
@@ -66,7 +67,7 @@ _DEFAULTS: Final = {
 _BUDGET: Final = {
     **_NARROWING,
     **_DEFAULTS,
-    **dict.fromkeys(("min", "max", "max_increase", "max_decrease", "noise_floor"), _QUANTITY),
+    **dict.fromkeys((*get_args(LimitKind), "noise_floor"), _QUANTITY),
     "name": _TEXT,
     "scope": ConfigKey(Scope, "steps or window"),
     "phase": ConfigKey(Phase, f"one of {', '.join(get_args(Phase))}"),
@@ -180,15 +181,11 @@ def from_mapping(
         )
     location = ConfigLocation(source, path, names)
     top = read_table(content, _TOP, location)
-    defaults = _some(top, _DEFAULTS)
     stated = _some(top, NamePatterns.__struct_fields__)
     return Settings(
         baseline=Path(top["baseline"]) if "baseline" in top else None,
         contract=Path(top["contract"]) if "contract" in top else None,
-        budgets=tuple(
-            _budget(table, METRICS[metric], defaults, at)
-            for metric, table, at in _budget_tables(top.get("budgets", {}), location)
-        ),
+        budgets=tuple(_budget_tables(top.get("budgets", {}), _some(top, _DEFAULTS), location)),
         forbid=tuple(dict.fromkeys(rule_named(text, str(location.at("forbid"))) for text in top.get("forbid", ()))),
         names=patterns_in(stated, lambda name: str(location.at(name))) if stated else None,
         allow_missing=top.get("allow_missing", False),
@@ -220,7 +217,8 @@ def expression(text: str) -> Budget:
         content[key] = word
     if words:
         raise location.error(f"{words[0]!r} is unexpected; write [AGGREGATE] [PHASE] [h2d|d2h] METRIC <= LIMIT")
-    return _budget(content, metric, {}, location)
+    [budget] = _budgets(content, metric, {}, location)
+    return budget
 
 
 def _limit_key(operator: str, change: str | None, metric: Measure, location: ConfigLocation) -> str:
@@ -233,7 +231,7 @@ def _limit_key(operator: str, change: str | None, metric: Measure, location: Con
         raise location.error("a change has an upper limit; write <=")
     if change != _loss(metric):
         raise location.error(f"{_better(metric)}; write {_loss(metric)}")
-    return _relative_key(metric)
+    return f"max_{change}"
 
 
 def rule_named(text: str, source: str) -> str:
@@ -262,61 +260,65 @@ def _patterns(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _budget_tables(
-    tables: Mapping[str, Any], location: ConfigLocation
-) -> Iterator[tuple[str, dict[str, Any], ConfigLocation]]:
-    """Yield the metric of each budget, its table and its location. A metric has a table or a list of tables."""
+    tables: Mapping[str, Any], defaults: Mapping[str, Any], location: ConfigLocation
+) -> Iterator[Budget]:
+    """Yield the budgets of each metric, which has a table or a list of tables. Raises ConfigError."""
     for metric, value in tables.items():
         if metric not in METRICS:
             raise location.at("budgets", metric).error(no_such("metric", metric, METRICS))
         for number, content in enumerate(value if isinstance(value, list) else [value]):
             at = location.at("budgets", f"{metric}[{number}]" if isinstance(value, list) else metric)
-            yield metric, _value(content, _BUDGET_TABLE, at), at
+            yield from _budgets(_value(content, _BUDGET_TABLE, at), METRICS[metric], defaults, at)
 
 
-def _budget(content: Mapping[str, Any], metric: Measure, defaults: Mapping[str, Any], at: ConfigLocation) -> Budget:
+def _budgets(
+    content: Mapping[str, Any], metric: Measure, defaults: Mapping[str, Any], at: ConfigLocation
+) -> Iterator[Budget]:
+    """Yield a budget for each limit of a table. Raises ConfigError."""
     table = read_table(content, _BUDGET, at)
-    fields = {**defaults, **_some(table, (*_DEFAULTS, "name", "scope", "phase", "level")), **_limits(table, metric, at)}
-    budget = Budget(metric=metric.metric, origin=str(at), **fields, **_patterns(table))
-    if budget.direction is not None and metric.needs != "copies":
-        raise at.at("direction").error(f"{metric.metric} is not only about copies")
-    if not budget.limits:
-        raise at.error(f"has no limit; add min, max, {_relative_key(metric)}")
-    if "noise_floor" in table and not budget.relative:
-        raise at.at("noise_floor").error(f"needs a budget that compares with a baseline, with {_relative_key(metric)}")
-    if budget.range is not None and not metric.by_range:
-        raise at.at("range").error(f"{metric.metric} is known only for steps and for the window")
-    if budget.scope == "window" and budget.relative:
-        raise at.at("scope").error("the window is measured only once, but judging a change needs many steps; use steps")
-    if budget.scope == "window" and (budget.range, budget.step) != (None, None):
-        raise at.at("scope").error("the window cannot be combined with a range or with steps; leave out one of them")
-    if budget.phase is not None and (budget.scope, budget.range) != ("steps", None):
-        raise at.at("phase").error("the phase is that of steps, not of the window or of a range; leave out one of them")
-    return budget
-
-
-def _limits(table: Mapping[str, Any], metric: Measure, at: ConfigLocation) -> dict[str, float]:
-    """Return the limits and the noise floor of a budget."""
-    fields = {}
-    for name in LIMITS:
-        key = name.removesuffix("_pct")
-        if key in table:
-            fields[name] = _limit(key, table[key], metric, at.at(key))
+    limits = {kind: _limit(kind, table[kind], metric, at.at(kind)) for kind in get_args(LimitKind) if kind in table}
+    loss = f"max_{_loss(metric)}"
+    if not limits:
+        raise at.error(f"has no limit; add min, max, {loss}")
+    if limits.get("min", -inf) > limits.get("max", inf):
+        raise at.at("min").error("is above max, so no value can satisfy both")
+    if "noise_floor" in table and loss not in limits:
+        raise at.at("noise_floor").error(f"needs a budget that compares with a baseline, with {loss}")
+    fields = {**defaults, **_some(table, (*_DEFAULTS, "name", "scope", "phase", "level")), **_patterns(table)}
     if "noise_floor" in table:
         share = metric.unit == "ns" and is_share(table["noise_floor"])
         floor = _parsed(table["noise_floor"], "pct" if share else metric.unit, at.at("noise_floor"))
         fields["noise_floor_pct" if share else "noise_floor"] = floor
-    if "min" in fields and "max" in fields and fields["min"] > fields["max"]:
-        raise at.at("min").error("is above max, so no value can satisfy both")
-    return fields
+    for kind, bound in limits.items():
+        if "name" in table and len(limits) > 1:
+            fields["name"] = f"{table['name']} ({kind})"
+        budget = Budget(metric=metric.metric, origin=str(at), limit=kind, bound=bound, **fields)
+        _check_samples(budget, metric, at)
+        yield budget
 
 
-def _limit(key: str, quantity: str | float, metric: Measure, at: ConfigLocation) -> float:
-    change = key.startswith("max_")
-    if change and key != _relative_key(metric):
-        raise at.error(f"{_better(metric)}; write {_relative_key(metric)}")
+def _check_samples(budget: Budget, metric: Measure, at: ConfigLocation) -> None:
+    """Raise ConfigError if a metric isn't known for what the budget judges."""
+    window = budget.scope == "window"
+    if budget.direction is not None and metric.needs != "copies":
+        raise at.at("direction").error(f"{metric.metric} is not only about copies")
+    if budget.range is not None and not metric.by_range:
+        raise at.at("range").error(f"{metric.metric} is known only for steps and for the window")
+    if window and budget.relative:
+        raise at.at("scope").error("the window is measured only once, but judging a change needs many steps; use steps")
+    if window and (budget.range, budget.step) != (None, None):
+        raise at.at("scope").error("the window cannot be combined with a range or with steps; leave out one of them")
+    if budget.phase is not None and (window or budget.range is not None):
+        raise at.at("phase").error("the phase is that of steps, not of the window or of a range; leave out one of them")
+
+
+def _limit(kind: LimitKind, quantity: str | float, metric: Measure, at: ConfigLocation) -> float:
+    change = kind.startswith("max_")
+    if change and kind != f"max_{_loss(metric)}":
+        raise at.error(f"{_better(metric)}; write max_{_loss(metric)}")
     value = _parsed(quantity, "pct" if change else metric.unit, at)
     # A figure may increase by more than 100%, but no percentage exceeds 100% and no figure decreases by more.
-    if value > 100 and key != "max_increase" and (metric.unit == "pct" or key == "max_decrease"):
+    if value > 100 and kind != "max_increase" and (metric.unit == "pct" or kind == "max_decrease"):
         raise at.error(f"{exact(value, 'pct')} is above 100%, which is impossible")
     return value
 
@@ -326,10 +328,6 @@ def _parsed(quantity: str | float, unit: Unit, at: ConfigLocation) -> float:
         return parse(quantity, unit)
     except ConfigError as error:
         raise at.error(str(error)) from None
-
-
-def _relative_key(metric: Measure) -> str:
-    return f"max_{_loss(metric)}"
 
 
 def _loss(metric: Measure) -> str:

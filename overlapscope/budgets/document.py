@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
 from typing import Final
 
 from msgspec import UNSET
@@ -10,7 +11,6 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
-from overlapscope.budgets.check import Judgement
 from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling
@@ -48,6 +48,8 @@ _FEW_REASONS: Final = 2
 """Maximum number of reasons for a verdict in the short form."""
 _FEW_KEPT: Final = 10
 """Maximum number of passed budgets in the short form."""
+_MOST_SOURCES: Final = 8
+"""Maximum number of judged traces to name."""
 _SHORT: Final = ("skipped", "pass")
 """Statuses that need only a line. A warning explains once why budgets are skipped."""
 _TONES: Final[dict[Status | Outcome, Tone]] = {"pass": "good", "fail": "poor"}
@@ -101,7 +103,8 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
         words.prose(result.program or "Figures are of the recording, which the profiler makes slower."), tone="muted"
     )
     if len(result.sources) > 1:
-        yield Text(words.judged(result), tone="muted")
+        names = [words.name(PurePath(source).name) for source in result.sources]
+        yield Text(f"{plural(len(names), 'trace')} were judged: {listed(names, _MOST_SOURCES)}.", tone="muted")
 
 
 def _table(verdicts: Iterable[BudgetVerdict]) -> Table:
@@ -114,12 +117,13 @@ def _table(verdicts: Iterable[BudgetVerdict]) -> Table:
     )
     lines = (
         (
-            Cell(_word(verdict), tone=_tone(verdict)),
+            Cell(state, tone=tone),
             words.name(verdict.budget),
             words.about(verdict.subject),
             *words.figures(verdict),
         )
         for verdict in verdicts
+        for state, tone in [_state(verdict)]
     )
     return Table("", columns, table.rows(lines))
 
@@ -133,20 +137,19 @@ def _fitted(whole: Table, room: Room) -> Iterator[Block]:
 
 def _rest(all_of_them: Sequence[object], count: int) -> tuple[Block, ...]:
     omitted = len(all_of_them) - count
-    return (Text(words.left_out(omitted), tone="muted"),) if omitted else ()
+    are = "is" if omitted == 1 else "are"
+    text = f"{omitted:,} more {are} left out here; --format json has all."
+    return (Text(text, tone="muted"),) if omitted else ()
 
 
-def _word(verdict: BudgetVerdict) -> str:
-    """Return a verdict's status, with a note if it is bad and doesn't count."""
-    if words.counted(verdict) or verdict.status not in ("fail", "unknown"):
-        return "FAIL" if verdict.status == "fail" else verdict.status
+def _state(verdict: BudgetVerdict) -> tuple[str, Tone]:
+    """Return a verdict's status, with a note if it is bad and doesn't count, and its tone."""
+    counts = words.counted(verdict)
     if verdict.status == "fail":
-        return "warn (does not count)"
-    return "unknown (warning)" if verdict.level == "warn" else "unknown (allowed)"
-
-
-def _tone(verdict: BudgetVerdict) -> Tone:
-    return "fair" if verdict.status == "fail" and not verdict.counts else _TONES.get(verdict.status, "fair")
+        return ("FAIL", "poor") if counts else ("warn (does not count)", "fair")
+    if verdict.status == "unknown" and not counts:
+        return "unknown (warning)" if verdict.level == "warn" else "unknown (allowed)", "fair"
+    return verdict.status, _TONES.get(verdict.status, "fair")
 
 
 def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
@@ -161,7 +164,8 @@ def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
         else:
             name = words.title(verdict) if full else words.name(verdict.budget)
             blocks = tuple(_verdict(verdict, explained))
-        yield Section(blocks, f"{_word(verdict)} {name}", "panel", _tone(verdict))
+        state, tone = _state(verdict)
+        yield Section(blocks, f"{state} {name}", "panel", tone)
 
 
 def _by_reason(verdicts: Iterable[BudgetVerdict]) -> Iterable[list[BudgetVerdict]]:
@@ -169,7 +173,7 @@ def _by_reason(verdicts: Iterable[BudgetVerdict]) -> Iterable[list[BudgetVerdict
     groups: dict[tuple[str, str], list[BudgetVerdict]] = {}
     for verdict in verdicts:
         doubt = _doubt(verdict)
-        key = (_word(verdict), doubt) if doubt else (verdict.budget, verdict.message)
+        key = (_state(verdict)[0], doubt) if doubt else (verdict.budget, verdict.message)
         groups.setdefault(key, []).append(verdict)
     return groups.values()
 
@@ -221,25 +225,21 @@ def _lines(text: str) -> list[str]:
 # -- Explanations ---------------------------------------------------------------------------------
 
 
-def explanation(report: Report, judgements: Iterable[Judgement]) -> Document:
+def explanation(report: Report, judged: Iterable[tuple[BudgetVerdict, Sequence[Ruling]]]) -> Document:
     """Return explanations of budgets: where each limit is from, how it is judged, and all values."""
     blocks: list[Block] = []
-    for judged in judgements:
-        verdict, budget = judged.verdict, judged.budget
-        blocks.append(
-            Section((Text(words.prose(verdict.message)),), f"{_word(verdict)} {words.name(verdict.budget)}", "panel")
-        )
+    for verdict, rulings in judged:
+        places = [(ruling, ruling.place) for ruling in rulings if ruling.place is not None]
+        budget = places[0][1].budget
+        state, _ = _state(verdict)
+        blocks.append(panel(f"{state} {words.name(verdict.budget)}", Text(words.prose(verdict.message))))
         for title, text in (
             ("Metric", f"{verdict.metric}: {budget.what.meaning}."),
             ("Limit", budget.origin),
             ("How it is judged", _way(budget)),
         ):
             blocks += [panel(title, Text(words.prose(text)))] if text else []
-        blocks += [
-            _values(place_words(report, ruling.subject), ruling, ruling.place)
-            for ruling in judged.rulings
-            if ruling.place is not None
-        ]
+        blocks += [_values(place_words(report, ruling.subject), ruling, place) for ruling, place in places]
         if verdict.reasons:
             blocks.append(panel("Why", Items(tuple(_reason(reason, None) for reason in verdict.reasons))))
     return Document("overlapscope check", tuple(blocks))

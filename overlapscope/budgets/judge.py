@@ -9,14 +9,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.words import plural
-from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
+from overlapscope.budgets.baseline import STEPS, Baseline
 from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import difference, distinct, show
-from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts, reasons_of
-from overlapscope.budgets.samples import Measurements, Series, lacking, noise_floor, series, spent
-from overlapscope.budgets.settings import Budget, step_fits
-from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason, Level
-from overlapscope.catalog.measures import METRICS
+from overlapscope.budgets.reasons import reasons_of
+from overlapscope.budgets.rulings import WORST_FIRST, Ruling, can_count, verdict
+from overlapscope.budgets.samples import MetricSamples, Series, lacking, noise_floor, series, spent
+from overlapscope.budgets.settings import Budget, Settings, step_fits
+from overlapscope.budgets.verdicts import BudgetVerdict
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
 from overlapscope.report.model import Report
 
@@ -63,7 +63,7 @@ def _unknown(place: JudgedPlace, reason: str) -> Ruling:
 def _absolute(place: JudgedPlace, values: Series) -> Ruling:
     budget = place.budget
     value, bound = budget.combine(values), float(budget.bound)
-    failed = budget.beyond(value, bound)
+    failed = budget.excess(value, bound) > 0
     return Ruling(
         subject=place.subject,
         place=place,
@@ -77,30 +77,23 @@ def _absolute(place: JudgedPlace, values: Series) -> Ruling:
 # -- Comparison with the baseline -------------------------------------------------------------------
 
 
-def _measured_before(
-    place: JudgedPlace, device: BaselineDevice, baseline: Baseline, scope: str | None = None
-) -> Measurements | None:
-    """Return the baseline's measurements of the same steps or ranges: of a server, of the same phase."""
-    phase = place.budget.phase
-    if phase is None and place.device is not None and place.device.per_step is not None:
-        phase = place.device.per_step.phase or None
-    return baseline.measured(device, scope or place.subject.scope, skip=place.budget.skip_steps, phase=phase)
-
-
 def _against_baseline(
     place: JudgedPlace, values: Series, lack: str | None, baseline: Baseline, *, only: bool
 ) -> Ruling:
     """Find the baseline's samples and judge the change, unless either side has too few samples."""
-    budget = place.budget
-    sample = "occurrence" if budget.range is not None else "step"
-    number = place.subject.device
+    budget, number = place.budget, place.subject.device
     device = None if number is None else baseline.device_for(place.subject.rank, number, only=only)
     if device is None:
         return _unknown(place, "the baseline has no such device")
-    measured = _measured_before(place, device, baseline)
-    if measured is None:
+    average = place.device.per_step if place.device is not None else None
+    # Steps of a server are compared with those of the same phase.
+    phase = budget.phase or (average.phase if average is not None else None) or None
+    steps, samples = (
+        baseline.samples(device, scope, skip=budget.skip_steps, phase=phase) for scope in (STEPS, place.subject.scope)
+    )
+    if samples is None:
         return _unknown(place, f"the baseline has no such {'step' if budget.range is None else 'range'}")
-    before = measured(budget.what, budget.direction)
+    before = series(samples, budget.what, budget.direction)
     if budget.step is not None and budget.range is None:
         before = before.take([number for number, name in enumerate(before.names) if step_fits(name, budget.step)])
     if lack is not None:
@@ -108,11 +101,10 @@ def _against_baseline(
     whole, before, now = fmean(values.wholes), before.known(), values.known()
     for owner, side in (("", now), ("the baseline has ", before)):
         if len(side.numbers) < FEWEST:
-            count = plural(len(side.numbers), sample)
+            count = plural(len(side.numbers), budget.sample)
             return _unknown(place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
-    steps = _measured_before(place, device, baseline, STEPS)
-    ruling = _relative(place, now, before, _noise_floor(place, measured, steps, whole, budget.combine(before)))
-    return replace(ruling, measured=measured)
+    ruling = _relative(place, now, before, _noise_floor(place, samples, steps, whole, budget.combine(before)))
+    return replace(ruling, before=samples)
 
 
 def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> Ruling:
@@ -130,7 +122,7 @@ def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> 
     allowed = base * float(budget.bound) / 100
     bound = base + sign * max(allowed, floor)
     low, high = (float(end[0]) for end in interval(_drawn(budget, before)[:, None], _drawn(budget, now)[:, None]))
-    beyond, certain = sign * (value - bound) > 0, min(sign * low, sign * high) > 0
+    beyond, certain = budget.excess(value, bound) > 0, min(sign * low, sign * high) > 0
     doubt = note = ""
     if beyond and not certain:
         doubt, note = "; the steps vary so much that this may be chance", f"{_change(value, base)}, may be chance"
@@ -171,7 +163,7 @@ def _change(value: float, base: float) -> str:
 
 
 def _noise_floor(
-    place: JudgedPlace, before: Measurements, steps: Measurements | None, whole: float, base: float
+    place: JudgedPlace, before: MetricSamples, steps: MetricSamples | None, whole: float, base: float
 ) -> float:
     """Return the minimum change that counts, in the metric's unit.
 
@@ -186,8 +178,7 @@ def _noise_floor(
     if budget.noise_floor is not None:
         return budget.noise_floor
     if budget.noise_floor_pct is not None:
-        spans = steps(METRICS["step_time"], None).numbers if steps is not None else ()
-        return budget.noise_floor_pct / 100 * (median(spans) if spans else 0.0)
+        return budget.noise_floor_pct / 100 * (median(steps.facts["span"].tolist()) if steps else 0.0)
     return noise_floor(metric, spent(before, budget.direction), place.spent, whole, base)
 
 
@@ -207,45 +198,29 @@ def _drawn(budget: Budget, values: Series) -> F64:
 # -- All places together ----------------------------------------------------------------------------
 
 
-def combine(report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_level: Level) -> BudgetVerdict:
+def combine(report: Report, rulings: Sequence[Ruling], budget: Budget, settings: Settings) -> BudgetVerdict:
     """Return one verdict for several places: that of the worst."""
     decisive = min(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
-    return BudgetVerdict(
+    failed = decisive.status in ("fail", "accepted")
+    return verdict(
+        decisive,
+        rulings,
         budget=budget.title,
         metric=budget.metric,
-        subject=decisive.subject,
-        status=decisive.status,
-        level=budget.level,
-        value=decisive.value,
-        limit=decisive.limit,
-        unit=budget.what.unit,
-        more_is_better=budget.at_least,
-        baseline=decisive.baseline,
-        change_low=decisive.low,
-        change_high=decisive.high,
-        samples=decisive.samples,
         message=_message(report, budget, decisive, rulings),
-        parts=tuple(ruling.part for ruling in rulings),
-        reasons=_reasons(report, decisive),
-        exception=decisive.exception or None,
-        note=decisive.note or None,
-        counts=counts(decisive.status, budget.level, fail_level, allow_missing=budget.allow_missing),
+        unit=budget.what.unit,
+        level=budget.level,
+        more_is_better=budget.at_least,
+        reasons=reasons_of(report, decisive.place, decisive.before) if failed else (),
+        counts=can_count(decisive.status, budget.level, settings, allow_missing=budget.allow_missing),
     )
-
-
-def _reasons(report: Report, ruling: Ruling) -> tuple[FailureReason, ...]:
-    place = ruling.place
-    if ruling.status not in ("fail", "accepted") or place is None or place.device is None:
-        return ()
-    before = None if ruling.measured is None else spent(ruling.measured, place.budget.direction)
-    return reasons_of(report, place, place.spent, before)
 
 
 def _excess(ruling: Ruling, budget: Budget) -> float:
     """Return the distance of a value beyond its limit; negative within it."""
     if ruling.value is None or ruling.limit is None:
         return 0.0
-    return (ruling.limit - ruling.value) if budget.at_least else (ruling.value - ruling.limit)
+    return budget.excess(ruling.value, ruling.limit)
 
 
 def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence[Ruling]) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import PurePath
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -57,7 +56,7 @@ class JudgedPlace(Struct, frozen=True, eq=False):
     @property
     def spent(self) -> Spent:
         """Mean times of the samples."""
-        return spent(partial(series, self.samples), self.budget.direction)
+        return spent(self.samples, self.budget.direction)
 
 
 class JudgedFigure(NamedTuple):
@@ -93,10 +92,10 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
     report = of_program(report)
     for metric in METRICS.values():
         for place in find_places(report, Budget(metric=metric.metric), {}):
-            if place.device is not None and not place.device.steps and metric.unit != "ns":
-                rank, device = place.subject.rank, place.device
-                places = find_places(report, Budget(metric=metric.metric, scope="window"), {})
-                place = next(each for each in places if each.device is device and each.subject.rank == rank)
+            trace, device = place.trace, place.device
+            if trace is not None and device is not None and not device.steps and metric.unit != "ns":
+                whole = replace(place.budget, scope="window")
+                [place] = _places(whole, replace(place.subject, scope="window"), trace, device)
             values = series(place.samples, metric, None)
             if place.missing is not None or lacking(metric, None, place.samples, values):
                 continue

@@ -10,9 +10,20 @@ from typing import Final
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.errors import ConfigError
 
-_TIMES: Final = {"ns": 0, "us": 3, "µs": 3, "ms": 6, "s": 9}
-"""Powers of ten of nanoseconds."""
-_RATES: Final = {"MB/s": -3, "GB/s": 0, "TB/s": 3}
+_POWERS: Final[dict[Unit, dict[str, int]]] = {
+    "ns": {"ns": 0, "us": 3, "µs": 3, "ms": 6, "s": 9},
+    "pct": {"": 0, "%": 0},
+    "gb_per_s": {"MB/s": -3, "GB/s": 0, "TB/s": 3},
+    "launches": {"": 0, "launches": 0},
+}
+"""Powers of ten of what may follow a number of each unit."""
+_KINDS: Final[dict[Unit, tuple[str, str]]] = {
+    "ns": ("a time", '"3 ms"'),
+    "pct": ("a percentage", '"80%"'),
+    "gb_per_s": ("a bandwidth", '"40 GB/s"'),
+    "launches": ("a number", '"1500"'),
+}
+"""Kind of a quantity, and an example."""
 _NUMBER = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(\S*)\s*")
 _LARGEST = Decimal(10) ** 18
 """Thirty years in nanoseconds: no quantity may be larger."""
@@ -20,7 +31,6 @@ _MOST_DECIMALS = 30
 _WRITTEN = 3
 """Maximum number of decimals in a figure that a person wrote."""
 _WIDE = Context(prec=400)
-_EXAMPLE: Final = {"ns": '"3 ms"', "pct": '"80%"', "gb_per_s": '"40 GB/s"', "launches": '"1500"'}
 
 
 def parse(text: str | float, unit: Unit, *, or_share: bool = False) -> float:
@@ -32,37 +42,29 @@ def parse(text: str | float, unit: Unit, *, or_share: bool = False) -> float:
         ConfigError: The text is wrong. The message states what to write instead.
     """
     match = _NUMBER.fullmatch(str(text))
-    like = f"write it like {_EXAMPLE[unit]}" + (' or "10%"' if or_share else "")
+    kind, example = _KINDS[unit]
+    like = f"write it like {example}" + (' or "10%"' if or_share else "")
     if match is None:
-        raise ConfigError(f"{text!r} is not {_kind(unit)}; {like}")
+        raise ConfigError(f"{text!r} is not {kind}; {like}")
     number, name = Decimal(match[1]), match[2]
     if unit == "pct" and not name and "." in match[1] and 0 < number <= 1:
         raise ConfigError(
             f"{text!r} may mean {exact(float(number), unit)} or {exact(float(100 * number), unit)}; {like}"
         )
-    if (unit == "pct" and name in ("", "%")) or (unit == "launches" and name in ("", "launches")):
-        value = number
-    elif unit == "ns" and name in _TIMES:
-        value = number.scaleb(_TIMES[name])
-    elif unit == "gb_per_s" and name in _RATES:
-        value = number.scaleb(_RATES[name])
-    else:
+    if name not in _POWERS[unit]:
         problem = f"has the unit {name!r}" if name else "has no unit"
-        raise ConfigError(f"{text!r} {problem}, and {_kind(unit)} is needed; {like}")
+        raise ConfigError(f"{text!r} {problem}, and {kind} is needed; {like}")
+    value = number.scaleb(_POWERS[unit][name])
     if value < 0:
-        raise ConfigError(f"{text!r} is below zero, but {_kind(unit)} cannot be negative")
+        raise ConfigError(f"{text!r} is below zero, but {kind} cannot be negative")
     if value > _LARGEST:
-        raise ConfigError(f"{text!r} is larger than {_kind(unit)} can be; {like}")
+        raise ConfigError(f"{text!r} is larger than {kind} can be; {like}")
     return float(value)
 
 
 def is_share(text: str | float) -> bool:
     """Return whether a quantity is written as a percentage."""
     return isinstance(text, str) and text.rstrip().endswith("%")
-
-
-def _kind(unit: Unit) -> str:
-    return {"ns": "a time", "pct": "a percentage", "gb_per_s": "a bandwidth"}.get(unit, "a number")
 
 
 def show(value: float | None, unit: Unit) -> str:
@@ -79,7 +81,7 @@ def exact(value: float, unit: Unit) -> str:
     """Format a quantity with all significant digits, so that `parse` returns the same value: `38.80671 ms`."""
     number, name = Decimal(repr(value)), "GB/s" if unit == "gb_per_s" else ""
     if unit == "ns":
-        fitting = [(power, word) for word, power in _TIMES.items() if number >= Decimal(1).scaleb(power)]
+        fitting = [(power, word) for word, power in _POWERS["ns"].items() if number >= Decimal(1).scaleb(power)]
         power, name = max(fitting, key=lambda unit: unit[0], default=(0, "ns"))
         number = number.scaleb(-power)
     text = f"{number:f}"

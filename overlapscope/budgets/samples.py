@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
 from operator import mul
 from statistics import fmean
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -21,8 +21,16 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import percent
-from overlapscope.catalog.causes import STALL_CAUSES, IdleCause, Subject
-from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, MEASURES, METRICS, Amount, Blame, Direction, Measure
+from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.measures import (
+    BY_CAUSE,
+    DIRECTIONS,
+    MEASURES,
+    METRICS,
+    Amount,
+    Direction,
+    Measure,
+)
 from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 from overlapscope.trace.servers import Phase
@@ -80,28 +88,24 @@ class Series(Struct, frozen=True):
         return fsum(map(mul, known.numbers, known.wholes)) / fsum(known.wholes)
 
 
-class Measurements(Protocol):
-    """Measurements at one place, from a recording or a baseline."""
-
-    def __call__(self, metric: Measure, direction: Direction | None, cause: str | None = None, /) -> Series:
-        """Return the values of a metric; with `cause`, the part due to that cause of a metric in `CAUSES_OF`."""
-
-
 _MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
 """Bytes of the copies in each direction whose size is known, and the sum of their durations."""
 
 
 def series(samples: MetricSamples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
-    """Return the values of a metric in a recording: see `Measurements`."""
-    amount = metric.part.narrowed(direction) if cause is None else Amount((f"{metric.blames[0]}:{cause}",))
-    parts: list[int] = amount.of(samples.facts).tolist()
-    if metric.whole is None:
-        wholes = [1] * len(parts)
-        values = tuple(None if part == UNKNOWN else float(part) for part in parts)
-    else:
-        wholes = metric.whole.narrowed(direction).of(samples.facts).tolist()
-        values = tuple(map(metric.ratio, parts, wholes))
-    return Series(samples.names, values, tuple(samples.facts["span"].tolist()), tuple(map(float, wholes)))
+    """Return the values of a metric, or its part due to a cause in `CAUSES_OF`; None where a column is unknown."""
+    part, whole = metric.part.narrowed(direction), metric.whole and metric.whole.narrowed(direction)
+    if cause is not None:
+        part, whole = Amount((f"{metric.blames[0]}:{cause}",)), None
+    facts, parts = samples.facts, part.of(samples.facts).tolist()
+    wholes: list[int] = [1] * len(parts) if whole is None else whole.of(facts).tolist()
+    names = [name for amount in (part, whole) if amount is not None for name in (*amount.added, *amount.taken)]
+    unknown = np.any([facts[name] == UNKNOWN for name in names], axis=0).tolist()
+    values = tuple(
+        None if lacks else float(share) if whole is None else metric.ratio(share, divisor)
+        for share, divisor, lacks in zip(parts, wholes, unknown, strict=True)
+    )
+    return Series(samples.names, values, tuple(facts["span"].tolist()), tuple(map(float, wholes)))
 
 
 def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> MetricSamples:
@@ -164,37 +168,28 @@ def _moved(
 
 
 NO_SAMPLES: Final = of_range("", ())
+LENGTHS: Final = tuple(sorted(NO_SAMPLES.facts))
+"""Columns that metrics are computed from."""
 
 Spent = Mapping[str, float]
 """Mean times of some samples in nanoseconds: `span`, `compute`, `copy`, and that of each cause, `idle:host-sync`."""
 
 
-def spent(measured: Measurements, direction: Direction | None) -> Spent:
-    """Return the mean times at a place. `direction` narrows the copies."""
-
-    def mean(metric: str, direction: Direction | None = None, cause: str | None = None) -> float:
-        numbers = measured(METRICS[metric], direction, cause).numbers
-        return fmean(numbers) if numbers else 0.0
-
-    return {
-        "span": mean("step_time"),
-        "compute": mean("compute_time"),
-        "copy": mean("copy_time", direction),
-        **{
-            f"{METRICS[metric].blames[0]}:{cause}": mean(metric, None, cause)
-            for metric, causes in CAUSES_OF.items()
-            for cause in causes
-        },
-    }
+def spent(samples: MetricSamples, direction: Direction | None) -> Spent:
+    """Return the mean times of some samples. `direction` narrows the copies."""
+    facts = samples.facts
+    copy = METRICS["copy_time"].part.narrowed(direction).of(facts)
+    columns = {"span": facts["span"], "compute": facts["compute"], "copy": copy}
+    columns |= {name: facts[name] for bucket in ("exposed_copy", "exposed_comm", "idle") for name in BY_CAUSE[bucket]}
+    return {name: fmean(column[column != UNKNOWN].tolist() or [0.0]) for name, column in columns.items()}
 
 
-def caused(times: Spent, blame: Blame | Subject, metric: Measure) -> Mapping[str, float]:
-    """Return the times by cause that a metric includes, of exposed copies, exposed communication or idle time."""
-    named = [(name.partition(":"), ns) for name, ns in times.items()]
-    of_cause = {cause: ns for (subject, _, cause), ns in named if cause and subject == blame}
-    if blame == "idle" and metric.metric == "host_stall_time":
-        return {cause: ns for cause, ns in of_cause.items() if cause in STALL_CAUSES}
-    return of_cause
+def blamed(metric: Measure) -> list[str]:
+    """Return the lengths of what a metric blames, by cause: those that are part of it, or else all of them."""
+    lengths = ["copy"] if "copies" in metric.blames else []
+    lengths += [name for blame in metric.blames for name in BY_CAUSE.get(blame.replace("-", "_"), ())]
+    own, _ = metric.part.columns()
+    return [name for name in lengths if name in own] or lengths
 
 
 def noisy(times: Spent, metric: Measure) -> tuple[float, float, float]:
@@ -203,17 +198,15 @@ def noisy(times: Spent, metric: Measure) -> tuple[float, float, float]:
     Communication depends on the link, whatever its cause: the host's time may vary by far more.
     """
     link = host = loading = 0.0
-    for blame in metric.blames:
-        by_cause = caused(times, blame, metric)
-        if blame == "exposed-comm":
-            link += sum(by_cause.values())
-            continue
-        host += sum(ns for cause, ns in by_cause.items() if cause in HOST_CAUSES - {IdleCause.DATA_LOADING})
-        loading += by_cause.get(IdleCause.DATA_LOADING, 0.0)
-        if blame == "exposed-copy":
-            link += sum(ns for cause, ns in by_cause.items() if cause not in HOST_CAUSES)
-        elif blame == "copies":
-            link += times["copy"]
+    for name in blamed(metric):
+        subject, _, cause = name.partition(":")
+        ns = times.get(name, 0.0)
+        if cause == IdleCause.DATA_LOADING:
+            loading += ns
+        elif cause in HOST_CAUSES and subject != "exposed-comm":
+            host += ns
+        elif subject in ("exposed-comm", "exposed-copy", "copy"):
+            link += ns
     return link, host, loading
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 import statistics
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Final, Literal
@@ -25,9 +24,13 @@ from overlapscope.trace.servers import Phase
 Ranks = Literal["worst", "each"]
 Scope = Literal["steps", "window"]
 
-LIMITS: Final = ("min", "max", "max_increase_pct", "max_decrease_pct")
-RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
-_OPERATORS: Final = {"min": ">=", "max": "<=", "max_increase_pct": "increase <=", "max_decrease_pct": "decrease <="}
+LimitKind = Literal["min", "max", "max_increase", "max_decrease"]
+_OPERATORS: Final[dict[LimitKind, str]] = {
+    "min": ">=",
+    "max": "<=",
+    "max_increase": "increase <=",
+    "max_decrease": "decrease <=",
+}
 
 DEFAULT_FORBID: Final = tuple(sorted(id for id, rule in RULES.items() if rule.severity != "info"))
 """Rules forbidden by default: all that report a problem."""
@@ -74,22 +77,18 @@ def step_fits(name: str, pattern: str) -> bool:
 
 
 class Budget(Narrowed, frozen=True, kw_only=True):
-    """Limits on one metric."""
+    """A limit on one metric."""
 
     metric: str
     """Id of one of `METRICS`."""
     name: str | None = None
     """Name given by the user."""
-    min: float | None = None
-    """Lower limit, in the metric's unit."""
-    max: float | None = None
-    """Upper limit, in the metric's unit."""
-    max_increase_pct: float | None = None
-    """Upper limit of an increase, as a percentage of the baseline, for metrics of which less is better."""
-    max_decrease_pct: float | None = None
-    """Upper limit of a decrease, as a percentage of the baseline, for metrics of which more is better."""
+    limit: LimitKind = "max"
+    """Kind of the limit. Increases are limited if less is better, and decreases if more is better."""
+    bound: float = math.inf
+    """The limit in the metric's unit; for a change, as a percentage of the baseline's value."""
     noise_floor: float | None = None
-    """Minimum change that a relative limit counts, in the metric's unit; by default, derived from the traces."""
+    """Minimum change that counts, in the metric's unit; by default, derived from the traces."""
     noise_floor_pct: float | None = None
     """The noise floor as a percentage of the baseline's step time, instead of `noise_floor`."""
     level: Level = "error"
@@ -118,38 +117,18 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         return "window" if self.scope == "window" else "step"
 
     @property
-    def limits(self) -> tuple[str, ...]:
-        """Names of the limits that are set. Each is judged separately."""
-        return tuple(name for name in LIMITS if getattr(self, name) is not None)
-
-    def each(self) -> Iterator[Budget]:
-        """Yield the budget with each of its limits, ready to be judged."""
-        for limit in self.limits:
-            others = {name: None for name in LIMITS if name != limit}
-            name = f"{self.name} ({limit.removesuffix('_pct')})" if self.name and len(self.limits) > 1 else self.name
-            yield replace(self, **others, name=name)
-
-    @property
     def relative(self) -> bool:
-        """True if a limit compares with the baseline."""
-        return not set(self.limits).isdisjoint(RELATIVE)
-
-    # -- Budgets with a single limit ------------------------------------------------------------
-
-    @property
-    def bound(self) -> float:
-        """The limit: in the metric's unit, or as a percentage of the baseline's value."""
-        value: float = getattr(self, self.limits[0])
-        return value
+        """True if the limit is on a change from the baseline."""
+        return self.limit in ("max_increase", "max_decrease")
 
     @property
     def at_least(self) -> bool:
         """True if values below the limit fail, rather than values above it."""
-        return self.limits[0] in ("min", "max_decrease_pct")
+        return self.limit in ("min", "max_decrease")
 
-    def beyond(self, value: float, bound: float) -> bool:
-        """Return whether a value violates a bound."""
-        return value < bound if self.at_least else value > bound
+    def excess(self, value: float, bound: float) -> float:
+        """Return the distance of a value beyond a bound; negative within it."""
+        return bound - value if self.at_least else value - bound
 
     @property
     def title(self) -> str:
@@ -168,7 +147,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
             "window" if self.scope == "window" else "" if self.aggregate == "mean" else self.aggregate,
             self.direction,
             self.metric,
-            _OPERATORS[self.limits[0]],
+            _OPERATORS[self.limit],
             exact(self.bound, "pct" if self.relative else self.what.unit),
             *(f"{word} {pattern}" for word, pattern in narrowed.items() if pattern is not None),
         )
@@ -273,7 +252,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 DEFAULT_ORIGIN: Final = "the default with a baseline"
 DEFAULT_RELATIVE: Final = tuple(
-    Budget(metric=metric, max_increase_pct=increase_pct, origin=DEFAULT_ORIGIN)
+    Budget(metric=metric, limit="max_increase", bound=increase_pct, origin=DEFAULT_ORIGIN)
     for metric, increase_pct in (
         ("step_time", 5),
         ("compute_time", 3),
@@ -283,5 +262,5 @@ DEFAULT_RELATIVE: Final = tuple(
     )
 )
 """Budgets of a check that has a baseline and no relative budget."""
-DEFAULT_LOADING: Final = Budget(metric="host_loading_pct", max=15, origin="the default without a GPU")
+DEFAULT_LOADING: Final = Budget(metric="host_loading_pct", bound=15, origin="the default without a GPU")
 """Budget added by default, without a baseline, if no trace has GPU activity."""

@@ -6,20 +6,19 @@ Functions return text that `clean` made harmless, of limited length. Each format
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePath, PurePosixPath
-from typing import Final
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import file_and_line
-from overlapscope.base.words import clean, listed, plural
+from overlapscope.base.words import clean
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, FailureReason, Subject
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
-MOST_SOURCES: Final = 8
-"""Maximum number of judged traces to name."""
 REASONS: Final = 5
 """Maximum number of reasons to show for a verdict."""
 
@@ -58,23 +57,32 @@ def title(verdict: BudgetVerdict, subject: Subject | None = None) -> str:
     return f"{name(verdict.budget)} ({on})" if on else name(verdict.budget)
 
 
-def cases(verdict: BudgetVerdict) -> tuple[tuple[Subject, DeviceVerdict], ...]:
-    """Return the results by rank and device, the decisive one first.
+class Case(NamedTuple):
+    """The result of a verdict at a rank and device, or of all together."""
 
-    If no single one is decisive, the first is that of all together.
-    """
-    subject = verdict.subject
-    decisive = DeviceVerdict(
-        source=subject.source,
-        rank=subject.rank,
-        device=subject.device,
-        status=verdict.status,
-        value=verdict.value,
-        samples=verdict.samples,
-    )
-    subjects = [replace(subject, source=part.source, rank=part.rank, device=part.device) for part in verdict.parts]
-    others = zip(subjects, verdict.parts, strict=True)
-    return (subject, decisive), *((whose, part) for whose, part in others if whose != subject)
+    verdict: BudgetVerdict
+    subject: Subject
+    status: Status
+    value: float | None
+    samples: int
+    decides: bool
+    """True for the result that is the verdict's."""
+
+    @property
+    def limit(self) -> float | None:
+        """The limit; None if it is unknown, since a relative budget has a different limit for each rank."""
+        return self.verdict.limit if self.decides or self.verdict.baseline is None else None
+
+
+def cases(result: CheckResult) -> Iterator[Case]:
+    """Yield the results of each verdict, the decisive one first."""
+    for verdict in result.verdicts:
+        whole = verdict.subject
+        yield Case(verdict, whole, verdict.status, verdict.value, verdict.samples, decides=True)
+        for part in verdict.parts:
+            subject = replace(whole, source=part.source, rank=part.rank, device=part.device)
+            if subject != whole:
+                yield Case(verdict, subject, part.status, part.value, part.samples, decides=False)
 
 
 def figures(verdict: BudgetVerdict) -> tuple[str, str]:
@@ -133,14 +141,3 @@ def unexplained(result: CheckResult) -> bool:
 def counted(verdict: BudgetVerdict) -> bool:
     """Return whether this verdict keeps the check from passing."""
     return verdict.counts and verdict.status in ("fail", "unknown")
-
-
-def left_out(count: int) -> str:
-    """Return a sentence about omitted entries."""
-    return f"{count:,} more {'is' if count == 1 else 'are'} left out here; --format json has all."
-
-
-def judged(result: CheckResult) -> str:
-    """Return a sentence with the number of judged traces and the names of the first few."""
-    names = [clean(PurePath(source).name, NAME_LIMIT) for source in result.sources]
-    return f"{plural(len(names), 'trace')} were judged: {listed(names, MOST_SOURCES)}."

@@ -6,14 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
-from overlapscope.budgets.formats import FORMATS
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_analysis,
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.report.model import Report
 
-DEFAULT_FILE = "overlap-baseline.json"
+FORMATS = ("text", "json", "junit", "github", "gitlab", "markdown", "html", "openmetrics")
+_BASELINE = "overlap-baseline.json"
 """Name of a baseline without another name, beside the configuration."""
 
 
@@ -86,7 +86,12 @@ class CheckCommand:
         parser.add_argument(
             "--forbid", metavar="RULE", action="append", default=[], help="fail if this rule finds something"
         )
-        add_config_argument(parser)
+        parser.add_argument(
+            "--config",
+            metavar="FILE",
+            type=Path,
+            help="configuration file (default: the nearest one, from here upwards)",
+        )
         parser.add_argument(
             "--format",
             metavar="NAME[:PATH]",
@@ -99,10 +104,24 @@ class CheckCommand:
             "--explain", metavar="BUDGET", help="explain one budget: how it is computed, and every value"
         )
         add_verbose(parser, "also show all reasons for a failure, with the evidence")
-        _add_rare(less_common(parser))
+        rare = less_common(parser)
+        for source in _baseline_sources():
+            source.add_options(rare)
+        rare.add_argument(
+            "--fail-level",
+            choices=("error", "warn"),
+            default="error",
+            help="fail on errors only (default), or on warnings too",
+        )
+        rare.add_argument(
+            "--other-program", action="store_true", help="compare even if the baseline is of another program"
+        )
+        add_analysis(rare)
 
     def run(self, args: argparse.Namespace) -> int:
-        config = find_config(args.config)
+        from overlapscope.base.config_file import find as find_config
+
+        config = args.config or find_config(_here())
         settings = _settings(args, config)
         find = next(filter(None, (source.find(args) for source in _baseline_sources())), None)
         if not args.traces:
@@ -143,23 +162,10 @@ def _add_baseline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write-baseline",
         action="store_true",
-        help=f"write the baseline of these traces, by default to {DEFAULT_FILE} beside the configuration, and check "
+        help=f"write the baseline of these traces, by default to {_BASELINE} beside the configuration, and check "
         "nothing",
     )
     parser.add_argument("-f", "--force", action="store_true", help="overwrite the baseline if it exists")
-
-
-def _add_rare(rare: argparse._ArgumentGroup) -> None:
-    for source in _baseline_sources():
-        source.add_options(rare)
-    rare.add_argument(
-        "--fail-level",
-        choices=("error", "warn"),
-        default="error",
-        help="fail on errors only (default), or on warnings too",
-    )
-    rare.add_argument("--other-program", action="store_true", help="compare even if the baseline is of another program")
-    add_analysis(rare)
 
 
 def _check(
@@ -176,29 +182,22 @@ def _check(
     targets = _targets(args.format, (*args.traces, file, config), explains=args.explain is not None)
     from msgspec.structs import replace
 
+    from overlapscope.base.config_file import find_contract
     from overlapscope.contracts.judge import check_job
     from overlapscope.inputs import read_baseline, read_recordings
 
-    settings = _with_contract(args.contract, settings)
+    settings = replace(settings, contract=args.contract or settings.contract or find_contract(_here()))
+    reading = {"limit_bytes": args.max_size, "cache": args.cache}
     report = cache(lambda: report_of(args.traces, args))
     baseline = None
     if file is not None:
-        baseline = read_baseline(
-            file,
-            ranges=settings.compared_ranges,
-            limit_bytes=args.max_size,
-            cache=args.cache,
-        )
+        baseline = read_baseline(file, ranges=settings.compared_ranges, **reading)
     elif find is not None:
         from overlapscope.budgets.baseline import of
 
         baseline = of(find(report()), ranges=settings.compared_ranges)
-    result = check_job(
-        settings,
-        lambda: read_recordings(args.traces, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by),
-        report,
-        baseline,
-    )
+    recordings = partial(read_recordings, args.traces, steps_by=args.steps_by, **reading)
+    result = check_job(settings, recordings, report, baseline)
     result = replace(result, files=tuple(map(_near, filter(None, (config, settings.contract, file)))))
     for target in targets:
         write(_written(result, target, verbose=args.verbose), target.path, force=True)
@@ -211,60 +210,26 @@ def _check(
     return result.exit_code
 
 
-def _with_contract(named: Path | None, settings: Settings) -> Settings:
-    """Return settings with the contract that the user or the configuration names, or with the nearest one."""
-    from msgspec.structs import replace
-
-    from overlapscope.base.config_file import find_contract
-
-    return replace(settings, contract=named or settings.contract or find_contract(_here()))
-
-
-def _baseline_file(args: argparse.Namespace, settings: Settings, config: Path | None) -> Path:
-    """Return the baseline that the user or the configuration names, or the default beside the configuration."""
-    if args.baseline is not None:
-        return Path(args.baseline)
-    default = Path(DEFAULT_FILE) if config is None else config.parent / DEFAULT_FILE
-    return settings.baseline or default
-
-
 def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path | None) -> int:
     """Write the baseline from the traces of one job, and print how later checks find it."""
     for option in ("format", "explain"):
         if getattr(args, option) not in (None, []):
             raise UsageError(f"--write-baseline checks nothing; leave out --{option}.")
-    file = _baseline_file(args, settings, config)
+    beside = Path(_BASELINE) if config is None else config.parent / _BASELINE
+    file = Path(args.baseline) if args.baseline is not None else settings.baseline or beside
     check_output(file, force=args.force, inputs=(*args.traces, config))
     from overlapscope.budgets import baseline
 
-    report = report_of(args.traces, args)
-    new = baseline.of(report, ranges=settings.compared_ranges)
+    new = baseline.of(report_of(args.traces, args), ranges=settings.compared_ranges)
     for doubt in baseline.doubts(new):
         tell(f"overlapscope: warning: {doubt}")
     write(baseline.to_json(new), file, force=args.force)
     if args.baseline is None and settings.baseline is None:
         tell(
-            f'overlapscope: `baseline = "{DEFAULT_FILE}"` in {config or "[tool.overlapscope] of pyproject.toml"} makes '
+            f'overlapscope: `baseline = "{_BASELINE}"` in {config or "[tool.overlapscope] of pyproject.toml"} makes '
             "`overlapscope check` compare with it."
         )
     return DONE
-
-
-def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        help="configuration file (default: the nearest one, from here upwards)",
-    )
-
-
-def find_config(named: Path | None) -> Path | None:
-    """Return the configuration file that the user named, or the nearest one. Raises ConfigError."""
-    from overlapscope.base.config_file import find
-
-    return find(_here()) if named is None else named
 
 
 def _near(path: str | Path) -> str:
@@ -282,20 +247,14 @@ def _here() -> Path:
         ) from None
 
 
-def read_settings(path: Path | None) -> Settings:
-    """Read the settings from a file, or return empty ones without a file. Raises ConfigError."""
-    from overlapscope.budgets import config
-    from overlapscope.budgets.settings import Settings
-
-    return Settings() if path is None else config.read(path)
-
-
 def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
+    """Return the settings in a file, if there is one, with those of the options. Raises ConfigError."""
     from msgspec.structs import replace
 
     from overlapscope.budgets import config
+    from overlapscope.budgets.settings import Settings
 
-    settings = read_settings(path)
+    settings = Settings() if path is None else config.read(path)
     forbidden = [config.rule_named(rule, f"--forbid {rule}") for rule in args.forbid]
     return replace(
         settings,
@@ -334,30 +293,21 @@ def _targets(requested: list[Target], inputs: Iterable[str | Path | None], *, ex
 
 
 def drawn(result: CheckResult, format_name: str) -> str:
-    """Return the check in a format other than text."""
+    """Return the check in a format other than text; `summary` is for `$GITHUB_STEP_SUMMARY`."""
     from overlapscope.base.saved import encode
-    from overlapscope.budgets import document
+    from overlapscope.budgets import document, formats
     from overlapscope.documents.model import Room
     from overlapscope.render import html, markdown
 
-    if format_name == "markdown":
-        room = Room(markdown.lines, document.COMMENT_BYTES)
-        return markdown.render(document.page(result, room, folded=True))
-    if format_name == "html":
-        return html.render(document.page(result, Room(html.body, document.PAGE_BYTES)))
     if format_name == "json":
         return encode(result).decode()
-    text: str = load(f"overlapscope.budgets.formats.{format_name}:render")(result)
+    if format_name == "html":
+        return html.render(document.page(result, Room(html.body, document.PAGE_BYTES)))
+    if format_name in ("markdown", "summary"):
+        size = document.COMMENT_BYTES if format_name == "markdown" else document.SUMMARY_BYTES
+        return markdown.render(document.page(result, Room(markdown.lines, size), folded=True))
+    text: str = getattr(formats, format_name)(result)
     return text
-
-
-def step_summary(result: CheckResult) -> str:
-    """Return the check as markdown for `$GITHUB_STEP_SUMMARY`, with everything that fits."""
-    from overlapscope.budgets import document
-    from overlapscope.documents.model import Room
-    from overlapscope.render import markdown
-
-    return markdown.render(document.page(result, Room(markdown.lines, document.SUMMARY_BYTES), folded=True))
 
 
 def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
@@ -386,6 +336,6 @@ def _summarize(result: CheckResult) -> None:
         return
     try:
         with open(path, "ab") as file:
-            file.write(step_summary(result).encode("utf-8", "replace"))
+            file.write(drawn(result, "summary").encode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(f"{path}: the step summary cannot be written ({error.strerror or error}).") from None

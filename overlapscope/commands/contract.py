@@ -45,13 +45,15 @@ class ContractCommand:
             )
             if name == "write":
                 writes.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
-            _add_reading(writes)
+            add_steps_by(writes)
+            add_reading(writes)
         diff = action("diff", "compare two contracts: what is lost, and what is gained")
         for side in ("before", "after"):
             diff.add_argument(side, metavar=side.upper(), help="trace or contract")
         add_format(diff)
         add_output(diff)
-        _add_reading(diff)
+        add_steps_by(diff)
+        add_reading(diff)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.action != "diff":
@@ -62,11 +64,6 @@ class ContractCommand:
         promises = compare(_read(args.before, args), _read(args.after, args))
         present(promises, lambda: changes(promises), args)
         return DONE
-
-
-def _add_reading(parser: argparse.ArgumentParser) -> None:
-    add_steps_by(parser)
-    add_reading(parser)
 
 
 def _write(args: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ _OF_CORE = {
     "diff": "compare.difference:Diff",
     "whatif": "prediction.result:WhatIf",
     "check": "budgets.verdicts:CheckResult",
-    "baseline": "budgets.baseline:BaselineFile",
+    "baseline": "budgets.baseline:Baseline",
     "ranks": "ranks.result:RanksReport",
     "doctor": "doctor.examine:Diagnosis",
 }

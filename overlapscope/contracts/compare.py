@@ -58,6 +58,10 @@ class Promise(Struct, frozen=True, kw_only=True):
     """True if values below the limit break the promise, rather than values above it."""
 
 
+def _result(*, lost: bool, unknown: bool = False, gained: bool = False) -> Result:
+    return "lost" if lost else "unknown" if unknown else "gained" if gained else "kept"
+
+
 def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
     """Return the result of each promise of a contract, and losses that it has no entry for."""
     if contract.host_ops is not None and now.host_ops is not None:
@@ -157,25 +161,22 @@ _TRANSFER_KEYS: tuple[Callable[[TransferGroup], Hashable], ...] = (
 
 def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
     """Yield the promise about a group's memory, unless it was pageable before and still is."""
-    if old.memory in ("", "pageable", "unknown") and new.memory in (old.memory, "unknown"):
+    was, now = old.memory, new.memory
+    if was in ("", "pageable", "unknown") and now in (was, "unknown"):
         return
-    name = f"memory of {_words(old)}"
-    lost = old.memory != new.memory and new.memory == "pageable"
-    gained = old.memory == "pageable" and new.memory not in ("pageable", "unknown")
-    unknown = new.memory == "unknown" != old.memory
-    result: Result = "lost" if lost else "gained" if gained else "unknown" if unknown else "kept"
-    message = f"{_words(new)} is {new.memory or 'between devices'}"
-    if old.memory != new.memory:
-        message += f", by the contract {old.memory}"
+    lost, gained = was != now == "pageable", was == "pageable" and now not in ("pageable", "unknown")
+    message = f"{_words(new)} is {now or 'between devices'}"
+    if was != now:
+        message += f", by the contract {was}"
     if lost:
         message = (
-            f"pinned memory lost: {_words(new)} is pageable, by the contract {old.memory}. The host is in the call "
-            "until the driver has staged the data, and nothing launched after it can run beside it"
+            f"pinned memory lost: {message}. The host is in the call until the driver has staged the data, and nothing "
+            "launched after it can run beside it"
         )
     yield Promise(
-        result=result,
+        result=_result(lost=lost, unknown=was != now == "unknown", gained=gained),
         part="memory",
-        name=name,
+        name=f"memory of {_words(old)}",
         message=f"{message}.",
         line=new.line,
         value=new.count if lost else 0,
@@ -199,7 +200,7 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
     unsure = [(limit, run) for limit, run in limits if run.least < limit]
     excluded = [(1, run) for was, run in each if was.most and not was.least and not run.most]
     gained = any(run.least * keep > 100 * was.most for was, run in each)
-    result: Result = "lost" if lost else "unknown" if unsure or excluded else "gained" if gained else "kept"
+    result = _result(lost=bool(lost), unknown=bool(unsure or excluded), gained=gained)
     message = f"{_words(new)} may run beside {_beside(new)}"
     if result != "kept":
         message += f"; by the contract beside {_beside(old)}"
@@ -324,7 +325,7 @@ def _calls(
     matched, gone, new = pairs(sorted(before, key=_line_number), sorted(after, key=_line_number), keys)
     added = [(replace(call, count=0), call) for call in new]
     for old, other in [*matched, *((old, replace(old, count=0)) for old in gone), *added]:
-        result: Result = "lost" if other.count > old.count else "gained" if other.count < old.count else "kept"
+        result = _result(lost=other.count > old.count, gained=other.count < old.count)
         where, more = _place_words(other), "more of " if result == "lost" else ""
         what = f"new {noun}: {where}," if other in new else f"{more}{noun} {where}:"
         yield Promise(
@@ -346,7 +347,7 @@ def _counted(name: str, before: int, after: int, contract: Contract) -> Promise:
     """Return the promise about a number of calls or ops a step."""
     limit = _most(before, contract)
     return Promise(
-        result="lost" if after > limit else "gained" if _most(after, contract) < before else "kept",
+        result=_result(lost=after > limit, gained=_most(after, contract) < before),
         part="launches",
         name=name,
         message=f"{after:,} {name} a step; by the contract {before:,}.",
@@ -360,7 +361,7 @@ def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:
     if contract.graph_launches:
         value = now.graph_launches
         yield Promise(
-            result="lost" if value < contract.graph_launches else "kept",
+            result=_result(lost=value < contract.graph_launches),
             part="launches",
             name="CUDA graph launches",
             message=f"{value} CUDA graph launches a step; by the contract {contract.graph_launches}.",
@@ -375,7 +376,7 @@ def _loader(contract: Contract, now: Contract) -> Iterator[Promise]:
         before, after = (_WORKERS in each.loader for each in (contract, now))
         message = f"The DataLoader's iterator is {now.loader or 'not used'}; by the contract {contract.loader}."
         yield Promise(
-            result="lost" if before > after else "gained" if after > before else "kept",
+            result=_result(lost=before > after, gained=after > before),
             part="loader",
             name="loader",
             message=f"loader workers lost: {message}" if before > after else message,

@@ -24,6 +24,7 @@ from overlapscope.budgets.gate import (
     program_of,
     refuse_predicted,
 )
+from overlapscope.budgets.rulings import Ruling, verdict
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
@@ -197,29 +198,25 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
     seen: Counter[str] = Counter()
     for promise in promises:
         seen[promise.name] += 1
-        number = f" #{seen[promise.name]}" if seen[promise.name] > 1 else ""
-        yield _verdict(promise, f"{promise.name}{number}", subject)
-
-
-def _verdict(promise: Promise, name: str, subject: Subject) -> BudgetVerdict:
-    status = _STATUS[promise.result]
-    no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
-    reason = FailureReason(
-        title=name, detail="", advice=f"{ADVICE[promise.part]}{no_line}", time_ns=0, where=promise.line or None
-    )
-    return BudgetVerdict(
-        budget=name,
-        metric=f"{METRIC}-{promise.part}",
-        subject=subject,
-        status=status,
-        level="error",
-        value=promise.value,
-        limit=promise.limit,
-        unit=promise.unit,
-        more_is_better=promise.at_least,
-        message=promise.message,
-        where=promise.line or None,
-        reasons=(reason,) if status == "fail" else (),
-        note=GAINED if promise.result == "gained" else None,
-        counts=status != "pass",
-    )
+        name = f"{promise.name} #{seen[promise.name]}" if seen[promise.name] > 1 else promise.name
+        lost, gained = promise.result == "lost", promise.result == "gained"
+        no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
+        advice = f"{ADVICE[promise.part]}{no_line}"
+        where = promise.line or None
+        yield verdict(
+            Ruling(
+                subject=subject,
+                status=_STATUS[promise.result],
+                value=promise.value,
+                limit=promise.limit,
+                note=GAINED if gained else "",
+            ),
+            budget=name,
+            metric=f"{METRIC}-{promise.part}",
+            message=promise.message,
+            unit=promise.unit,
+            more_is_better=promise.at_least,
+            where=where,
+            reasons=(FailureReason(title=name, detail="", advice=advice, time_ns=0, where=where),) if lost else (),
+            counts=_STATUS[promise.result] != "pass",
+        )

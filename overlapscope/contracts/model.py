@@ -20,16 +20,15 @@ VERSION: Final = 1
 DEFAULT_MARGIN_PCT: Final = 25
 """Share of the kernels, launches or copies by which a number may change without meaning."""
 
-_Count = Annotated[int, Meta(ge=0, description="a whole number, 0 or more")]
-_Text = Annotated[str, Meta(description="a string")]
+_Count = Annotated[int, Meta(ge=0)]
 
 
 class CallPlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something that happens at a place of the program in a typical step."""
 
-    op: _Text
+    op: str
     """Outermost CPU op around the call; empty if the recording has none."""
-    line: _Text
+    line: str
     """Line of the program, such as `train.py:88 in step`; empty unless the recording has stacks."""
     count: _Count
     """Number in a typical step."""
@@ -49,17 +48,17 @@ class Beside(NamedTuple):
 class TransferGroup(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Copies or collectives that are the same by kind, memory, size and place."""
 
-    kind: _Text
+    kind: str
     """`H2D`, `D2H`, `P2P`, or the name of a collective with its group."""
-    memory: _Text
+    memory: str
     """Memory on the host's side of a copy: pinned, pageable, managed or unknown; else empty."""
     bytes: _Count
     """Size of each; 0 if unknown."""
     beside: tuple[Beside, ...]
     """The kernels beside which each may run, ascending."""
-    begins: _Text = ""
+    begins: str = ""
     """Kernel that it comes after, and the reason."""
-    ends: _Text = ""
+    ends: str = ""
     """Kernel that comes after it, and the reason."""
 
     def __post_init__(self) -> None:
@@ -81,13 +80,13 @@ class TransferGroup(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=
 class HostCall(CallPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Calls of the host in which it waits for the device, or allocates memory of the driver."""
 
-    call: _Text
+    call: str
 
 
 class ContractProgram(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The program that a contract is of, and what its recording had."""
 
-    recorder: _Text = ""
+    recorder: str = ""
     ranks: _Count = 1
     devices: _Count = 1
     """Number of devices that the rank used."""
@@ -97,9 +96,9 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Copies, collectives and waits of a typical step, and the kernels beside which they may run."""
 
     version: int = VERSION
-    written_by: _Text = ""
-    margin_pct: Annotated[int, Meta(ge=0, le=99, description="a whole number from 0 to 99")]
-    replaces: tuple[_Text, ...] = ()
+    written_by: str = ""
+    margin_pct: Annotated[int, Meta(ge=0, le=99)]
+    replaces: tuple[str, ...] = ()
     """Default rules, or `verdict`, that don't judge a program with this contract. Only people write it."""
     program: ContractProgram = ContractProgram()
     steps: _Count
@@ -114,11 +113,11 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     graph_launches: _Count
     unrecorded_copies: _Count
     """Number of calls that copy without a record of the GPU, and of copies without a call."""
-    loader: _Text
+    loader: str
     """Class of the DataLoader's iterator, which states whether worker processes load; empty without one."""
     host_ops: _Count | None = None
     """Number of outermost ops on the thread of the steps, if the program uses no GPU; else None."""
-    unknown: tuple[_Text, ...]
+    unknown: tuple[str, ...]
     """Gaps of the recording, in sentences."""
     copies: tuple[TransferGroup, ...] = ()
     collectives: tuple[TransferGroup, ...] = ()

@@ -112,7 +112,7 @@ def test_a_scanner_that_reads_one_duration_differently_is_found(monkeypatch: pyt
 
 
 def test_a_status_that_contradicts_the_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Budget, "beyond", lambda *_: False)
+    monkeypatch.setattr(Budget, "excess", lambda *_: 0.0)
     monkeypatch.setattr(oracle, "REPORTED", 1.0)
     kinds = {defect.kind for origin in few()[:30] for defect in once.judged(FuzzCase(1, origin, origin.text))}
     assert "check: a verdict contradicts its value" in kinds

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from overlapscope.budgets.formats import FORMATS as CHECK_FORMATS
 from overlapscope.commands import commands
 from overlapscope.commands._options import FORMATS
+from overlapscope.commands.check import FORMATS as CHECK_FORMATS
 from overlapscope.commands.schema import writers
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.glossary import entries
@@ -81,7 +81,7 @@ def _of_recording(recording: str) -> Iterator[str]:
     yield f"contract write {recording} -o contract.toml --force"
     yield f"check {recording} --format json"
     yield f"analyze {recording} --plain-step 20ms -v"
-    yield from _formats(f"check {recording} --budget 'step_time <= 1 ms' -v", tuple(CHECK_FORMATS))
+    yield from _formats(f"check {recording} --budget 'step_time <= 1 ms' -v", CHECK_FORMATS)
     for change in CHANGES:
         yield f"whatif {recording} {change} --format json"
     yield from _formats(f"whatif {recording} --best -v", FORMATS)
@@ -123,9 +123,7 @@ def _contracts() -> Iterator[str]:
     yield "contract diff 0.toml 1.toml"
     yield f"contract update {PAIR[1]} -o 0.toml"
     yield f"check {PAIR[0]} --write-baseline --baseline baseline.json"
-    yield from _formats(
-        f"check {PAIR[1]} --baseline baseline.json --budget 'step_time increase <= 5%'", tuple(CHECK_FORMATS)
-    )
+    yield from _formats(f"check {PAIR[1]} --baseline baseline.json --budget 'step_time increase <= 5%'", CHECK_FORMATS)
     yield f"check {PAIR[1]} --budget 'step_time <= 1 ms' --explain step_time"
 
 

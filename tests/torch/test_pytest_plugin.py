@@ -112,12 +112,12 @@ class TestAssertOverlap:
         names = ("max_exposed_copy", "max_exposed_comm", "max_idle")
         times = overlap(**dict.fromkeys(names, "3 ms"))  # type: ignore[arg-type]
         shares = overlap(**dict.fromkeys(names, "3%"))  # type: ignore[arg-type]
-        assert [(budget.metric, budget.max) for budget in times.budgets] == [
+        assert [(budget.metric, budget.bound) for budget in times.budgets] == [
             ("exposed_copy_time", 3e6),
             ("exposed_comm_time", 3e6),
             ("idle_time", 3e6),
         ]
-        assert [(budget.metric, budget.max) for budget in shares.budgets] == [
+        assert [(budget.metric, budget.bound) for budget in shares.budgets] == [
             ("exposed_copy_pct", 3),
             ("exposed_comm_pct", 3),
             ("idle_pct", 3),

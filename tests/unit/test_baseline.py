@@ -30,7 +30,7 @@ from overlapscope.budgets.places import find_places
 from overlapscope.budgets.samples import of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
-from overlapscope.catalog.measures import METRICS
+from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -86,7 +86,7 @@ def test_the_file_is_sorted_with_a_line_for_each_series(stored: Baseline) -> Non
     lines = data.decode().splitlines()
     of_series = [json.loads(line.rstrip(",")) for line in lines if '"values"' in line]
     assert of_series == content["series"]
-    assert [series["metric"] for series in of_series] == sorted(series["metric"] for series in of_series)
+    assert [series["length"] for series in of_series] == sorted(series["length"] for series in of_series)
     assert max(map(len, lines)) < 500
     assert data.endswith(b"}\n")
 
@@ -107,16 +107,13 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
             assert mine is not None
             for skip in (0, 1, 2):
                 samples = of_steps(device, skip=skip)
-                measured = baseline.measured(mine, "steps", skip=skip)
-                assert measured is not None
+                read = baseline.samples(mine, "steps", skip=skip)
+                assert read is not None
                 for metric in (metric for metric in METRICS.values() if not metric.of_host):
-                    expected = series(samples, metric, None)
-                    kept = measured(metric, None)
-                    assert kept.names == expected.names
-                    assert kept.spans_ns == expected.spans_ns
-                    if any(expected.numbers):
-                        assert kept.values == pytest.approx(expected.values, abs=1e-4)
-                        assert kept.wholes == expected.wholes
+                    for direction in (None, *DIRECTIONS) if metric.needs == "copies" else (None,):
+                        assert series(read, metric, direction) == series(samples, metric, direction)
+                    for cause in CAUSES_OF.get(metric.metric, ()):
+                        assert series(read, metric, None, cause) == series(samples, metric, None, cause)
 
 
 @given(st.lists(st.integers(1, 10**9), max_size=12), st.integers(0, 3), st.integers(0, 14))
@@ -129,12 +126,12 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
     cut_off = [msgspec.structs.replace(device.steps[0], partial=True)] * cut
     whole = msgspec.structs.replace(device, steps=(*cut_off, *steps), per_step=None)
     mine = BaselineDevice(device=0, first=cut, steps=tuple(str(span) for span in spans))
-    line = BaselineSeries(device=0, metric="step_time", scope="steps", typical="", values=tuple(map(float, spans)))
-    baseline = Baseline(environment=report_of(Path(OFFLOAD)).traces[0].environment, devices=(mine,), series=(line,))
-    measured = baseline.measured(mine, "steps", skip=skip)
-    assert measured is not None
-    kept = measured(METRICS["step_time"], None)
-    assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in judged_steps(whole, skip=skip)]
+    line = BaselineSeries(device=0, length="span", scope="steps", typical="", values=tuple(spans))
+    environment = report_of(Path(OFFLOAD)).traces[0].environment
+    baseline = Baseline(environment=environment, devices=(mine,), lengths=("span",), series=(line,))
+    kept = baseline.samples(mine, "steps", skip=skip)
+    assert kept is not None
+    assert kept.facts["span"].tolist() == [whole.steps[number].span_ns for number in judged_steps(whole, skip=skip)]
 
 
 @pytest.mark.parametrize(
@@ -171,18 +168,31 @@ def test_a_baseline_of_a_prediction_is_refused(stored: Baseline) -> None:
 def test_lines_that_do_not_belong_together_are_refused(stored: Baseline) -> None:
     import msgspec
 
-    line = next(series for series in stored.series if series.metric == "idle_pct")
-    assert line.wholes == next(series.values for series in stored.series if series.metric == "step_time")
+    line = next(series for series in stored.series if series.length == "span")
     for changed, message in (
-        (msgspec.structs.replace(line, metric="steptime"), "there is no such metric; write it again"),
+        (msgspec.structs.replace(line, length="spann"), "there is no such length; write it again"),
         (msgspec.structs.replace(line, device=1), "there is no such device; write it again"),
         (msgspec.structs.replace(line, values=line.values[1:]), "has 7 values for 8 steps; write it again"),
-        (msgspec.structs.replace(line, wholes=line.wholes[1:]), "has an impossible whole; write it again"),
-        (msgspec.structs.replace(line, wholes=(0.0, *line.wholes[1:])), "has an impossible whole; write it again"),
+        (msgspec.structs.replace(line, values=(-1, *line.values[1:])), "Expected `int` >= 0"),
+        (msgspec.structs.replace(line, values=(None, *line.values[1:])), "has an impossible value; write it again"),
+        (msgspec.structs.replace(line, length="idle"), "device 0 has steps without a span"),
     ):
         series = tuple(changed if each is line else each for each in stored.series)
         with pytest.raises(UnreadableTrace, match=message):
             from_json(to_json(msgspec.structs.replace(stored, series=series)), "file.json")
+
+
+def test_a_length_that_was_not_measured_is_unknown_and_one_without_a_line_is_zero(
+    stored: Baseline, tmp_path: Path
+) -> None:
+    trace, series = write_steps(tmp_path / "t.json"), tuple(s for s in stored.series if s.length != "exposed_copy")
+    lengths = tuple(length for length in stored.lengths if length != "exposed_copy")
+    without = replace(stored, lengths=lengths, series=series)
+    verdict = only(against(without, trace, "exposed_copy_time increase <= 500%"))
+    assert verdict.status == "unknown"
+    assert "not enough data: the baseline has 0 steps to compare" in verdict.message
+    verdict = only(against(replace(stored, series=series), trace, "exposed_copy_time increase <= 500%"))
+    assert (verdict.status, verdict.baseline) == ("fail", 0.0)
 
 
 def test_how_a_file_is_laid_out_changes_nothing(stored: Baseline) -> None:
@@ -219,7 +229,7 @@ def test_write_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["check", trace, "--write-baseline", "--baseline", str(file)]) == 2
     assert "already exists; use --force" in capsys.readouterr().err
     text = file.read_text()
-    for part in ('"GPU A"', '"12.8"', '"step_time"', '"900 us"', '"forward"', '"same-stream"'):
+    for part in ('"GPU A"', '"12.8"', '"span"', '"900 us"', '"forward"', '"exposed-copy:same-stream"'):
         assert part in text
     assert main(["check", trace, "--baseline", str(file), *args]) == 0
     assert "idle_time increase <= 10% in forward" in capsys.readouterr().out
@@ -366,7 +376,7 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     assert "the steps vary so much that this may be chance" in verdict.message
     assert verdict.note is not None and verdict.note.endswith(" more, may be chance")
     # Comparing the two numbers must not suggest a failure.
-    exposition = openmetrics.render(check(read_report([after]), settings, baseline=before))
+    exposition = openmetrics(check(read_report([after]), settings, baseline=before))
     assert "overlapscope_budget_value_seconds{" in exposition
     assert "overlapscope_budget_limit_seconds{" not in exposition
     assert verdict.change_low is not None and verdict.change_low < 0
@@ -531,7 +541,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
         return msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, devices=(single,)),))
 
     baseline = of(with_spans(before))
-    budget = Budget(metric="step_time", max_increase_pct=limit)
+    budget = Budget(metric="step_time", limit="max_increase", bound=limit)
     [place] = find_places(with_spans(after), budget, {})
     judged = judge(place, baseline, only=True)
     assert judged.value is not None and judged.limit is not None and judged.low is not None

@@ -359,8 +359,8 @@ def test_a_looser_limit_never_fails_what_a_tighter_one_passes(
     least = METRICS[metric].more_is_better
 
     def judged(bound: float) -> CheckResult:
-        budget = Budget(metric=metric, aggregate=aggregate, ranks=ranks, allow_missing=True)
-        limited = replace(budget, min=bound) if least else replace(budget, max=bound)
+        budget = Budget(metric=metric, bound=bound, aggregate=aggregate, ranks=ranks, allow_missing=True)
+        limited = replace(budget, limit="min") if least else budget
         return check(offload(), Settings(budgets=(limited,)), today=TODAY)
 
     tight = judged(limit)

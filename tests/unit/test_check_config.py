@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from overlapscope.base import config_file
 from overlapscope.budgets import config
@@ -62,22 +63,30 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert settings.forbid == ("pageable-memory", "pin-in-loop")
     assert settings.allow_missing is True
     common = {"aggregate": "p90", "ranks": "each", "skip_steps": 2, "allow_missing": True}
-    efficiency, step, bandwidth, idle, first, second = settings.budgets
+    efficiency, loss, slowest, step, bandwidth, idle, first, second = settings.budgets
     place = f"{path}: budgets"
     assert efficiency == Budget(
         metric="efficiency_pct",
-        min=80,
-        max_decrease_pct=5,
+        limit="min",
+        bound=80,
         level="warn",
         origin=f"{place}.efficiency_pct",
         **common,  # type: ignore[arg-type]
     )
+    assert loss == replace(efficiency, limit="max_decrease", bound=5)
+    assert slowest == replace(step, limit="max", bound=12e6) and (step.limit, step.bound) == ("max_increase", 5)
     assert (step.aggregate, step.noise_floor, step.noise_floor_pct) == ("worst", None, 1)
-    assert (bandwidth.name, bandwidth.min, bandwidth.direction) == ("the link", 40, "h2d")
-    assert (idle.max, idle.scope, idle.ranks, idle.skip_steps, idle.allow_missing) == (10, "window", "worst", 0, False)
+    assert (bandwidth.name, bandwidth.limit, bandwidth.bound, bandwidth.direction) == ("the link", "min", 40, "h2d")
+    assert (idle.bound, idle.scope, idle.ranks, idle.skip_steps, idle.allow_missing) == (
+        10,
+        "window",
+        "worst",
+        0,
+        False,
+    )
     assert (first.trace, first.rank, first.device) == ("rank*.json", "0", "*")
-    assert (first.max, first.step, first.origin) == (3e6, "[3-5]", f"{place}.exposed_copy_time[0]")
-    assert (second.range, second.max_increase_pct, second.noise_floor) == ("forward", 10, 50_000)
+    assert (first.bound, first.step, first.origin) == (3e6, "[3-5]", f"{place}.exposed_copy_time[0]")
+    assert (second.range, second.limit, second.bound, second.noise_floor) == ("forward", "max_increase", 10, 50_000)
     assert settings.exceptions == (
         Exemption(
             rule="pin-in-loop",
@@ -228,16 +237,19 @@ def test_keys_of_a_project_are_named_in_full(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "budget"),
     [
-        ("efficiency_pct >= 80", Budget(metric="efficiency_pct", min=80)),
-        ("efficiency_pct>=80%", Budget(metric="efficiency_pct", min=80)),
-        ("p90 step_time <= 12 ms", Budget(metric="step_time", max=12e6, aggregate="p90")),
-        ("window idle_pct <= 10%", Budget(metric="idle_pct", max=10, scope="window")),
-        ("step_time increase <= 5%", Budget(metric="step_time", max_increase_pct=5)),
-        ("mean efficiency_pct decrease <= 5", Budget(metric="efficiency_pct", max_decrease_pct=5, aggregate="mean")),
-        ("h2d copy_time <= 1 ms", Budget(metric="copy_time", max=1e6, direction="h2d")),
+        ("efficiency_pct >= 80", Budget(metric="efficiency_pct", limit="min", bound=80)),
+        ("efficiency_pct>=80%", Budget(metric="efficiency_pct", limit="min", bound=80)),
+        ("p90 step_time <= 12 ms", Budget(metric="step_time", bound=12e6, aggregate="p90")),
+        ("window idle_pct <= 10%", Budget(metric="idle_pct", bound=10, scope="window")),
+        ("step_time increase <= 5%", Budget(metric="step_time", limit="max_increase", bound=5)),
+        (
+            "mean efficiency_pct decrease <= 5",
+            Budget(metric="efficiency_pct", limit="max_decrease", bound=5, aggregate="mean"),
+        ),
+        ("h2d copy_time <= 1 ms", Budget(metric="copy_time", bound=1e6, direction="h2d")),
         (
             "worst d2h copy_bandwidth >= 40 GB/s",
-            Budget(metric="copy_bandwidth", min=40, aggregate="worst", direction="d2h"),
+            Budget(metric="copy_bandwidth", limit="min", bound=40, aggregate="worst", direction="d2h"),
         ),
     ],
 )
@@ -303,7 +315,7 @@ def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
     text = Path("docs/reference/check.md").read_text()
     example = text.partition("```toml\n")[2].partition("```")[0]
     settings = config.read(settings_of(example, tmp_path, "pyproject.toml"))
-    assert (len(settings.budgets), len(settings.exceptions)) == (6, 1)
+    assert (len(settings.budgets), len(settings.exceptions)) == (7, 1)
     for line in text.splitlines():
         if line.startswith("    --budget '"):
             config.expression(line.strip()[10:-1])

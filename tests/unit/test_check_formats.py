@@ -24,10 +24,10 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import clean
 from overlapscope.budgets import words
 from overlapscope.budgets.check import check
-from overlapscope.budgets.formats import github, gitlab, junit, openmetrics
+from overlapscope.budgets.formats import MOST_ANNOTATIONS, github, gitlab, junit, openmetrics
 from overlapscope.budgets.settings import Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Subject
-from overlapscope.commands.check import drawn, step_summary
+from overlapscope.commands.check import drawn
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind
 from tests.support.check_results import every_kind, forbidden, part, passed, result, unknown, verdict
@@ -140,7 +140,7 @@ def read_github(text: str) -> list[dict[str, str]]:
         assert properties.keys() <= {"file", "line", "title"}
         read.append({"command": match["command"], "data": unescaped(match["data"])})
         read[-1] |= {key: unescaped(value) for key, value in properties.items()}
-    assert len(read) <= github.MOST + 1
+    assert len(read) <= MOST_ANNOTATIONS + 1
     assert [case["command"] == "notice" for case in read] == [False] * (len(read) - 1) + [True]
     return read
 
@@ -238,6 +238,10 @@ def as_markdown(checked: CheckResult) -> str:
     return drawn(checked, "markdown")
 
 
+def as_summary(checked: CheckResult) -> str:
+    return drawn(checked, "summary")
+
+
 def as_html(checked: CheckResult) -> str:
     return drawn(checked, "html")
 
@@ -305,7 +309,7 @@ def test_a_trace_that_means_harm_comes_through(form: str) -> None:
         steps = [Host(f"ProfilerStep#{n}", n * MS - 100, (n + 1) * MS - 101) for n in range(1, 9)]
         ranges = [Host(hostile, n * MS - 90, (n + 1) * MS - 110) for n in range(1, 9)]
         trace = make_trace(ops, calls=calls, annotations=steps + ranges, source=f"/tmp/{hostile}.json")
-        budgets = (Budget(metric="idle_pct", max=1, range="*"), Budget(metric="idle_pct", max=1))
+        budgets = (Budget(metric="idle_pct", bound=1, range="*"), Budget(metric="idle_pct", bound=1))
         checked = check(build([analyze_trace(trace)]), Settings(budgets=budgets))
         assert checked.outcome == "fail"
         READERS[form](rendered(form, checked))
@@ -324,7 +328,7 @@ def of_many(count: int) -> CheckResult:
 
 @pytest.mark.parametrize(
     ("render", "limit_bytes"),
-    [(as_markdown, 65_536), (step_summary, 1_000_000), (as_html, 1_000_000), (github.render, 100_000)],
+    [(as_markdown, 65_536), (as_summary, 1_000_000), (as_html, 1_000_000), (github, 100_000)],
     ids=["comment", "step summary", "page", "annotations"],
 )
 def test_what_has_a_limit_keeps_to_it_and_says_what_is_missing(
@@ -348,7 +352,7 @@ def outcomes(text: str) -> dict[str, str]:
 
 
 def test_junit_has_a_case_for_each_budget_and_rank() -> None:
-    assert outcomes(junit.render(every_kind())) == {
+    assert outcomes(junit(every_kind())) == {
         "efficiency_pct >= 80% (traces/rank0.json.gz, rank 0, device 0)": "failure",
         "forbid pageable-memory (traces/rank0.json.gz, rank 0, device 0)": "failure",
         "copy_bandwidth >= 40 GB/s (traces/rank1.json.gz, rank 1, device 1, window, h2d)": "error",
@@ -375,7 +379,7 @@ def test_junit_has_a_case_for_each_budget_and_rank() -> None:
     ],
 )
 def test_junit_is_red_exactly_where_the_check_does_not_pass(checked: CheckResult) -> None:
-    root = read_junit(junit.render(checked))
+    root = read_junit(junit(checked))
     assert (int(root.get("failures", 0)) + int(root.get("errors", 0)) > 0) == (checked.exit_code != 0)
 
 
@@ -387,7 +391,7 @@ def of_ranks(**changes: Any) -> CheckResult:
 
 
 def test_junit_has_a_case_for_each_rank() -> None:
-    cases = outcomes(junit.render(of_ranks()))
+    cases = outcomes(junit(of_ranks()))
     assert {name.rpartition("rank ")[2][0]: tag for name, tag in cases.items()} == {
         "0": "passed",
         "1": "error",
@@ -398,14 +402,14 @@ def test_junit_has_a_case_for_each_rank() -> None:
 
 def test_ranks_that_do_not_decide_are_red_only_where_the_budget_fails() -> None:
     median = {"subject": Subject(), "status": "pass", "value": 80.0, "reasons": ()}
-    cases = outcomes(junit.render(of_ranks(**median)))
+    cases = outcomes(junit(of_ranks(**median)))
     assert sorted(cases.values()) == ["passed", "passed", "skipped", "skipped", "skipped"]
-    cases = outcomes(junit.render(of_ranks(**median | {"status": "fail"})))
+    cases = outcomes(junit(of_ranks(**median | {"status": "fail"})))
     assert sorted(cases.values()) == ["error", "failure", "failure", "failure", "passed"]
 
 
 def test_junit_carries_figures_and_reasons() -> None:
-    case = read_junit(junit.render(result(verdict()))).find("testsuite/testcase")
+    case = read_junit(junit(result(verdict()))).find("testsuite/testcase")
     assert case is not None
     written = str(case.findtext("system-out")).split("\n")
     assert {"[[PROPERTY|value=61.25]]", "[[PROPERTY|limit=80.0]]", "[[PROPERTY|unit=pct]]"} <= set(written)
@@ -419,7 +423,7 @@ def test_junit_carries_figures_and_reasons() -> None:
 
 
 def test_gitlab_reports_what_did_not_pass_by_how_bad_it_is() -> None:
-    issues = read_gitlab(gitlab.render(every_kind()))
+    issues = read_gitlab(gitlab(every_kind()))
     assert [issue["severity"] for issue in issues] == ["major", "major", "major", "minor", "info", "info", "info"]
     assert issues[0]["check_name"] == "overlapscope/efficiency_pct"
     assert issues[0]["description"].startswith(f"{words.title(verdict())}: {verdict().message} · ")
@@ -447,19 +451,19 @@ def test_an_entry_points_at_the_line_behind_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     reason = FailureReason(title="t", detail="d", time_ns=1, where=where and where.format(here=tmp_path))
-    [issue] = read_gitlab(gitlab.render(result(verdict(reasons=(reason,)))))
+    [issue] = read_gitlab(gitlab(result(verdict(reasons=(reason,)))))
     assert issue["location"] == {"path": path, "lines": {"begin": line}}
 
 
 def test_an_entry_about_a_file_elsewhere_points_at_the_budgets() -> None:
     subject = Subject(source="/scratch/rank0.json.gz", rank=0)
-    [issue] = read_gitlab(gitlab.render(result(unknown(subject=subject))))
+    [issue] = read_gitlab(gitlab(result(unknown(subject=subject))))
     assert issue["location"]["path"] == "overlapscope.toml"
 
 
 def test_a_fingerprint_stays_while_its_budget_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def prints(*verdicts: BudgetVerdict) -> list[str]:
-        return [issue["fingerprint"] for issue in read_gitlab(gitlab.render(result(*verdicts)))]
+        return [issue["fingerprint"] for issue in read_gitlab(gitlab(result(*verdicts)))]
 
     later = verdict(value=40.0, message="worse", reasons=())
     assert prints(verdict(), forbidden()) == prints(later, forbidden())
@@ -471,9 +475,7 @@ def test_a_fingerprint_stays_while_its_budget_does(tmp_path: Path, monkeypatch: 
 
 def test_two_long_names_that_look_alike_have_fingerprints_of_their_own() -> None:
     first, second = (f"{'x' * 5000}{middle}{'x' * 5000}" for middle in "ab")
-    prints = [
-        read_gitlab(gitlab.render(result(verdict(budget=name))))[0]["fingerprint"] for name in (first, second, first)
-    ]
+    prints = [read_gitlab(gitlab(result(verdict(budget=name))))[0]["fingerprint"] for name in (first, second, first)]
     assert prints[0] == prints[2] != prints[1]
 
 
@@ -481,7 +483,7 @@ def test_two_long_names_that_look_alike_have_fingerprints_of_their_own() -> None
 
 
 def test_github_annotates_the_worst_first() -> None:
-    commands = read_github(github.render(every_kind()))
+    commands = read_github(github(every_kind()))
     assert [command["command"] for command in commands] == ["error", "error", "error", "warning", "warning", "notice"]
     assert commands[0]["file"] == "train.py" and commands[0]["line"] == "42"
     assert commands[0]["title"] == "efficiency_pct >= 80% (traces/rank0.json.gz, rank 0, device 0)"
@@ -491,7 +493,7 @@ def test_github_annotates_the_worst_first() -> None:
 
 def test_github_shows_ten_and_says_how_many_there_are_more() -> None:
     many = [unknown(), *(verdict(subject=Subject(source="t.json", rank=rank)) for rank in range(14))]
-    commands = read_github(github.render(result(*many)))
+    commands = read_github(github(result(*many)))
     assert [command["command"] for command in commands] == ["error"] * 10 + ["notice"]
     assert all("efficiency_pct" in command["title"] for command in commands[:10])
     assert commands[-1]["data"].endswith("5 more are in the step's summary.")
@@ -499,7 +501,7 @@ def test_github_shows_ten_and_says_how_many_there_are_more() -> None:
 
 def test_github_says_so_where_nothing_was_judged() -> None:
     checked = result(passed(status="skipped"), outcome="inconclusive", summary="Nothing was judged.")
-    assert read_github(github.render(checked))[0] == {
+    assert read_github(github(checked))[0] == {
         "command": "error",
         "title": "overlapscope check",
         "data": "Nothing was judged.",
@@ -508,7 +510,7 @@ def test_github_says_so_where_nothing_was_judged() -> None:
 
 @given(st.text(st.characters(blacklist_characters="\r\n"), max_size=40))
 def test_what_a_command_says_comes_back_as_it_was(name: str) -> None:
-    command = read_github(github.render(result(verdict(budget=name, message=name, reasons=()))))[0]
+    command = read_github(github(result(verdict(budget=name, message=name, reasons=()))))[0]
     assert command["data"] == clean(name)
     assert command["title"] == f"{clean(name)} (traces/rank0.json.gz, rank 0, device 0)"
 
@@ -602,7 +604,7 @@ def test_the_page_shows_a_name_as_it_is(name: str) -> None:
 
 
 def test_openmetrics_are_in_base_units() -> None:
-    samples = read_openmetrics(openmetrics.render(result(verdict(), passed(), unknown(value=55.5))))
+    samples = read_openmetrics(openmetrics(result(verdict(), passed(), unknown(value=55.5))))
 
     def sample_of(name: str) -> tuple[dict[str, str], float]:
         [sample] = samples[name]
@@ -626,22 +628,22 @@ def test_openmetrics_are_in_base_units() -> None:
 
 
 def test_openmetrics_have_each_rank_by_itself() -> None:
-    samples = read_openmetrics(openmetrics.render(of_ranks()))
+    samples = read_openmetrics(openmetrics(of_ranks()))
     values = {labels["rank"]: value for labels, value in samples["overlapscope_budget_value_ratio"]}
     assert values == {"0": 0.9, "2": 0.6125, "3": 0.7}
     assert {labels["rank"] for labels, _ in samples["overlapscope_budget_limit_ratio"]} == {"0", "1", "2", "3"}
-    relative = read_openmetrics(openmetrics.render(of_ranks(baseline=75.0)))
+    relative = read_openmetrics(openmetrics(of_ranks(baseline=75.0)))
     assert [labels["rank"] for labels, _ in relative["overlapscope_budget_limit_ratio"]] == ["2"]
 
 
 def test_a_value_that_is_unknown_is_not_a_sample() -> None:
-    samples = read_openmetrics(openmetrics.render(result(unknown())))
+    samples = read_openmetrics(openmetrics(result(unknown())))
     assert "overlapscope_budget_value_bytes_per_second" not in samples
     assert len(samples["overlapscope_budget_limit_bytes_per_second"]) == 1
 
 
 def test_openmetrics_have_one_state_for_each_budget() -> None:
-    samples = read_openmetrics(openmetrics.render(every_kind()))
+    samples = read_openmetrics(openmetrics(every_kind()))
     states = samples["overlapscope_budget_status"]
     assert len(states) == 9 * 5
     assert [labels["status"] for labels, value in states if value] == [
@@ -657,7 +659,7 @@ def test_openmetrics_have_one_state_for_each_budget() -> None:
 
 @given(st.text(max_size=40))
 def test_a_label_comes_back_as_it_was(name: str) -> None:
-    samples = read_openmetrics(openmetrics.render(result(verdict(budget=name))))
+    samples = read_openmetrics(openmetrics(result(verdict(budget=name))))
     [(labels, _)] = samples["overlapscope_budget_value_ratio"]
     assert labels["budget"] == clean(name)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from overlapscope.budgets.formats import FORMATS
 from overlapscope.commands import main
+from overlapscope.commands.check import FORMATS
 
 ROOT = Path(__file__).parents[2]
 GUIDE, REFERENCE = ((ROOT / "docs" / room / "ci.md").read_text() for room in ("guides", "reference"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.budgets import baseline
 from overlapscope.budgets.places import figures
-from overlapscope.budgets.samples import noisy, of_range, series, spent
+from overlapscope.budgets.samples import noisy, of_range, spent
 from overlapscope.catalog.measures import CAUSES_OF, METRICS
 from overlapscope.commands import main
 from tests.support.helpers import TRACES
@@ -44,9 +43,10 @@ def write_job(path: Path, comm_us: float, *, compute_us: float = 600) -> str:
 def test_a_failed_check_says_by_how_much_each_cause_grew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slow = write_job(tmp_path / "slow.json", 200)
     kept = baseline.of(report_of(Path(write_job(tmp_path / "fast.json", 100))))
-    causes = [line for line in kept.series if line.metric == METRIC and line.cause is not None]
-    (whole,) = (line for line in kept.series if line.metric == METRIC and line.cause is None)
-    assert [sum(map(float, each)) for each in zip(*(line.values for line in causes), strict=True)] == [*whole.values]
+    causes = [line for line in kept.series if line.length.startswith("exposed-comm:")]
+    (whole,) = (line for line in kept.series if line.length == "exposed_comm")
+    each = zip(*(line.values for line in causes), strict=True)
+    assert [sum(value or 0 for value in values) for values in each] == [*whole.values]
 
     path = tmp_path / "baseline.json"
     path.write_bytes(baseline.to_json(kept))
@@ -60,5 +60,5 @@ def test_communication_may_vary_as_the_link_does_whatever_its_cause(causes: dict
     (device,) = report_of(RANK).devices
     step = device.steps[0]
     figures = replace(step, buckets=replace(step.buckets, exposed_comm_ns=1000), exposed_comm_by_cause=causes)
-    known = spent(partial(series, of_range("step", [figures])), None)
+    known = spent(of_range("step", [figures]), None)
     assert noisy(known, METRICS[METRIC]) == (1000, 0, 0)

@@ -121,8 +121,8 @@ BUDGETS = tuple(
     Budget(
         metric=metric.metric,
         scope=scope,
-        min=0.0 if metric.more_is_better else None,
-        max=None if metric.more_is_better else 1e15,
+        limit="min" if metric.more_is_better else "max",
+        bound=0.0 if metric.more_is_better else 1e15,
     )
     for metric in METRICS.values()
     for scope in SCOPES

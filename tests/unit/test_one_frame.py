@@ -155,7 +155,7 @@ def test_check_and_diff_judge_the_recorded_step(recording: Path) -> None:
     if any(device.plain for device in report.devices):
         pytest.skip("the step is known, so that check judges the plain program")
     metrics = ("step_time", "efficiency_pct", "hidden_copy_pct", "exposed_copy_time", "idle_time", "compute_time")
-    budgets = tuple(Budget(metric=metric, max=1e18, ranks="each") for metric in metrics)
+    budgets = tuple(Budget(metric=metric, bound=1e18, ranks="each") for metric in metrics)
     judged = check(report, Settings(budgets=budgets))
     compared = {each.device: each for each in diff(report, report).devices} if len(report.traces) == 1 else {}
     for section, device in sections(recording, recorded=True):

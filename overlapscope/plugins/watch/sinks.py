@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from overlapscope.base import disk
 from overlapscope.base.words import clean, shorten
-from overlapscope.budgets.formats.openmetrics import CONTENT_TYPE, family, text
+from overlapscope.budgets.formats import CONTENT_TYPE, family, text
 from overlapscope.errors import UsageError
 
 PATIENCE_S: Final = 10.0

@@ -167,7 +167,7 @@ def test_every_bundled_recording_comes_back_with_the_figures_that_check_judges(p
     with Store.open(tmp_path / "h") as store:
         assert store.add(entry) and store.entry(entry.id) == entry
         points = {(point.rank, point.device): point.value for point in store.points("step_time")}
-    judged = check(report, Settings(budgets=(Budget(metric="step_time", min=0.0),)))
+    judged = check(report, Settings(budgets=(Budget(metric="step_time", limit="min", bound=0.0),)))
     parts = {(part.rank, part.device): part.value for each in judged.verdicts for part in each.parts}
     assert points == {place: value for place, value in parts.items() if value is not None}
 
