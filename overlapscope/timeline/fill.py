@@ -26,7 +26,8 @@ class Fill(Struct, frozen=True, eq=False):
         """Return the length of the set before each of some ascending instants."""
         place = np.maximum(self.starts.searchsorted(at_ns, side="right") - 1, 0)
         passed = self.passed[place]
-        return passed + np.clip(at_ns - self.starts[place], 0, self.passed[place + 1] - passed)
+        inside: I64 = np.clip(at_ns - self.starts[place], 0, self.passed[place + 1] - passed)
+        return passed + inside
 
     def touches(self, start_ns: int, end_ns: int) -> bool:
         """Return whether part of the set is in `[start_ns, end_ns)`."""
