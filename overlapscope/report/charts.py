@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -176,11 +176,7 @@ _LEVELS = 24
 _ROW_PX = 24
 
 
-SourceOf = Callable[[FlamePart], str]
-"""Returns the line of code of a part; empty if unknown."""
-
-
-def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *, wrappers: bool = False) -> Figure:
+def flame_graph(host: SampledHost, dark: bool, *, wrappers: bool = False) -> Figure:
     """Return the calls of the main thread in an average step, each below its caller.
 
     Functions that only call another one, such as `_call_impl`, are left out unless `wrappers` are wanted.
@@ -218,9 +214,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
         },
         "textinfo": "label",
         "textfont": {"color": [legible(fill) for fill in fills]},
-        "customdata": [
-            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in every
-        ],
+        "customdata": [_flame_hover(part, host, unit) for part in every],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     height = _ROW_PX * (min(_flame_depth(parts), _LEVELS - 1) + 1) + 16
@@ -242,9 +236,8 @@ def _flame_label(part: FlamePart) -> str:
     return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
 
 
-def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit, code: str) -> str:
+def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
     where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
-    where += f"<br><b>{escape(code, 120)}</b>" if code else ""
     return (
         f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
         f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
