@@ -74,18 +74,19 @@ Ids = NDArray[np.integer[Any]]
 LaneKind = Literal["overlap", "steps", "ranges", "stream", "host"]
 
 
-class TimelineLane(Struct, frozen=True, eq=False):
+class TimelineLane(Struct, frozen=True, eq=False, kw_only=True):
     """A row of the timeline. Its ops are sorted by start, and their index is called a row of the lane."""
 
-    id: int
+    id: int = -1
+    """Position among all lanes; -1 while that is unknown."""
     group: str
     label: str
     kind: LaneKind
-    depth: int
+    depth: int = 0
     """Depth of nesting; 0 is the outermost."""
-    device: int | None
-    stream: int | None
-    thread: int | None
+    device: int | None = None
+    stream: int | None = None
+    thread: int | None = None
     start_ns: I64
     end_ns: I64
     category: U8
@@ -100,8 +101,6 @@ class TimelineLane(Struct, frozen=True, eq=False):
     names: tuple[str, ...]
     name_id: Ids
     """Position of each op's name in `names`."""
-    reach_ns: tuple[int, int]
-    """Start of the first op and end of the last."""
     fills: tuple[Fill, ...]
     ended_ns: I64
     """Latest end of each op and of all before it."""
@@ -167,42 +166,16 @@ def idle_caused(lanes: Lanes) -> I64:
     )
 
 
-def prepared(
-    *,
-    group: str,
-    label: str,
-    kind: LaneKind,
-    start_ns: I64,
-    end_ns: I64,
-    category: U8,
-    source: Ids,
-    names: tuple[str, ...],
-    name_id: Ids,
-    depth: int = 0,
-    device: int | None = None,
-    stream: int | None = None,
-    thread: int | None = None,
-) -> TimelineLane:
-    """Return a lane of the given ops, without a number yet."""
+def prepared(*, start_ns: I64, end_ns: I64, category: U8, **others: Any) -> TimelineLane:
+    """Return a lane of ops by start; `others` are the other fields of `TimelineLane` that callers state."""
     _, bits = np.frexp(end_ns - start_ns)
     return TimelineLane(
-        id=-1,
-        group=group,
-        label=label,
-        kind=kind,
-        depth=depth,
-        device=device,
-        stream=stream,
-        thread=thread,
         start_ns=start_ns,
         end_ns=end_ns,
         category=category,
-        source=source,
-        names=names,
-        name_id=name_id,
-        reach_ns=(int(start_ns[0]), int(end_ns.max())) if len(start_ns) else (0, 0),
         fills=fills(start_ns, end_ns, category),
         # Few lanes have nested ops, so that most need no array of their own.
         ended_ns=end_ns if (end_ns[1:] >= end_ns[:-1]).all() else np.maximum.accumulate(end_ns),
         longest=np.argsort(-bits.astype(np.int8), kind="stable").astype(np.int32),
+        **others,
     )

@@ -118,7 +118,8 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
     shown: list[dict[str, Any]] = []
     wide_ns = -(-WIDE * (end_ns - start_ns) // columns)
     for lane in map(lanes.lane, lane_ids):
-        if lane.reach_ns[0] >= end_ns or lane.reach_ns[1] <= start_ns:
+        near = lane.reaching(start_ns, end_ns)
+        if near.start >= near.stop:
             shown.append({"lane": lane.id, "fill": (), "ops": _NO_OPS})
             continue
         shares = ((fill.category, share(fill, grid)) for fill in lane.fills)
