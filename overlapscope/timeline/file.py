@@ -9,6 +9,7 @@ import base64
 import gzip
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ def _trace(
     if not trusted:
         yield parts.trust(of_trace[0], passed=page.verbose)
     if any(part.usable for part in of_trace):
-        yield from _findings(page, of_trace, lanes, timeline)
+        yield from parts.findings(page, of_trace, partial(_example_in, timeline, lanes))
     if timeline is not None:
         beside_plain = any(part.is_plain for part in of_trace) and PLAIN not in of_trace[0].trace.environment.flags
         yield Heading("Timeline, as recorded" if beside_plain else "Timeline")
@@ -74,27 +75,6 @@ def _trace(
         yield parts.trust(of_trace[0], passed=page.verbose)
 
 
-def _findings(
-    page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: TimelineBlock | None
-) -> Iterator[Block]:
-    """Yield the findings, costliest first, each with a button that shows its example in the timeline."""
-    findings = parts.in_order(of_trace)
-    yield Heading("Findings")
-    if page.recorded:
-        yield Text("Findings are about the program without the profiler. This report is on its recording.")
-    elif not findings:
-        yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
-    if note := tables.findings_note(page.report.traces, [finding for _, finding in findings]):
-        yield Text(note, tone="muted")
-    several = len({finding.device for _, finding in findings}) > 1
-    for part, finding in findings:
-        example = None
-        if timeline is not None and lanes is not None and (span := _example(finding, lanes)) is not None:
-            example = Example(timeline.id, *span, *around(span, lanes))
-        where = f"on device {finding.device}" if several else ""
-        yield parts.finding_block(part, finding, where=where, example=example)
-
-
 # -- Timelines -------------------------------------------------------------------------------------
 
 
@@ -103,7 +83,12 @@ def _timelines(
 ) -> dict[int, TimelineBlock]:
     """Return the timelines by the number of their trace."""
     examples = [
-        [span for _, finding in parts.in_order(by_trace[number]) if (span := _example(finding, lanes)) is not None]
+        [
+            span
+            for part in by_trace[number]
+            for finding in part.findings
+            if (span := _example(finding, lanes)) is not None
+        ]
         for number, lanes in drawn.items()
     ]
     all_tiles = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
@@ -117,6 +102,14 @@ def _timelines(
         )
         for (number, lanes), pyramid in zip(drawn.items(), all_tiles, strict=True)
     }
+
+
+def _example_in(timeline: TimelineBlock | None, lanes: Lanes | None, finding: Finding) -> Example | None:
+    """Return a finding's example in a timeline, if it has both."""
+    span = None if lanes is None else _example(finding, lanes)
+    if timeline is None or lanes is None or span is None:
+        return None
+    return Example(timeline.id, *span, *around(span, lanes))
 
 
 def _example(finding: Finding, lanes: Lanes) -> TimeSpan | None:
