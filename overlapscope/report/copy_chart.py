@@ -6,17 +6,15 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.base.grouping import distinct, first_of_each
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64
 from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, column_of, figure
+from overlapscope.documents.figure import Figure, axis, figure
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 
@@ -25,43 +23,18 @@ MOST_POINTS = 5000
 _SYMBOL = {"h2d": "circle", "d2h": "diamond"}
 
 
-class Drawn(Struct, frozen=True, eq=False):
-    """Copies that have a point in the chart."""
+def choose(copies: EachCopy, most: int = MOST_POINTS) -> I64:
+    """Return the rows of the copies to draw, ascending: those that have a size.
 
-    row: I64
-    """Rows of the table of copies, ascending."""
-    stands_for: I64
-    """Number of copies that each point stands for, itself included."""
-    of: int
-    """Number of copies that have a size."""
-
-
-def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
-    """Return all copies that have a size or, if they are more than `most`, a copy for each spot of the chart.
-
-    A spot shows its copy with the most exposed time. The smallest, largest, slowest and fastest copies of each
-    direction and memory kind are always drawn.
+    If they are more than `most`, half of it are those with the most exposed time, the others at even distances, besides
+    the fastest.
     """
     sized = np.flatnonzero(copies.bytes > 0)
     if len(sized) <= most:
-        return Drawn(sized, np.ones(len(sized), np.int64), len(sized))
-    x, y = np.log(copies.bytes[sized]), copies.gb_per_s[sized]
-    series = copies.direction[sized].astype(np.int64) * len(Memory) + copies.memory[sized]
-    extremes = _extremes(series, x, y)
-    columns = 256
-    while True:
-        spot = (series * columns + column_of(x, columns)) * columns + column_of(y, columns)
-        _, group, count = np.unique(spot, return_inverse=True, return_counts=True)
-        first = first_of_each(group, ~extremes, -copies.exposed_ns[sized])
-        chosen = np.union1d(first, np.flatnonzero(extremes))
-        if len(chosen) <= most or columns == 1:
-            break
-        columns //= 2
-    stands_for = np.ones(len(sized), np.int64)
-    # A second extreme of a spot stands only for itself.
-    alone = np.bincount(group[np.setdiff1d(chosen, first)], minlength=len(count))
-    stands_for[first] = (count - alone)[group[first]]
-    return Drawn(sized[chosen], stands_for[chosen], len(sized))
+        return sized
+    worst = np.argsort(-copies.exposed_ns[sized], kind="stable")[: most // 2]
+    spaced = np.linspace(0, len(sized) - 1, most - len(worst) - 1).astype(np.int64)
+    return sized[np.unique([*worst, *spaced, np.argmax(copies.gb_per_s[sized])])]
 
 
 def link_note(copies: EachCopy) -> str:
@@ -71,27 +44,17 @@ def link_note(copies: EachCopy) -> str:
     return f"No copy of pinned memory is large enough ({size_text(LARGE_BYTES)}) to show how fast the link is."
 
 
-def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Bool:
-    is_extreme = np.zeros(len(series), np.bool_)
-    for number in distinct(series):
-        mine = np.flatnonzero(series == number)
-        for values in (x, y):
-            is_extreme[mine[[np.argmin(values[mine]), np.argmax(values[mine])]]] = True
-    return is_extreme
-
-
 def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
     """Return a point for each copy and, for each direction, a dashed line at the best rate of pinned memory.
 
     Each point's `customdata[0]` is its row of `Timeline.ops`.
     """
-    colors, drawn = palette(dark), choose(copies)
-    shown = copies.take(drawn.row)
+    colors, shown = palette(dark), copies.take(choose(copies))
     data: list[dict[str, Any]] = []
     for kind, memory in product((Kind.H2D, Kind.D2H), (Memory.PINNED, Memory.PAGEABLE, Memory.MANAGED, Memory.UNKNOWN)):
         mine = np.flatnonzero((shown.direction == kind) & (shown.memory == memory))
         if len(mine):
-            data.append(_points(section, shown.take(mine), drawn.stands_for[mine], kind, memory, colors))
+            data.append(_points(section, shown.take(mine), kind, memory, colors))
     rates, sizes = shown.gb_per_s, shown.bytes
     data += _peaks(copies, colors, (int(sizes.min()), int(sizes.max()))) if len(sizes) else []
     return figure(
@@ -105,7 +68,7 @@ def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
 
 
 def _points(
-    section: DeviceReport, copies: EachCopy, stands_for: I64, kind: Kind, memory: Memory, colors: dict[str, str]
+    section: DeviceReport, copies: EachCopy, kind: Kind, memory: Memory, colors: dict[str, str]
 ) -> dict[str, Any]:
     """Return the points of the copies in a direction of a kind of memory."""
     direction, kept, pageable = kind.name.lower(), memory.name.lower(), memory == Memory.PAGEABLE
@@ -119,7 +82,6 @@ def _points(
         copies.duration_ns,
         copies.exposed_ns,
         copies.cause,
-        stands_for,
     )
     hovers = [
         [
@@ -128,9 +90,8 @@ def _points(
             rate_text(rate),
             unit.text(took),
             f"{unit.text(exposed)} exposed, {COPY_CAUSES[cause]}" if exposed else "hidden",
-            f"<br>and {count - 1:,} more like it" if count > 1 else "",
         ]
-        for number, moved, rate, took, exposed, cause, count in zip(*(each.tolist() for each in columns), strict=True)
+        for number, moved, rate, took, exposed, cause in zip(*(each.tolist() for each in columns), strict=True)
     ]
     return {
         "type": "scatter",
@@ -141,13 +102,13 @@ def _points(
         "marker": {
             "color": colors[f"{direction}-{color}"],
             "symbol": f"{_SYMBOL[direction]}{'-open' * pageable}",
-            "size": (8 + 2 * np.log10(stands_for)).round(1).tolist(),
+            "size": 8,
             "opacity": 0.8,
             "line": {"width": 1.5 * pageable, "color": colors[f"{direction}-pinned"]},
         },
         "customdata": hovers,
         "hovertemplate": f"{direction}, {kept} memory<br>%{{customdata[1]}} at %{{customdata[2]}} GB/s<br>"
-        "%{customdata[3]}: %{customdata[4]}%{customdata[5]}<extra></extra>",
+        "%{customdata[3]}: %{customdata[4]}<extra></extra>",
     }
 
 
