@@ -13,7 +13,7 @@ class Fill(Struct, frozen=True, eq=False):
     """At least one interval, disjoint and sorted, with prefix sums of their lengths."""
 
     category: int
-    """Position in `CATEGORIES`; -1 for a set without a category."""
+    """Position in `CATEGORIES`."""
     starts: I64
     passed: I64
     """Length of all intervals before each; one more than there are intervals, the last being the total."""
@@ -42,13 +42,8 @@ def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
         chosen = category == number
         starts, ends = union(start_ns, end_ns) if chosen.all() else union(start_ns[chosen], end_ns[chosen])
         if len(starts):
-            filled.append(fill_of(number, starts, ends))
+            filled.append(Fill(number, starts, np.concatenate([[0], np.cumsum(ends - starts)])))
     return tuple(filled)
-
-
-def fill_of(category: int, starts: I64, ends: I64) -> Fill:
-    """Return a set of at least one interval."""
-    return Fill(category, starts, np.concatenate([[0], np.cumsum(ends - starts)]))
 
 
 FULL = 255
