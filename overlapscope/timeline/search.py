@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
 from overlapscope.timeline import links
 from overlapscope.timeline.details import duration
-from overlapscope.timeline.lane import Lanes, TimelineLane, idle_caused
+from overlapscope.timeline.lane import Lanes, idle_caused
 from overlapscope.timeline.links import LaneRow
 from overlapscope.trace.model import I32, I64, Bool
 
@@ -35,69 +36,42 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
     Raises:
         KeyError: There is no such op.
     """
-    matches = _matches(lanes, text.lower())
-    count, here = sum(map(len, matches)), _position(lanes, after, direction)
+    lane_of, row_of = _matches(lanes, text.lower())
+    count = len(lane_of)
+
+    def place(match: int) -> tuple[int, int, int]:
+        lane, row = int(lane_of[match]), int(row_of[match])
+        return int(lanes.lanes[lane].start_ns[row]), lane, row
+
+    here = (after, len(lanes.lanes) if direction > 0 else -1, 0)
+    if isinstance(after, LaneRow):
+        if not 0 <= after.row < len(lanes.lane(after.lane)):
+            raise KeyError(f"row {after.row} of lane {after.lane}")
+        here = (int(lanes.lane(after.lane).start_ns[after.row]), after.lane, after.row)
     if not count:
         return {"count": 0, "number": 0, "match": None}
-    pairs = list(zip(lanes.lanes, matches, strict=True))
-    passed = [_passed(lane, rows, here) for lane, rows in pairs]
-    number = sum(passed) + (1 if direction > 0 else 0)
-    if not 1 <= number <= count:
-        passed = [0 if direction > 0 else len(rows) for rows in matches]
-        number = 1 if direction > 0 else count
-    # The first of the next matches of all lanes, or the last of those passed.
-    step, choose = (0, min) if direction > 0 else (-1, max)
-    starts = [
-        (int(lane.start_ns[rows[place + step]]), lane.id, int(rows[place + step]))
-        for (lane, rows), place in zip(pairs, passed, strict=True)
-        if 0 <= place + step < len(rows)
-    ]
-    start, lane_id, row = choose(starts)
+    next_one, previous = bisect_right(range(count), here, key=place), bisect_left(range(count), here, key=place) - 1
+    number = (next_one if direction > 0 else previous) % count
+    start, lane_id, row = place(number)
     lane = lanes.lanes[lane_id]
     match = {"lane": lane_id, "row": row, "start": start, "end": int(lane.end_ns[row]), "title": clean(lane.name(row))}
-    return {"count": count, "number": number, "match": match}
-
-
-class _Position(NamedTuple):
-    """A position between two ops in the order of search.
-
-    It is after all ops that start earlier. Among those that start at `start_ns`, it is after all lanes before `lane`
-    and, in that lane, after all rows before `row`.
-    """
-
-    start_ns: int
-    lane: int
-    row: int
-
-
-def _position(lanes: Lanes, after: int | LaneRow, direction: int) -> _Position:
-    """Return the position right after or right before the place to continue from."""
-    if not isinstance(after, LaneRow):
-        return _Position(after, len(lanes.lanes) if direction > 0 else -1, 0)
-    lane = lanes.lane(after.lane)
-    if not 0 <= after.row < len(lane):
-        raise KeyError(f"row {after.row} of lane {after.lane}")
-    return _Position(int(lane.start_ns[after.row]), after.lane, after.row + (1 if direction > 0 else 0))
-
-
-def _passed(lane: TimelineLane, rows: I32, here: _Position) -> int:
-    """Return how many of a lane's matching rows are before a position."""
-    if lane.id == here.lane:
-        row = here.row
-    else:
-        row = int(lane.start_ns.searchsorted(here.start_ns, side="right" if lane.id < here.lane else "left"))
-    # With a key of another type, numpy would convert the whole array.
-    return int(rows.searchsorted(np.int32(row)))
+    return {"count": count, "number": number + 1, "match": match}
 
 
 @kept(most=_KEPT)
-def _matches(lanes: Lanes, text: str) -> tuple[I32, ...]:
-    """Return the matching rows of each lane, by start."""
+def _matches(lanes: Lanes, text: str) -> tuple[I32, I32]:
+    """Return the lane and row of each match, in the order of `search`."""
     judged: dict[int, Bool] = {}
+    rows: list[I32] = []
     for lane in lanes.lanes:
         if id(lane.names) not in judged:
             judged[id(lane.names)] = np.array([bool(text) and text in name.lower() for name in lane.names], np.bool_)
-    return tuple(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32) for lane in lanes.lanes)
+        rows.append(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32))
+    nothing = np.empty(0, np.int32)
+    starts = (lane.start_ns[of_lane] for lane, of_lane in zip(lanes.lanes, rows, strict=True))
+    order = np.argsort(np.concatenate([nothing, *starts]), kind="stable")
+    lane_of = np.repeat(np.arange(len(rows), dtype=np.int32), [len(of_lane) for of_lane in rows])
+    return lane_of[order], np.concatenate([nothing, *rows])[order]
 
 
 # -- Where most time is lost -----------------------------------------------------------------------
