@@ -34,7 +34,8 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> I64:
         return sized
     worst = np.argsort(-copies.exposed_ns[sized], kind="stable")[: most // 2]
     spaced = np.linspace(0, len(sized) - 1, most - len(worst) - 1).astype(np.int64)
-    return sized[np.unique([*worst, *spaced, np.argmax(copies.gb_per_s[sized])])]
+    chosen: I64 = sized[np.unique([*worst, *spaced, np.argmax(copies.gb_per_s[sized])])]
+    return chosen
 
 
 def link_note(copies: EachCopy) -> str:
