@@ -1,4 +1,4 @@
-"""Charts of a report as Plotly figures for a light or dark background, and the figures at its head, with meanings."""
+"""Charts of a report as Plotly figures for a light or dark background."""
 
 from __future__ import annotations
 
@@ -8,30 +8,23 @@ from typing import Final
 
 import numpy as np
 
-from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.analysis.host_lines import FlamePart, flame, place
-from overlapscope.analysis.results import Device, missing_by_cause, partition
+from overlapscope.analysis.results import Device, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
 from overlapscope.base.words import (
     Unit,
-    between,
-    capital,
-    duration,
     percent,
-    plural,
     share,
     shares_by_name,
-    shares_of,
     unit_for,
 )
-from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, partitions, stacked_bars
-from overlapscope.documents.model import Card
 from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.report.tables import causes_of
 
@@ -243,81 +236,3 @@ def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
         f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
         f"{unit.text(host.time_ns(part.samples - part.running))} of it asleep"
     )
-
-
-# -- Figures at the head ---------------------------------------------------------------------------
-
-_EFFICIENCY = (
-    "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "
-    "same work would hide more."
-)
-
-
-def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
-    """Return the figures of a device, the most telling first."""
-    unit, of = section.unit, "of the step" if section.steps else "of the time"
-    # The shares are those of the bar and of the table, which add up to 100.
-    parts = partition(device)
-    shares = shares_of(parts, device.span_ns)
-    stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
-    stalls = f"{share(stall_ns, parts['idle'])} of idle" if stall_ns else "no call cost idle time"
-
-    def part(name: str, meaning: str, nothing: str = "") -> Card:
-        return Card(name, unit.text(parts[name]), nothing or f"{shares[name]}% {of}", meaning)
-
-    return (
-        _step(section, device),
-        *_overlap(section, device),
-        part(
-            "exposed copy",
-            "Time in which a copy ran and no kernel beside it: the GPU only moved data.",
-            "" if device.overlap.copy_ns else "nothing was copied",
-        ),
-        part(
-            "exposed comm",
-            "Time in which a collective (NCCL and the like) ran and no other kernel beside it.",
-            "" if device.engines.comm_ns else "no communication",
-        ),
-        part("idle", "Time in which nothing ran on the GPU."),
-        *(
-            part(bucket.name, f"{capital(bucket.meaning)}, so the GPU's activity in that time is unknown.")
-            for bucket in map(bucket_of, missing_by_cause(device))
-        ),
-        Card(
-            "stall cost",
-            unit.text(stall_ns),
-            stalls,
-            "The part of idle that blocking calls caused: the host waited in them and could launch nothing.",
-        ),
-        part("compute", "Time in which a kernel computed."),
-    )
-
-
-def _step(section: DeviceReport, device: Device) -> Card:
-    """Return the length of an average step or, without steps, of the time that was judged."""
-    plain, length = device.plain, section.unit.text(device.span_ns)
-    name = "step" if section.steps else "time"
-    if plain is None or not section.is_plain:
-        count = f"average of {plural(section.steps, 'step')}, as recorded" if section.steps else "as recorded"
-        return Card(name, length, count, "How long a step takes in the recording.")
-    # No line ends between a number and its unit.
-    interval = between(plain.low_ns, plain.high_ns).replace(" ", "\N{NO-BREAK SPACE}")
-    between_ends = "" if plain.low_ns == plain.high_ns else f", {interval}"
-    return Card(
-        name,
-        length,
-        f"{plain.origin}{between_ends}",
-        f"How long a step takes when nothing is recorded. In the recording: {duration(plain.recorded_step_ns)}.",
-    )
-
-
-def _overlap(section: DeviceReport, device: Device) -> tuple[Card, ...]:
-    """Return how well copies overlap, as far as that is known."""
-    efficiency, hidden = efficiency_shown(device), hidden_copy_shown(device)
-    cards = []
-    if efficiency is not None:
-        cards.append(Card("overlap efficiency", percent(efficiency), "of what is possible", _EFFICIENCY))
-    if hidden is not None:
-        of = f"of {section.unit.text(device.overlap.copy_ns)}"
-        cards.append(Card("hidden copy", percent(hidden), of, "The part of the copy time during which a kernel ran."))
-    return tuple(cards)

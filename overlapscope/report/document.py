@@ -239,13 +239,10 @@ def finding_block(
 
 
 def head(part: DeviceReport, *, titled: bool) -> Section:
-    """Return the verdict on a device and the figures that it is about."""
-    # As charts, only files have these.
-    from overlapscope.report.charts import headlines
-
+    """Return the verdict on a device and a bar of its figures."""
     blocks = [*answer(part)]
     if part.device is not None and part.usable:
-        blocks += [model.Cards(headlines(part, part.device)), tables.bar(part.device, part.unit)]
+        blocks.append(tables.bar(part.device, part.unit))
     verdict = Section(tuple(blocks), kind="verdict")
     return Section((Heading(part.title), verdict) if titled else (verdict,))
 
