@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Final
 
 import numpy as np
 
@@ -19,14 +18,11 @@ from overlapscope.base.words import (
     Unit,
     percent,
     share,
-    shares_by_name,
     unit_for,
 )
-from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, partitions, stacked_bars
+from overlapscope.documents.figure import Figure, axis, escape, figure, legible, partitions, stacked_bars
 from overlapscope.report.page import DeviceReport, SampledHost
-from overlapscope.report.tables import causes_of
 
 
 def each_device(sections: Sequence[DeviceReport], dark: bool) -> Figure:
@@ -45,54 +41,6 @@ def _labels(sections: Sequence[DeviceReport]) -> list[str]:
         for name, section in zip(names, sections, strict=True)
         if section.device is not None
     ]
-
-
-# -- Causes ----------------------------------------------------------------------------------------
-
-
-CAUSE_TITLES: Final[Mapping[Subject, str]] = {
-    "exposed-copy": "Exposed copy by cause",
-    "exposed-comm": "Exposed communication by cause",
-    "exposed-other": "Other memory work by kind",
-    "idle": "Idle by cause",
-}
-
-
-def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
-    """Return a bar for each cause, largest first; shares are of the bucket."""
-    descriptions = CAUSES[subject]
-    lengths = {} if section.device is None else causes_of(section.device, subject)
-    bucket_ns = sum(lengths.values())
-    unit = section.unit_of(bucket_ns)
-    shares = shares_by_name(lengths, bucket_ns)
-    texts = [f"{unit.text(ns)} ({shares[cause]}%)" for cause, ns in lengths.items()]
-    most = max(lengths.values(), default=0) / unit.ns
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "x": [ns / unit.ns for ns in lengths.values()],
-        "y": [escape(cause) for cause in lengths],
-        "marker": filled([f"{subject}:{cause}" for cause in lengths], dark),
-        "text": texts,
-        "textposition": "outside",
-        "cliponaxis": False,
-        "customdata": [
-            escape(descriptions[cause].words.meaning, 200) if cause in descriptions else "" for cause in lengths
-        ],
-        "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
-        "showlegend": False,
-    }
-    return figure(
-        [bars],
-        dark,
-        height=20 + 34 * max(1, len(lengths)),
-        bargap=0.35,
-        # Every bar shows its number, so the axis needs none. The range leaves room for the longest bar's text.
-        xaxis=axis(dark, visible=False, range=[0, 1.45 * most or 1], fixedrange=True),
-        yaxis=axis(
-            dark, autorange="reversed", type="category", fixedrange=True, ticksuffix="  ", showgrid=False, showline=True
-        ),
-    )
 
 
 # -- Steps -----------------------------------------------------------------------------------------

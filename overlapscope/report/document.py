@@ -11,7 +11,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.results import Device, by_subject
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import Lane, Strip, StripExtent
 from overlapscope.base.words import Unit, clean, clean_lines, listed, plural
 from overlapscope.documents import model
@@ -289,9 +289,6 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
     if device is None:
         return
     id = f"trace-{part.number}-{device.device}-chart"
-    for subject, by_cause in by_subject(device).items():
-        if any(by_cause.values()):
-            yield Chart(f"{id}-{subject}", charts.CAUSE_TITLES[subject], partial(charts.causes, part, subject))
     copies = list_copies(analysis) if analysis is not None else None
     if copies is not None and (copies.bytes > 0).any():
         yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(copy_chart.bandwidth, part, copies))

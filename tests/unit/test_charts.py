@@ -50,7 +50,6 @@ def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -
     for section, device in zip(sections, analysis.devices, strict=True):
         assert section.device is not None
         figures += [charts.steps(section, section.device, dark)]
-        figures += [charts.causes(section, "exposed-copy", dark), charts.causes(section, "idle", dark)]
         figures.append(copy_chart.bandwidth(section, list_copies(device), dark))
     return [*figures, charts.each_device(sections, dark)]
 
@@ -76,19 +75,6 @@ def test_the_parts_of_a_bar_are_the_span(path: Path) -> None:
         # "< 0.1" adds nothing, and stands for what "> 99.9" lacks.
         exact = sum(float(part.share.lstrip("> ")) for part in parts if "<" not in part.share)
         assert exact == pytest.approx(99.9 if any(">" in part.share for part in parts) else 100)
-
-
-@EACH
-@pytest.mark.parametrize("subject", ["exposed-copy", "idle"])
-def test_the_bars_of_causes_add_up_to_their_bucket(path: Path, subject: Any) -> None:
-    for section in sections_in(path):
-        assert section.device is not None
-        (bars,) = charts.causes(section, subject, False)["data"]
-        buckets = section.device.buckets
-        whole = buckets.idle_ns if subject == "idle" else buckets.exposed_copy_ns
-        unit = section.unit_of(whole)
-        assert sum(bars["x"]) * unit.ns == pytest.approx(whole)
-        assert bars["x"] == sorted(bars["x"], reverse=True)
 
 
 @EACH
