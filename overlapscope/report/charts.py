@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import PurePath
-
 import numpy as np
 
 from overlapscope.analysis.figures import efficiency_shown
@@ -21,27 +18,8 @@ from overlapscope.base.words import (
     unit_for,
 )
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, legible, partitions, stacked_bars
+from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
 from overlapscope.report.page import DeviceReport, SampledHost
-
-
-def each_device(sections: Sequence[DeviceReport], dark: bool) -> Figure:
-    """Return a bar for each device of each rank, below one another in the same unit."""
-    return partitions([partition(section.device) for section in sections if section.device], _labels(sections), dark)
-
-
-def _labels(sections: Sequence[DeviceReport]) -> list[str]:
-    """Return the rank of each, or else its file; with the device if several have that name."""
-    names = [
-        f"rank {section.trace.rank}" if section.trace.rank is not None else PurePath(section.trace.source).name
-        for section in sections
-    ]
-    return [
-        escape(name) if names.count(name) == 1 else f"{escape(name)}, device {section.device.device}"
-        for name, section in zip(names, sections, strict=True)
-        if section.device is not None
-    ]
-
 
 # -- Steps -----------------------------------------------------------------------------------------
 

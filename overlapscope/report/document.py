@@ -57,7 +57,7 @@ def document(page: Page) -> Document:
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
     if len(parts) > 1:
-        blocks.append(replace(_summary(page), title=""))
+        blocks.append(replace(summary(page), title=""))
     for part in parts:
         blocks.append(Section(tuple(_part(part, page)), part.title, "article"))
     if len(parts) > 1:
@@ -111,7 +111,7 @@ def host_blocks(part: DeviceReport) -> Iterator[Block]:
     yield host_view.table(host_view.rows(part, host), host)
 
 
-def _summary(page: Page) -> Table:
+def summary(page: Page) -> Table:
     """Return a row for each trace and device."""
     on_gpus = any(trace.host is None for trace in page.report.traces)
     return tables.summary(page) if on_gpus else host_view.summary(page)
@@ -294,18 +294,6 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
         yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(copy_chart.bandwidth, part, copies))
     if part.page.scope == "window" and len(device.steps) >= _LEAST_STEPS:
         yield Chart(f"{id}-steps", "Steps", partial(charts.steps, part, device))
-
-
-def overview(page: Page) -> Iterator[Block]:
-    """Yield a comparison of all devices if there are several."""
-    parts = list(page.sections())
-    if len(parts) > 1:
-        from overlapscope.report import charts
-
-        yield _summary(page)
-        judged = [part for part in parts if part.usable]
-        if len(judged) > 1:
-            yield Chart("all-chart", "Where the time goes", partial(charts.each_device, judged))
 
 
 # -- The command that shows a saving ---------------------------------------------------------------

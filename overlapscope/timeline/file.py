@@ -43,7 +43,8 @@ def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -
         names = {f"trace-{number}": files[number] if rank is None else f"rank {rank}" for number, rank in ranks.items()}
         blocks.append(Links(names))
     blocks += [Text(clean(note), tone="muted") for note in page.report.notes]
-    blocks += parts.overview(page)
+    if sum(map(len, by_trace.values())) > 1:
+        blocks.append(parts.summary(page))
     for number, of_trace in by_trace.items():
         inner = _trace(page, of_trace, drawn.get(number), timelines.get(number), len(by_trace) > 1)
         blocks.append(Section(tuple(inner), kind="article", id=f"trace-{number}"))

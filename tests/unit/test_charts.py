@@ -51,7 +51,7 @@ def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -
         assert section.device is not None
         figures += [charts.steps(section, section.device, dark)]
         figures.append(copy_chart.bandwidth(section, list_copies(device), dark))
-    return [*figures, charts.each_device(sections, dark)]
+    return figures
 
 
 @BOTH
