@@ -116,8 +116,7 @@ def _draw(block: Block) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.Heading) -> Iterator[str]:
-    given = f"{_attribute('class', block.tone)}{_attribute('id', block.id)}"
-    yield f"<h{block.level}{given}>{escape(clean(block.text))}</h{block.level}>"
+    yield f"<h{block.level}{_attribute('class', block.tone)}>{escape(clean(block.text))}</h{block.level}>"
 
 
 @_draw.register

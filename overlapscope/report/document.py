@@ -283,7 +283,7 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
     """Yield the charts of a device that have data; `analysis` is the analysis of that device."""
     from overlapscope.analysis.each_copy import list_copies
-    from overlapscope.report import charts, copy_chart
+    from overlapscope.report import charts
 
     device = part.device
     if device is None:
@@ -291,7 +291,7 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
     id = f"trace-{part.number}-{device.device}-chart"
     copies = list_copies(analysis) if analysis is not None else None
     if copies is not None and (copies.bytes > 0).any():
-        yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(copy_chart.bandwidth, part, copies))
+        yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(charts.bandwidth, part, copies))
     if part.page.scope == "window" and len(device.steps) >= _LEAST_STEPS:
         yield Chart(f"{id}-steps", "Steps", partial(charts.steps, part, device))
 

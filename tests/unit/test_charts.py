@@ -15,9 +15,8 @@ from hypothesis.extra import numpy as hnp
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
 from overlapscope.documents.colors import palette
-from overlapscope.report import charts, copy_chart, lists
-from overlapscope.report.charts import MOST_STEPS, drawn_steps
-from overlapscope.report.copy_chart import choose
+from overlapscope.report import charts, lists
+from overlapscope.report.charts import MOST_STEPS, choose, drawn_steps
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.tables import bar, cause_tables
@@ -50,7 +49,7 @@ def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -
     for section, device in zip(sections, analysis.devices, strict=True):
         assert section.device is not None
         figures += [charts.steps(section, section.device, dark)]
-        figures.append(copy_chart.bandwidth(section, list_copies(device), dark))
+        figures.append(charts.bandwidth(section, list_copies(device), dark))
     return figures
 
 
