@@ -110,7 +110,7 @@ def _changes(before: PageContext, after: PageContext, device: DeviceDiff) -> Com
         sides = (("before", before, change.before), ("after", after, change.after))
         ways = [parts.timeline_link(context, finding.example, name) for name, context, finding in sides if finding]
         links.append(html.Div([html.Div(way) for way in ways]))
-    blocks = of_device(device, 0, verbose=True, several=False, folded=True)
+    blocks = of_device(device, verbose=True, several=False, folded=True)
     shown = (
         parts.table_panel(before, block, "compare-findings", links)
         if isinstance(block, Table) and block.id == tables.FINDINGS
