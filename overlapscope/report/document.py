@@ -133,11 +133,12 @@ def _details(part: DeviceReport, device: Device) -> Iterator[Section]:
     tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
     yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
-    yield from detail("stalls", _filled([lists.stalls(part, device)]))
+    most = None if part.page.verbose else lists.FEW
+    yield from detail("stalls", _filled([lists.stalls(part, device, most)]))
     yield from detail("kernels", _filled([lists.kernels(part, device, _MOST_KERNELS)]))
     if part.page.scope == "window":
         each = [lists.each_step(part, device)] if part.page.verbose else []
-        yield from detail("steps", _filled([tables.steps(part, device), *each, lists.ranges(part, device)]))
+        yield from detail("steps", _filled([tables.steps(part, device), *each, lists.ranges(part, device, most)]))
 
 
 def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
