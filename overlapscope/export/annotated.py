@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from msgspec.structs import asdict
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.host import CallSite, sites
+from overlapscope.analysis.host import Sites, sites
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.base.intervals import Intervals, cut, intersect, subtract
+from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
@@ -122,9 +122,7 @@ def _device(trace: Trace, device: DeviceAnalysis, pid: int) -> Iterator[bytes]:
         yield _metadata("thread_sort_index", pid, track.tid, sort_index=number)
     buckets, causes, steps = tracks
     yield from _buckets(device, buckets)
-    yield from _copy_causes(trace, device, causes)
-    yield from _comm_causes(trace, device, causes)
-    yield from _idle_causes(trace, device, causes)
+    yield from _causes(trace, device, causes)
     row, start, end = cut(device.steps.start_ns, device.steps.end_ns, device.windows)
     for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
         yield steps.piece(trace.annotations.name(int(device.steps.row[which])), begin, stop)
@@ -169,35 +167,19 @@ def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
             yield track.piece(name, start, end, bucket=bucket)
 
 
-def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces, ops = device.exposed.inside(device.windows), device.timeline.ops
-    where = sites_of_ops(trace, ops.take(pieces.copy))
-    for number, (start, end) in enumerate(_times(pieces)):
-        cause, copy = COPY_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.copy[number])))
-        yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_call_site(where.site_at(trace, number)))
-
-
-def _comm_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces, ops = device.exposed_comm.inside(device.windows), device.timeline.ops
-    where = sites_of_ops(trace, ops.take(pieces.op), pieces.call)
-    for number, (start, end) in enumerate(_times(pieces)):
-        cause, collective = COMM_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.op[number])))
-        site = _call_site(where.site_at(trace, number))
-        yield track.piece(f"exposed comm: {cause}", start, end, collective=collective, **site)
-
-
-def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces = device.idle.inside(device.windows)
-    where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
-    for number, (start, end) in enumerate(_times(pieces)):
-        cause = IDLE_CAUSES[pieces.cause[number]]
-        yield track.piece(f"idle: {cause}", start, end, **_call_site(where.site_at(trace, number)))
-
-
-def _call_site(site: CallSite) -> dict[str, str]:
-    """Return the known ones of op, call and Python line, as arguments of an event."""
-    return {word: clean(text) for word, text in asdict(site).items() if text is not None}
-
-
-def _times(pieces: Pieces) -> Iterable[tuple[int, int]]:
-    return zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)
+def _causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
+    """Yield the pieces of exposed copies, exposed communication and idle time, with what is known of their place."""
+    ops = device.timeline.ops
+    copies, comm = device.exposed.inside(device.windows), device.exposed_comm.inside(device.windows)
+    idle = device.idle.inside(device.windows)
+    kinds: tuple[tuple[str, Pieces, Sequence[str], Sites, str, I64 | None], ...] = (
+        ("exposed copy", copies, COPY_CAUSES, sites_of_ops(trace, ops.take(copies.copy)), "copy", copies.copy),
+        ("exposed comm", comm, COMM_CAUSES, sites_of_ops(trace, ops.take(comm.op), comm.call), "collective", comm.op),
+        ("idle", idle, IDLE_CAUSES, sites(trace, idle.call, idle.thread, idle.host_ns), "", None),
+    )
+    for what, pieces, causes, where, role, op in kinds:
+        for number, (start, end) in enumerate(zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)):
+            known = {} if op is None else {role: ops.name(int(op[number]))}
+            known |= {word: text for word, text in asdict(where.site_at(trace, number)).items() if text is not None}
+            name = f"{what}: {causes[pieces.cause[number]]}"
+            yield track.piece(name, start, end, **{word: clean(text) for word, text in known.items()})
