@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -94,12 +95,6 @@ class _Case(NamedTuple):
     """Tie-breaker."""
 
 
-class _Ranking(NamedTuple):
-    of: int
-    """Number of all cases, of which the worst are kept."""
-    worst: list[_Case]
-
-
 def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
     """Return the case of that rank, from 0, as `{"count", "ranked", "match"}`.
 
@@ -113,12 +108,17 @@ def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
 
 
 @kept()
-def _ranking(lanes: Lanes, kind: Subject) -> _Ranking:
-    """Return a ranking over all devices."""
-    rankings = _FINDERS[kind](lanes)
-    cases = [case for ranking in rankings for case in ranking.worst]
-    cases.sort(key=lambda case: (-case.cost_ns, -case.wait_ns, case.start_ns, case.device))
-    return _Ranking(sum(ranking.of for ranking in rankings), cases[:MOST])
+def _ranking(lanes: Lanes, kind: Subject) -> tuple[int, list[_Case]]:
+    """Return the number of cases on all devices, and the worst of them."""
+    found = [np.broadcast_arrays(*columns) for columns in _FINDERS[kind](lanes)]
+    columns = np.concatenate([np.empty((6, 0), np.int64), *map(np.stack, found)], axis=1)
+    count = columns.shape[1]
+    if count > MOST:
+        cost = columns[4]
+        columns = columns[:, cost >= np.partition(cost, -MOST)[-MOST]]
+    device, _, start, _, cost, wait = columns
+    order = np.lexsort((device, start, -wait, -cost))[:MOST]
+    return count, [_Case(*case) for case in columns[:, order].T.tolist()]
 
 
 def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
@@ -149,52 +149,39 @@ def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tupl
     return int(idle.start_ns[piece]), str(IDLE_CAUSES[idle.cause[piece]])
 
 
-def _exposed_copies(lanes: Lanes) -> list[_Ranking]:
-    """Return the exposed copies; successive pieces of a copy are a single case."""
-    worst_of_each = []
+_Columns = tuple[int, I64, I64, I64, I64, I64 | int]
+"""Cases of a kind: the fields of `_Case`, as columns."""
+
+
+def _exposed_copies(lanes: Lanes) -> Iterator[_Columns]:
+    """Yield the exposed copies; successive pieces of a copy are a single case."""
     for analysis in lanes.analysis.devices:
         exposed = analysis.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
         start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.copy[rows]
         opens = np.ones(len(rows), np.bool_)
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
-        first = np.flatnonzero(opens)
-        last = np.flatnonzero(np.roll(opens, -1))
-        worst_of_each.append(_longest(analysis.result.device, copy[first], start[first], end[last]))
-    return worst_of_each
+        first, last = np.flatnonzero(opens), np.flatnonzero(np.roll(opens, -1))
+        yield analysis.result.device, copy[first], start[first], end[last], end[last] - start[first], 0
 
 
-def _idle_gaps(lanes: Lanes) -> list[_Ranking]:
-    worst_of_each = []
+def _idle_gaps(lanes: Lanes) -> Iterator[_Columns]:
     for analysis in lanes.analysis.devices:
         gaps = analysis.timeline.idle
         rows = np.flatnonzero(gaps.ends > analysis.timeline.judged_from_ns)
-        start = np.maximum(gaps.starts[rows], analysis.timeline.judged_from_ns)
-        worst_of_each.append(_longest(analysis.result.device, rows, start, gaps.ends[rows]))
-    return worst_of_each
+        start, end = np.maximum(gaps.starts[rows], analysis.timeline.judged_from_ns), gaps.ends[rows]
+        yield analysis.result.device, rows, start, end, end - start, 0
 
 
-def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
-    length = end - start
-    kept = np.arange(len(row)) if len(row) <= MOST else np.argpartition(-length, MOST)[:MOST]
-    rows, starts, ends, costs = (column[kept].tolist() for column in (row, start, end, length))
-    return _Ranking(len(row), [_Case(device, *case, 0) for case in zip(rows, starts, ends, costs, strict=True)])
-
-
-def _stalls(lanes: Lanes) -> list[_Ranking]:
-    """Return blocking calls; those that cost nothing only if they reach beyond the lead-in."""
-    trace = lanes.analysis.trace
-    calls, caused = trace.runtime_calls, idle_caused(lanes)
+def _stalls(lanes: Lanes) -> Iterator[_Columns]:
+    """Yield the blocking calls; those that cost nothing only if they reach beyond the lead-in."""
+    calls, caused = lanes.analysis.trace.runtime_calls, idle_caused(lanes)
     judged = min((analysis.timeline.judged_from_ns for analysis in lanes.analysis.devices), default=None)
-    rows = find_blocking(trace).row
+    rows = find_blocking(lanes.analysis.trace).row
     if judged is not None:
         rows = rows[(caused[rows] > 0) | (calls.end_ns[rows] > judged)]
-    wait = calls.end_ns[rows] - calls.start_ns[rows]
-    order = np.lexsort((-wait, -caused[rows]))[:MOST]
-    count, rows, wait = len(rows), rows[order], wait[order]
-    columns = (rows, calls.start_ns[rows], calls.end_ns[rows], caused[rows], wait)
-    row, start, end, cost, waited = (column.tolist() for column in columns)
-    return [_Ranking(count, [_Case(-1, *case) for case in zip(row, start, end, cost, waited, strict=True)])]
+    start, end = calls.start_ns[rows], calls.end_ns[rows]
+    yield -1, rows, start, end, caused[rows], end - start
 
 
-_FINDERS = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}
+_FINDERS: Final = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}
