@@ -214,7 +214,7 @@ def _figures(
     steps, ranges = causes.steps.inside(starts, ends), causes.ranges.inside(starts, ends)
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
     judged = _after_lead_in(timeline, windows)
-    in_whole, in_judged, in_steps, in_ranges = _measure(
+    in_whole, in_judged, in_steps, in_ranges = measure(
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
     figures = _together(in_whole, windows)
@@ -278,7 +278,7 @@ def _host_outside(trace: Trace) -> tuple[int, int]:
     return begin - first, last - end
 
 
-def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[Facts]:
+def measure(causes: Causes, windows: Sequence[Intervals]) -> list[Facts]:
     """Return the figures in several lists of windows, all measured at once."""
     starts, ends = (np.concatenate(side) for side in zip(*windows, strict=True))
     facts = lengths(causes.timeline, starts, ends)

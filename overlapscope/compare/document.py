@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from typing import Final
 
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean, listed
-from overlapscope.catalog.buckets import bucket_of
 from overlapscope.compare import tables
-from overlapscope.compare.difference import DeviceDiff, Diff, Figures
+from overlapscope.compare.difference import DeviceDiff, Diff
 from overlapscope.compare.words import device_title, doubt_words, side_name, standing
-from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import (
     Block,
-    Chart,
     Document,
     Heading,
     Items,
@@ -33,7 +28,6 @@ COMMENT_CHARACTERS = 60_000
 """Size limit of a comment; GitHub refuses more than 65,536 characters."""
 
 
-_SIDES: Final = ("before", "after")
 _MOST_DOUBTS = 3
 """Maximum number of warnings in the short form, the gravest first."""
 
@@ -50,8 +44,8 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
     blocks: list[Block] = [Heading(f"overlapscope diff: {title}", 1), *head(diff)]
     several = len(diff.devices) > 1
     devices = []
-    for number, device in enumerate(diff.devices):
-        shown = tuple(of_device(device, number, verbose, several=several, folded=room is not None))
+    for device in diff.devices:
+        shown = tuple(of_device(device, verbose, several=several, folded=room is not None))
         name = device_title(diff, device)
         verdict = Text((Span(f"{name}: {clean(device.verdict)}", strong=True),))
         devices.append(Section((verdict, *shown), name, "article") if several else Section(shown))
@@ -78,12 +72,11 @@ def head(diff: Diff) -> Iterator[Block]:
         yield tables.summary(diff)
 
 
-def of_device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
+def of_device(device: DeviceDiff, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
     """Yield the figures of a device.
 
     Buckets, causes and findings are always shown for a single device. With several, everything is a detail.
     """
-    yield Chart(f"buckets-{number}", "Before and after", partial(before_after, device.figures), wide=True)
     evidence = [tables.buckets(device), tables.phases(device), *tables.causes(device, verbose=verbose)]
     evidence.append(tables.findings(device, verbose=verbose))
     for table in (*(each for each in evidence if each.rows), *tables.details(device, verbose=verbose)):
@@ -95,10 +88,3 @@ def of_device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, 
             yield from detail(table.id or table.title.lower(), [block])
         else:
             yield block
-
-
-def before_after(figures: Figures, dark: bool) -> Figure:
-    """Return a chart of two stacked bars, before above after."""
-    named = {bucket_of(bucket.name).name: bucket for bucket in figures.buckets}
-    sides = [{name: round(getattr(bucket, side) or 0) for name, bucket in named.items()} for side in _SIDES]
-    return partitions(sides, _SIDES, dark)

@@ -41,11 +41,14 @@ class TraceEntry(Struct, frozen=True):
 
     id: str
     """Name in URLs: the path below the given source, without the extension."""
-    folder: str
-    """The id's part before the name; empty for a file at the top."""
     path: Path
     name: str | None = None
     """Name of a dropped file, whose path is meaningless to users."""
+
+    @property
+    def folder(self) -> str:
+        """The id's part before the name; empty for a file at the top."""
+        return self.id.rpartition("/")[0]
 
 
 class RanksFile(Struct, frozen=True):
@@ -82,21 +85,10 @@ def find(sources: Sequence[Path]) -> tuple[list[TraceEntry], list[RanksFile]]:
                 id = _unique(shown_source(shown.as_posix()), {report.id for report in reports})
                 reports += _report(id, path, named=not within)
                 continue
-            name = name_of(shown.as_posix())
-            id = _unique(name, taken)
+            id = _unique(shown_source(_ENDING.sub("", shown.as_posix())), taken)
             taken.add(id)
-            entries.append(TraceEntry(id, name.rpartition("/")[0], path))
+            entries.append(TraceEntry(id, path))
     return entries, reports
-
-
-def dropped(folder: str, path: Path, name: str, taken: Container[str]) -> TraceEntry:
-    """Return the entry of a dropped file, under its original name."""
-    return TraceEntry(_unique(f"{folder}/{_ENDING.sub('', name)}", taken), folder, path, name)
-
-
-def name_of(path: str) -> str:
-    """Return a path without a trace's extension."""
-    return shown_source(_ENDING.sub("", path))
 
 
 def _report(id: str, path: Path, *, named: bool) -> list[RanksFile]:
@@ -171,7 +163,6 @@ class Library:
         limit_bytes: int = LIMIT_BYTES,
         cache: bool = True,
         data: Mapping[str, Any] = MappingProxyType({}),
-        shows_source: bool = False,
     ) -> None:
         """Find the traces; `limit_bytes` and `cache` are those of `load`, `data` is that of pages, by name.
 
@@ -180,8 +171,6 @@ class Library:
         """
         self.data = data
         """Data of pages that are not about a trace, by page (`PluginPage.data`); None where there is none."""
-        self.shows_source = shows_source
-        """Whether pages may show lines of files that a trace names (`source.py`)."""
         self.predictions = Predictions()
         """Predictions for the loaded traces."""
         self._limit_bytes = limit_bytes
@@ -219,10 +208,10 @@ class Library:
     def add(self, path: Path, name: str) -> str:
         """Add a file that was dropped under a name; return its id."""
         with self._lock:
-            entry = dropped(DROPPED, path, name, self._entries)
-            self._entries[entry.id] = entry
-            self._ids.setdefault(path.resolve(), entry.id)
-            return entry.id
+            id = _unique(f"{DROPPED}/{_ENDING.sub('', name)}", self._entries)
+            self._entries[id] = TraceEntry(id, path, name)
+            self._ids.setdefault(path.resolve(), id)
+            return id
 
     def has_samples(self) -> bool:
         """Return whether any sample trace is open."""
@@ -235,7 +224,7 @@ class Library:
             for entry in entries:
                 if entry.path.resolve() not in self._ids:
                     id = _unique(f"samples/{entry.id}", self._entries)
-                    self._entries[id] = TraceEntry(id, id.rpartition("/")[0], entry.path)
+                    self._entries[id] = TraceEntry(id, entry.path)
                     self._ids[entry.path.resolve()] = id
             return self._ids[entries[0].path.resolve()]
 

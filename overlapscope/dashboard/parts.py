@@ -29,7 +29,7 @@ from overlapscope.documents.table import Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
 from overlapscope.report.document import answer, strip_title, trust
-from overlapscope.report.tables import causes_of
+from overlapscope.report.tables import cause_table, causes_of
 from overlapscope.timeline import Lanes
 
 SAMPLES = "open-samples"
@@ -147,10 +147,11 @@ def grid_panel(
 
 
 def causes(context: PageContext, device: Device, subject: Subject) -> Component:
-    """Return a box with the causes of a bucket: their bars, meanings and remedies, and the evidence for them."""
-    section, title, lengths = context.section, charts.CAUSE_TITLES[subject], causes_of(device, subject)
+    """Return a box with the causes of a bucket, their meanings and remedies, and the evidence for them."""
+    section, lengths = context.section, causes_of(device, subject)
+    table = cause_table(device, subject, section.unit)
     if not lengths:
-        return render.panel(title, empty("None in this recording."))
+        return render.panel(table.title, empty("None in this recording."))
     ns, bucket, recorder = sum(lengths.values()), bucket_of(subject), section.trace.environment.recorder
     when = "In each step" if section.steps else "In all"
     words = {cause: CAUSES[subject][cause].words for cause in lengths}
@@ -159,11 +160,10 @@ def causes(context: PageContext, device: Device, subject: Subject) -> Component:
             (Span(cause, strong=True), f": {each.meaning} {each.helps(recorder)[0]}") for cause, each in words.items()
         )
     )
-    chart = Chart(f"{subject}-causes", "", partial(charts.causes, section, subject))
     return drawn(
         context,
-        title,
-        Section((chart, legend), kind="columns"),
+        table.title,
+        Section((table, legend), kind="columns"),
         grid_panel(context, lists.evidence(section, device, subject), f"{subject}-evidence"),
         note=f"{when}, {bucket.meaning} for {part_of(ns, device.span_ns)} ({share(ns, device.span_ns)}).",
     )
@@ -179,7 +179,7 @@ def host(context: PageContext) -> list[Component]:
         missing = host_view.why_no_lines(section)
         return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
-    flame = partial(charts.flame_graph, sampled, source=context.source)
+    flame = partial(charts.flame_graph, sampled)
     blocks: list[Block] = [*map(Text, host_view.sentences(section, sampled))]
     blocks.append(Chart("host-flame", "", flame, note=host_view.LEGEND))
     if has_wrappers(sampled.activity):

@@ -14,7 +14,6 @@ from typing import Any
 
 import flask
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
@@ -26,7 +25,6 @@ from overlapscope.dashboard.opened import Opened, WhatIfRequest
 from overlapscope.errors import OverlapscopeError
 from overlapscope.export import annotated, speedscope
 from overlapscope.render import html
-from overlapscope.report.page import Page
 from overlapscope.timeline import Lanes
 from overlapscope.timeline.file import TimeSpan, document
 
@@ -44,7 +42,7 @@ class Refused(Exception):
 def register(server: flask.Flask, library: Library, base: str) -> None:
     """Register the routes. The first four wait for the trace, and require only the trace and an instant's times.
 
-    - `GET /api/export.html?trace=ID&of=PROGRAM&device=N&from=NS&to=NS`: the view as a self-contained file
+    - `GET /api/export.html?trace=ID&of=PROGRAM&from=NS&to=NS`: the report as a file that opens its timeline there
     - `GET /api/annotated?trace=ID`: the annotated copy of the trace, always of its recording
     - `GET /api/speedscope?trace=ID`: its sampled stacks
     - `GET /api/at?trace=ID&of=PROGRAM&start=NS&end=NS`: redirects to the timeline around a window of the recording
@@ -80,25 +78,11 @@ def _answer(library: Library, base: str, view: _View) -> flask.typing.ResponseRe
 
 def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
     opened = context.opened
-    text = html.render(document(_page(opened, context.url.device), [opened.lanes], _span(opened, context.url)))
+    page = replace(opened.page, verbose=False)
+    text = html.render(document(page, [opened.lanes], _span(opened, context.url)))
     response = flask.Response(text.encode("utf-8", "replace"), mimetype="text/html")
     response.headers.set("Content-Disposition", "attachment", filename=_file_name(opened.id, "html"))
     return response
-
-
-def _page(opened: Opened, device: int | None) -> Page:
-    """Return the report, reduced to a device if the trace has it."""
-    report = opened.report
-    if any(candidate.device == device for candidate in report.devices):
-        traces = tuple(
-            structs.replace(
-                trace, devices=tuple(candidate for candidate in trace.devices if candidate.device == device)
-            )
-            for trace in report.traces
-        )
-        findings = tuple(finding for finding in report.findings if finding.device == device)
-        report = structs.replace(report, traces=traces, findings=findings)
-    return replace(opened.page, report=report, verbose=False)
 
 
 def _span(opened: Opened, url: UrlState) -> TimeSpan | None:

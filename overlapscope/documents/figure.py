@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from overlapscope.base.columns import F64, I64
 from overlapscope.base.words import Unit, clean, shares_of, unit_for
 from overlapscope.catalog.buckets import BUCKETS
-from overlapscope.documents.colors import PATTERNS, Pattern, palette
+from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Figure
 
-__all__ = ["FONT", "Figure", "axis", "column_of", "escape", "figure", "filled", "legible", "partitions", "stacked_bars"]
+__all__ = ["FONT", "Figure", "axis", "column_of", "escape", "figure", "legible", "partitions", "stacked_bars"]
 
 FONT = "system-ui, sans-serif"
 """The font of the pages. Not `inherit`, because a chart saved as PNG has no page to inherit from."""
 
 NAME_LIMIT = 60
-_SHAPES: Final[Mapping[Pattern, str]] = {"rising": "/", "falling": "\\", "crossed": "x", "dotted": ".", "ruled": "-"}
-"""Plotly's names of the patterns."""
 
 
 def escape(text: str, limit: int = NAME_LIMIT) -> str:
@@ -65,16 +63,6 @@ def axis(dark: bool, title: str = "", **more: Any) -> dict[str, Any]:
     if title:
         common["title"] = {"text": title, "font": {"color": colors["muted"], "size": 12}, "standoff": 8}
     return common | more
-
-
-def filled(names: Collection[str], dark: bool) -> dict[str, Any]:
-    """Return the marker of bars: the color and the pattern of each name in the palette, grey for other names."""
-    colors = palette(dark)
-    fills = [colors.get(name, colors["muted"]) for name in names]
-    shapes = [_SHAPES.get(PATTERNS.get(name, ""), "") for name in names]
-    pattern = {"shape": shapes, "fillmode": "overlay", "size": 7, "fgopacity": 0.35, "fgcolor": [*map(legible, fills)]}
-    # Without a background, for which it draws the color of each bar, Plotly warns in the console of the list of colors.
-    return {"color": fills, "pattern": {"bgcolor": next(iter(fills), ""), **pattern}}
 
 
 def stacked_bars(

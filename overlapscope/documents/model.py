@@ -54,8 +54,6 @@ class Heading(Struct, frozen=True):
 
     text: str
     level: Literal[1, 2, 3] = 2
-    id: str = ""
-    """Target of links within an HTML file."""
     tone: Tone = ""
 
 

@@ -117,8 +117,9 @@ def table_of(
     *columns: tuple[Column, Callable[[T], Cell]] | None,
     title: str = "",
     place: Callable[[T], tuple[int, int] | None] = lambda item: None,
+    note: str = "",
 ) -> Table:
     """Return a table with a row for each item. Columns that are None are left out."""
     shown = [column for column in columns if column is not None]
     lines = tuple(Row(tuple(cell(item) for _, cell in shown), place(item)) for item in items)
-    return Table(title, tuple(column for column, _ in shown), lines)
+    return Table(title, tuple(column for column, _ in shown), lines, note)

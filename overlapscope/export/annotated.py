@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from msgspec.structs import asdict
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.host import CallSite, sites
+from overlapscope.analysis.host import Sites, sites
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.base.intervals import Intervals, cut, intersect, subtract
+from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
@@ -38,14 +38,11 @@ CATEGORY = "overlapscope"
 THREADS = ("buckets", "causes", "steps")
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _BLANK = b" \t\r\n"
 _MOST_HEADER_BYTES = 64 << 20
 
-# Process and thread ids come from a stretch of numbers that do not occur in the file's text.
-_STRETCH = 10_000
-_STRETCHES = range(1_900_000_000, 2_000_000_000, _STRETCH)
-_NUMBER_LIKE_OURS = re.compile(rb"19\d{4}(?=\d{4})")
+_FIRST_ID = 1_900_000_000
+"""First of our ids of processes and threads, far above those of Linux and of devices."""
 _LEVEL = 1
 _EVENTS_AT_ONCE = 5_000
 
@@ -58,9 +55,8 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
     """
     blocks = iter(_text(analysis, path))
     head, rest = _opening(path, blocks)
-    first_id = _free_ids(_text(analysis, path))
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    pieces = chain([head], _events(analysis, first_id), [_comma(rest), rest], blocks)
+    pieces = chain([head], _events(analysis), [_comma(rest), rest], blocks)
     yield from filter(None, map(packer.compress, pieces))
     yield packer.flush()
 
@@ -79,44 +75,22 @@ def _text(analysis: TraceAnalysis, path: Path) -> Iterable[bytes]:
 def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
     """Return the text up to and including the bracket that opens the events array, and the text read after it."""
     head = b""
-    looked_at = 0
-    place = None
     for block in blocks:
         head += block
-        # A long header is searched again only when there is much more of it.
-        if len(head) >= 2 * looked_at:
-            looked_at = len(head)
-            place = _events_begin(head)
-        if place is not None or len(head) > _MOST_HEADER_BYTES:
+        begun = head.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK)
+        if begun.startswith(b"["):
+            place = len(head) - len(begun) + 1
+        elif (match := _ARRAY.search(head)) is not None:
+            place = match.end()
+        elif len(head) > _MOST_HEADER_BYTES:
             break
-    if place is None:
-        place = _events_begin(head)
-    if place is None and (match := _ARRAY.search(head)) is not None:
-        # The metadata before it is not valid JSON, and the reader was lenient too.
-        place = match.end()
-    if place is None:
-        raise UnreadableTrace(f"{path}: no longer has an events array; was it changed after it was opened?")
-    rest = head[place:]
-    while not rest.strip(_BLANK) and (block := next(blocks, b"")):
-        rest += block
-    return head[:place], rest
-
-
-def _events_begin(head: bytes) -> int | None:
-    """Return the place after the opening bracket of a bare list of events, or of the top level's `traceEvents`."""
-    start = len(head) - len(head.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK))
-    if head[start : start + 1] == b"[":
-        return start + 1
-    depth = 0
-    for token in _TOKEN.finditer(head):
-        match token[0]:
-            case b"{" | b"[":
-                depth += 1
-            case b"}" | b"]":
-                depth -= 1
-            case b'"traceEvents"' if depth == 1 and (match := _ARRAY.match(head, token.start())):
-                return match.end()
-    return None
+        else:
+            continue
+        rest = head[place:]
+        while not rest.strip(_BLANK) and (block := next(blocks, b"")):
+            rest += block
+        return head[:place], rest
+    raise UnreadableTrace(f"{path}: no longer has an events array; was it changed after it was opened?")
 
 
 def _comma(rest: bytes) -> bytes:
@@ -124,24 +98,13 @@ def _comma(rest: bytes) -> bytes:
     return b",\n" if rest.strip(_BLANK)[:1] not in (b"", b"]") else b""
 
 
-def _free_ids(file: Iterable[bytes]) -> int:
-    """Return the first of `_STRETCH` numbers that do not occur in the file."""
-    taken: set[bytes] = set()
-    carried = b""
-    for block in file:
-        text = carried + block
-        taken.update(_NUMBER_LIKE_OURS.findall(text))
-        carried = text[-16:]
-    return next(first for first in _STRETCHES if b"%d" % (first // _STRETCH) not in taken)
-
-
 # -- Our events ---
 
 
-def _events(analysis: TraceAnalysis, first_id: int) -> Iterator[bytes]:
+def _events(analysis: TraceAnalysis) -> Iterator[bytes]:
     """Yield our events as JSON, separated by commas."""
     events = chain.from_iterable(
-        _device(analysis.trace, device, first_id + number * (1 + len(THREADS)))
+        _device(analysis.trace, device, _FIRST_ID + number * (1 + len(THREADS)))
         for number, device in enumerate(analysis.devices)
     )
     separator = b"\n"
@@ -159,9 +122,7 @@ def _device(trace: Trace, device: DeviceAnalysis, pid: int) -> Iterator[bytes]:
         yield _metadata("thread_sort_index", pid, track.tid, sort_index=number)
     buckets, causes, steps = tracks
     yield from _buckets(device, buckets)
-    yield from _copy_causes(trace, device, causes)
-    yield from _comm_causes(trace, device, causes)
-    yield from _idle_causes(trace, device, causes)
+    yield from _causes(trace, device, causes)
     row, start, end = cut(device.steps.start_ns, device.steps.end_ns, device.windows)
     for which, begin, stop in zip(row.tolist(), start.tolist(), end.tolist(), strict=True):
         yield steps.piece(trace.annotations.name(int(device.steps.row[which])), begin, stop)
@@ -206,35 +167,19 @@ def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
             yield track.piece(name, start, end, bucket=bucket)
 
 
-def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces, ops = device.exposed.inside(device.windows), device.timeline.ops
-    where = sites_of_ops(trace, ops.take(pieces.copy))
-    for number, (start, end) in enumerate(_times(pieces)):
-        cause, copy = COPY_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.copy[number])))
-        yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_call_site(where.site_at(trace, number)))
-
-
-def _comm_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces, ops = device.exposed_comm.inside(device.windows), device.timeline.ops
-    where = sites_of_ops(trace, ops.take(pieces.op), pieces.call)
-    for number, (start, end) in enumerate(_times(pieces)):
-        cause, collective = COMM_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.op[number])))
-        site = _call_site(where.site_at(trace, number))
-        yield track.piece(f"exposed comm: {cause}", start, end, collective=collective, **site)
-
-
-def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    pieces = device.idle.inside(device.windows)
-    where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
-    for number, (start, end) in enumerate(_times(pieces)):
-        cause = IDLE_CAUSES[pieces.cause[number]]
-        yield track.piece(f"idle: {cause}", start, end, **_call_site(where.site_at(trace, number)))
-
-
-def _call_site(site: CallSite) -> dict[str, str]:
-    """Return the known ones of op, call and Python line, as arguments of an event."""
-    return {word: clean(text) for word, text in asdict(site).items() if text is not None}
-
-
-def _times(pieces: Pieces) -> Iterable[tuple[int, int]]:
-    return zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)
+def _causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
+    """Yield the pieces of exposed copies, exposed communication and idle time, with what is known of their place."""
+    ops = device.timeline.ops
+    copies, comm = device.exposed.inside(device.windows), device.exposed_comm.inside(device.windows)
+    idle = device.idle.inside(device.windows)
+    kinds: tuple[tuple[str, Pieces, Sequence[str], Sites, str, I64 | None], ...] = (
+        ("exposed copy", copies, COPY_CAUSES, sites_of_ops(trace, ops.take(copies.copy)), "copy", copies.copy),
+        ("exposed comm", comm, COMM_CAUSES, sites_of_ops(trace, ops.take(comm.op), comm.call), "collective", comm.op),
+        ("idle", idle, IDLE_CAUSES, sites(trace, idle.call, idle.thread, idle.host_ns), "", None),
+    )
+    for what, pieces, causes, where, role, op in kinds:
+        for number, (start, end) in enumerate(zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)):
+            known = {} if op is None else {role: ops.name(int(op[number]))}
+            known |= {word: text for word, text in asdict(where.site_at(trace, number)).items() if text is not None}
+            name = f"{what}: {causes[pieces.cause[number]]}"
+            yield track.piece(name, start, end, **{word: clean(text) for word, text in known.items()})

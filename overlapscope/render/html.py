@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache, singledispatch
 from html import escape
 from importlib.resources import files
@@ -20,31 +20,55 @@ import msgspec
 from overlapscope.base.words import clean
 from overlapscope.documents import model
 from overlapscope.documents.colors import KINDS, palette
-from overlapscope.documents.model import Block, Document, Figure, Span, Words, pieces
+from overlapscope.documents.model import Block, Document, Span, Words, pieces
 from overlapscope.documents.table import Column, Table
 from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.trace.model import Kind
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "form-action 'none'; base-uri 'none'"
+)
 
 
 def render(document: Document) -> str:
     """Return the text of the file."""
     every = list(_all(document.blocks))
     timelines = [block for block in every if isinstance(block, model.TimelineBlock)]
+    charts = {block.id: (block.figure(False), block.figure(True)) for block in every if isinstance(block, model.Chart)}
     data: dict[str, Any] = {}
+    """JSON values that scripts find by name: `overlapscope.data(name)`."""
+    scripts, styles = [asset("page.js")], [theme_css(), asset("page.css")]
     if timelines:
         data["timelines"] = {timeline.id: timeline.data for timeline in timelines}
         data["palettes"] = [palette(False), palette(True)]
-    return wrap(
-        document.title,
-        body(document.blocks),
-        charts={
-            block.id: (block.figure(False), block.figure(True)) for block in every if isinstance(block, model.Chart)
-        },
-        data=data,
-        scripts=[*timelines[0].scripts, asset("report.js")] if timelines else [],
-        styles=timelines[0].styles if timelines else (),
-    )
+        scripts += [*timelines[0].scripts, asset("report.js")]
+        styles += timelines[0].styles
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(clean(document.title, 200))}</title>",
+        *(f"<style>{style}</style>" for style in styles),
+        "</head><body>",
+        '<button id="theme" type="button" title="Light or dark" hidden>◐<span class="sr">light or dark</span></button>',
+        "<main>",
+        *body(document.blocks),
+        "</main>",
+    ]
+    if charts or data:
+        parts.append(
+            "<noscript><p>Charts and timelines need JavaScript; everything else is here without it.</p></noscript>"
+        )
+    if charts:
+        data["charts"] = charts
+        parts.append(f'<script type="text/plain" id="packed-plotly">{_packed_plotly()}</script>')
+    for name, value in data.items():
+        parts.append(f'<script type="text/plain" id="packed-{name}">{packed(value)}</script>')
+    parts += [f"<script>{script}</script>" for script in scripts]
+    return "\n".join([*parts, "</body></html>\n"])
 
 
 def body(blocks: Iterable[Block]) -> Iterator[str]:
@@ -92,8 +116,7 @@ def _draw(block: Block) -> Iterator[str]:
 
 @_draw.register
 def _(block: model.Heading) -> Iterator[str]:
-    given = f"{_attribute('class', block.tone)}{_attribute('id', block.id)}"
-    yield f"<h{block.level}{given}>{escape(clean(block.text))}</h{block.level}>"
+    yield f"<h{block.level}{_attribute('class', block.tone)}>{escape(clean(block.text))}</h{block.level}>"
 
 
 @_draw.register
@@ -286,57 +309,7 @@ def _programs(block: model.FindingBlock) -> Iterator[str]:
     yield "</div></details>"
 
 
-# -- The frame of a file: policy, colors, scripts and their data -----------------------------------
-
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "form-action 'none'; base-uri 'none'"
-)
-
-
-def wrap(
-    title: str,
-    body: Iterable[str],
-    charts: Mapping[str, tuple[Figure, Figure]],
-    data: Mapping[str, Any],
-    scripts: Sequence[str],
-    styles: Sequence[str],
-) -> str:
-    """Return the text of the file.
-
-    Args:
-        title: Title of the window.
-        body: HTML in which text from traces has been escaped.
-        charts: Figures for light and dark background, by the `id` of the element that shows them.
-        data: JSON values that scripts find by name: `overlapscope.data(name)`.
-        scripts: JavaScript that runs after the page's own.
-        styles: CSS after the page's own.
-    """
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(clean(title, 200))}</title>",
-        *(f"<style>{style}</style>" for style in (theme_css(), asset("page.css"), *styles)),
-        "</head><body>",
-        '<button id="theme" type="button" title="Light or dark" hidden>◐<span class="sr">light or dark</span></button>',
-        "<main>",
-        *body,
-        "</main>",
-    ]
-    packed_data = dict(data)
-    if charts or packed_data:
-        parts.append(
-            "<noscript><p>Charts and timelines need JavaScript; everything else is here without it.</p></noscript>"
-        )
-    if charts:
-        packed_data["charts"] = {name: [light, changes(light, dark)] for name, (light, dark) in charts.items()}
-        parts.append(f'<script type="text/plain" id="packed-plotly">{_packed_plotly()}</script>')
-    for name, value in packed_data.items():
-        parts.append(f'<script type="text/plain" id="packed-{name}">{packed(value)}</script>')
-    parts += [f"<script>{script}</script>" for script in (asset("page.js"), *scripts)]
-    return "\n".join([*parts, "</body></html>\n"])
+# -- Scripts, data and colors ----------------------------------------------------------------------
 
 
 def asset(name: str) -> str:
@@ -360,26 +333,6 @@ def _packed_plotly() -> str:
 
     script: str = get_plotlyjs()
     return _pack(script.encode())
-
-
-def changes(before: Any, after: Any) -> list[list[Any]]:
-    """Return the paths and values that turn one JSON value into another.
-
-    The light and dark versions of a figure differ only in a few colors, so the file has the second as changes to the
-    first.
-    """
-    return list(_changes(before, after, []))
-
-
-def _changes(before: Any, after: Any, path: list[str | int]) -> Iterable[list[Any]]:
-    if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
-        for key in before:
-            yield from _changes(before[key], after[key], [*path, key])
-    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
-        for number, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from _changes(old, new, [*path, number])
-    elif before != after:
-        yield [path, after]
 
 
 @cache

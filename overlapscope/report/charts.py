@@ -1,106 +1,29 @@
-"""Charts of a report as Plotly figures for a light or dark background, and the figures at its head, with meanings."""
+"""Charts of a report as Plotly figures for a light or dark background."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePath
-from typing import Final
+from itertools import product
+from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
+from overlapscope.analysis.figures import efficiency_shown
+from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host_lines import FlamePart, flame, place
-from overlapscope.analysis.results import Device, missing_by_cause, partition
+from overlapscope.analysis.results import Device, partition
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
-from overlapscope.base.words import (
-    Unit,
-    between,
-    capital,
-    duration,
-    percent,
-    plural,
-    share,
-    shares_by_name,
-    shares_of,
-    unit_for,
-)
-from overlapscope.catalog.buckets import bucket_of
-from overlapscope.catalog.causes import CAUSES, Subject
+from overlapscope.base.words import Unit, percent, share, unit_for
+from overlapscope.base.words import bandwidth as rate_text
+from overlapscope.base.words import size as size_text
+from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, filled, legible, partitions, stacked_bars
-from overlapscope.documents.model import Card
+from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
 from overlapscope.report.page import DeviceReport, SampledHost
-from overlapscope.report.tables import causes_of
-
-
-def each_device(sections: Sequence[DeviceReport], dark: bool) -> Figure:
-    """Return a bar for each device of each rank, below one another in the same unit."""
-    return partitions([partition(section.device) for section in sections if section.device], _labels(sections), dark)
-
-
-def _labels(sections: Sequence[DeviceReport]) -> list[str]:
-    """Return the rank of each, or else its file; with the device if several have that name."""
-    names = [
-        f"rank {section.trace.rank}" if section.trace.rank is not None else PurePath(section.trace.source).name
-        for section in sections
-    ]
-    return [
-        escape(name) if names.count(name) == 1 else f"{escape(name)}, device {section.device.device}"
-        for name, section in zip(names, sections, strict=True)
-        if section.device is not None
-    ]
-
-
-# -- Causes ----------------------------------------------------------------------------------------
-
-
-CAUSE_TITLES: Final[Mapping[Subject, str]] = {
-    "exposed-copy": "Exposed copy by cause",
-    "exposed-comm": "Exposed communication by cause",
-    "exposed-other": "Other memory work by kind",
-    "idle": "Idle by cause",
-}
-
-
-def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
-    """Return a bar for each cause, largest first; shares are of the bucket."""
-    descriptions = CAUSES[subject]
-    lengths = {} if section.device is None else causes_of(section.device, subject)
-    bucket_ns = sum(lengths.values())
-    unit = section.unit_of(bucket_ns)
-    shares = shares_by_name(lengths, bucket_ns)
-    texts = [f"{unit.text(ns)} ({shares[cause]}%)" for cause, ns in lengths.items()]
-    most = max(lengths.values(), default=0) / unit.ns
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "x": [ns / unit.ns for ns in lengths.values()],
-        "y": [escape(cause) for cause in lengths],
-        "marker": filled([f"{subject}:{cause}" for cause in lengths], dark),
-        "text": texts,
-        "textposition": "outside",
-        "cliponaxis": False,
-        "customdata": [
-            escape(descriptions[cause].words.meaning, 200) if cause in descriptions else "" for cause in lengths
-        ],
-        "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
-        "showlegend": False,
-    }
-    return figure(
-        [bars],
-        dark,
-        height=20 + 34 * max(1, len(lengths)),
-        bargap=0.35,
-        # Every bar shows its number, so the axis needs none. The range leaves room for the longest bar's text.
-        xaxis=axis(dark, visible=False, range=[0, 1.45 * most or 1], fixedrange=True),
-        yaxis=axis(
-            dark, autorange="reversed", type="category", fixedrange=True, ticksuffix="  ", showgrid=False, showline=True
-        ),
-    )
-
+from overlapscope.trace.model import Kind, Memory
 
 # -- Steps -----------------------------------------------------------------------------------------
 
@@ -176,11 +99,7 @@ _LEVELS = 24
 _ROW_PX = 24
 
 
-SourceOf = Callable[[FlamePart], str]
-"""Returns the line of code of a part; empty if unknown."""
-
-
-def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *, wrappers: bool = False) -> Figure:
+def flame_graph(host: SampledHost, dark: bool, *, wrappers: bool = False) -> Figure:
     """Return the calls of the main thread in an average step, each below its caller.
 
     Functions that only call another one, such as `_call_impl`, are left out unless `wrappers` are wanted.
@@ -218,9 +137,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
         },
         "textinfo": "label",
         "textfont": {"color": [legible(fill) for fill in fills]},
-        "customdata": [
-            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in every
-        ],
+        "customdata": [_flame_hover(part, host, unit) for part in every],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     height = _ROW_PX * (min(_flame_depth(parts), _LEVELS - 1) + 1) + 16
@@ -242,9 +159,8 @@ def _flame_label(part: FlamePart) -> str:
     return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
 
 
-def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit, code: str) -> str:
+def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
     where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
-    where += f"<br><b>{escape(code, 120)}</b>" if code else ""
     return (
         f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
         f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "
@@ -252,79 +168,128 @@ def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit, code: str) -> s
     )
 
 
-# -- Figures at the head ---------------------------------------------------------------------------
+# -- Copies ----------------------------------------------------------------------------------------
 
-_EFFICIENCY = (
-    "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "
-    "same work would hide more."
-)
+MOST_POINTS = 5000
+
+_SYMBOL = {"h2d": "circle", "d2h": "diamond"}
 
 
-def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
-    """Return the figures of a device, the most telling first."""
-    unit, of = section.unit, "of the step" if section.steps else "of the time"
-    # The shares are those of the bar and of the table, which add up to 100.
-    parts = partition(device)
-    shares = shares_of(parts, device.span_ns)
-    stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
-    stalls = f"{share(stall_ns, parts['idle'])} of idle" if stall_ns else "no call cost idle time"
+def choose(copies: EachCopy, most: int = MOST_POINTS) -> I64:
+    """Return the rows of the copies to draw, ascending: those that have a size.
 
-    def part(name: str, meaning: str, nothing: str = "") -> Card:
-        return Card(name, unit.text(parts[name]), nothing or f"{shares[name]}% {of}", meaning)
+    If they are more than `most`, half of it are those with the most exposed time, the others at even distances, besides
+    the fastest.
+    """
+    sized = np.flatnonzero(copies.bytes > 0)
+    if len(sized) <= most:
+        return sized
+    worst = np.argsort(-copies.exposed_ns[sized], kind="stable")[: most // 2]
+    spaced = np.linspace(0, len(sized) - 1, most - len(worst) - 1).astype(np.int64)
+    chosen: I64 = sized[np.unique([*worst, *spaced, np.argmax(copies.gb_per_s[sized])])]
+    return chosen
 
-    return (
-        _step(section, device),
-        *_overlap(section, device),
-        part(
-            "exposed copy",
-            "Time in which a copy ran and no kernel beside it: the GPU only moved data.",
-            "" if device.overlap.copy_ns else "nothing was copied",
-        ),
-        part(
-            "exposed comm",
-            "Time in which a collective (NCCL and the like) ran and no other kernel beside it.",
-            "" if device.engines.comm_ns else "no communication",
-        ),
-        part("idle", "Time in which nothing ran on the GPU."),
-        *(
-            part(bucket.name, f"{capital(bucket.meaning)}, so the GPU's activity in that time is unknown.")
-            for bucket in map(bucket_of, missing_by_cause(device))
-        ),
-        Card(
-            "stall cost",
-            unit.text(stall_ns),
-            stalls,
-            "The part of idle that blocking calls caused: the host waited in them and could launch nothing.",
-        ),
-        part("compute", "Time in which a kernel computed."),
+
+def link_note(copies: EachCopy) -> str:
+    """Return what the copies show about the speed of the link, in a sentence."""
+    if any(peak_gb_per_s(copies, direction) is not None for direction in (Kind.H2D, Kind.D2H)):
+        return "A dashed line is the best rate of pinned memory in this recording, not that of the link's data sheet."
+    return f"No copy of pinned memory is large enough ({size_text(LARGE_BYTES)}) to show how fast the link is."
+
+
+def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
+    """Return a point for each copy and, for each direction, a dashed line at the best rate of pinned memory.
+
+    Each point's `customdata[0]` is its row of `Timeline.ops`.
+    """
+    colors, shown = palette(dark), copies.take(choose(copies))
+    data: list[dict[str, Any]] = []
+    for kind, memory in product((Kind.H2D, Kind.D2H), (Memory.PINNED, Memory.PAGEABLE, Memory.MANAGED, Memory.UNKNOWN)):
+        mine = np.flatnonzero((shown.direction == kind) & (shown.memory == memory))
+        if len(mine):
+            data.append(_points(section, shown.take(mine), kind, memory, colors))
+    rates, sizes = shown.gb_per_s, shown.bytes
+    data += _peaks(copies, colors, (int(sizes.min()), int(sizes.max()))) if len(sizes) else []
+    return figure(
+        data,
+        dark,
+        height=430,
+        hovermode="closest",
+        xaxis=axis(dark, "size of the copy (log)", type="log", **_ticks(sizes)),
+        yaxis=axis(dark, "bandwidth, GB/s", range=[0, 1.12 * float(rates.max())] if len(rates) else [0, 1]),
     )
 
 
-def _step(section: DeviceReport, device: Device) -> Card:
-    """Return the length of an average step or, without steps, of the time that was judged."""
-    plain, length = device.plain, section.unit.text(device.span_ns)
-    name = "step" if section.steps else "time"
-    if plain is None or not section.is_plain:
-        count = f"average of {plural(section.steps, 'step')}, as recorded" if section.steps else "as recorded"
-        return Card(name, length, count, "How long a step takes in the recording.")
-    # No line ends between a number and its unit.
-    interval = between(plain.low_ns, plain.high_ns).replace(" ", "\N{NO-BREAK SPACE}")
-    between_ends = "" if plain.low_ns == plain.high_ns else f", {interval}"
-    return Card(
-        name,
-        length,
-        f"{plain.origin}{between_ends}",
-        f"How long a step takes when nothing is recorded. In the recording: {duration(plain.recorded_step_ns)}.",
+def _points(
+    section: DeviceReport, copies: EachCopy, kind: Kind, memory: Memory, colors: dict[str, str]
+) -> dict[str, Any]:
+    """Return the points of the copies in a direction of a kind of memory."""
+    direction, kept, pageable = kind.name.lower(), memory.name.lower(), memory == Memory.PAGEABLE
+    # An open marker has only an outline, so it takes its direction's darker color.
+    color = "pinned" if memory in (Memory.PINNED, Memory.PAGEABLE) else "other"
+    unit = section.unit_of(int(copies.duration_ns.max()))
+    columns = (
+        copies.row,
+        copies.bytes,
+        copies.gb_per_s,
+        copies.duration_ns,
+        copies.exposed_ns,
+        copies.cause,
     )
+    hovers = [
+        [
+            number,
+            size_text(moved),
+            rate_text(rate),
+            unit.text(took),
+            f"{unit.text(exposed)} exposed, {COPY_CAUSES[cause]}" if exposed else "hidden",
+        ]
+        for number, moved, rate, took, exposed, cause in zip(*(each.tolist() for each in columns), strict=True)
+    ]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"{direction}, {kept} memory",
+        "x": copies.bytes.tolist(),
+        "y": copies.gb_per_s.tolist(),
+        "marker": {
+            "color": colors[f"{direction}-{color}"],
+            "symbol": f"{_SYMBOL[direction]}{'-open' * pageable}",
+            "size": 8,
+            "opacity": 0.8,
+            "line": {"width": 1.5 * pageable, "color": colors[f"{direction}-pinned"]},
+        },
+        "customdata": hovers,
+        "hovertemplate": f"{direction}, {kept} memory<br>%{{customdata[1]}} at %{{customdata[2]}} GB/s<br>"
+        "%{customdata[3]}: %{customdata[4]}<extra></extra>",
+    }
 
 
-def _overlap(section: DeviceReport, device: Device) -> tuple[Card, ...]:
-    """Return how well copies overlap, as far as that is known."""
-    efficiency, hidden = efficiency_shown(device), hidden_copy_shown(device)
-    cards = []
-    if efficiency is not None:
-        cards.append(Card("overlap efficiency", percent(efficiency), "of what is possible", _EFFICIENCY))
-    if hidden is not None:
-        of = f"of {section.unit.text(device.overlap.copy_ns)}"
-        cards.append(Card("hidden copy", percent(hidden), of, "The part of the copy time during which a kernel ran."))
-    return tuple(cards)
+def _peaks(copies: EachCopy, colors: dict[str, str], sizes: tuple[int, int]) -> list[dict[str, Any]]:
+    lines = []
+    for kind, dash in ((Kind.H2D, "dash"), (Kind.D2H, "dashdot")):
+        peak, direction = peak_gb_per_s(copies, kind), kind.name.lower()
+        if peak is None:
+            continue
+        lines.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"best {direction} of pinned memory here: {rate_text(peak)} GB/s",
+                "x": [sizes[0] / 2, sizes[1] * 2],
+                "y": [peak, peak],
+                "line": {"color": colors[f"{direction}-pinned"], "dash": dash, "width": 1.5},
+                "hoverinfo": "skip",
+            }
+        )
+    return lines
+
+
+def _ticks(sizes: I64) -> dict[str, Any]:
+    """Return ticks at powers of ten and, over a short range, also at 2 and 5 times these."""
+    if not len(sizes):
+        return {}
+    low, high = float(np.log10(sizes.min() / 2)), float(np.log10(sizes.max() * 2))
+    steps = (1, 2, 5) if high - low < 3 else (1,)
+    values = [step * 10**power for power in range(int(low), int(high) + 1) for step in steps]
+    return {"range": [low, high], "tickvals": values, "ticktext": [size_text(value) for value in values]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import chain
@@ -11,7 +11,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.results import Device, by_subject
+from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import Lane, Strip, StripExtent
 from overlapscope.base.words import Unit, clean, clean_lines, listed, plural
 from overlapscope.documents import model
@@ -38,7 +38,7 @@ from overlapscope.report import host_view, lists, tables
 from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING, graphs_sentence
 from overlapscope.report.verdict import cost, judge
-from overlapscope.rules.finding import Finding, costliest_first
+from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import Kind
 
 _LEAST_STEPS = 2
@@ -57,11 +57,11 @@ def document(page: Page) -> Document:
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
     if len(parts) > 1:
-        blocks.append(replace(_summary(page), title=""))
+        blocks.append(replace(summary(page), title=""))
     for part in parts:
         blocks.append(Section(tuple(_part(part, page)), part.title, "article"))
     if len(parts) > 1:
-        blocks += _findings(page, parts)
+        blocks += findings(page, parts)
     return Document(f"overlapscope: {title(page)}", tuple(blocks))
 
 
@@ -87,7 +87,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
         if part.strip is not None:
             yield model.StripBlock(partial(draw_strip, part.strip, part.unit, beside_plain=part.is_plain))
         if alone:
-            yield from _findings(page, [part])
+            yield from findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         if graphs := graphs_sentence(part.device, verbose=page.verbose):
             yield Text(graphs, tone="muted")
@@ -111,7 +111,7 @@ def host_blocks(part: DeviceReport) -> Iterator[Block]:
     yield host_view.table(host_view.rows(part, host), host)
 
 
-def _summary(page: Page) -> Table:
+def summary(page: Page) -> Table:
     """Return a row for each trace and device."""
     on_gpus = any(trace.host is None for trace in page.report.traces)
     return tables.summary(page) if on_gpus else host_view.summary(page)
@@ -127,58 +127,57 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
     return (table for table in candidates if table.rows)
 
 
-def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
+def _details(part: DeviceReport, device: Device) -> Iterator[Section]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(device, part.unit))
     tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
     yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
-    yield from detail("stalls", _filled([lists.stalls(part, device)]))
+    most = None if part.page.verbose else lists.FEW
+    yield from detail("stalls", _filled([lists.stalls(part, device, most)]))
     yield from detail("kernels", _filled([lists.kernels(part, device, _MOST_KERNELS)]))
     if part.page.scope == "window":
-        builders = (tables.steps, lists.each_step, lists.ranges)
-        yield from detail("steps", _filled(table(part, device) for table in builders))
+        each = [lists.each_step(part, device)] if part.page.verbose else []
+        yield from detail("steps", _filled([tables.steps(part, device), *each, lists.ranges(part, device, most)]))
 
 
 def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield a device's tables for a file; short tables that belong together stand side by side."""
     yield from _filled([tables.phases(part, device)])
-    yield from columns([tables.buckets(part, device), tables.figures(part, device)])
-    yield from _filled([lists.copies(part, device)])
-    yield from columns(tables.cause_tables(device, part.unit))
-    yield from _filled([lists.net_overlap(part), lists.slowed_kernels(part)])
-    yield from _filled([lists.stalls(part, device), lists.kernels(part, device, _MOST_KERNELS), tables.window(part)])
-    if part.page.scope == "window":
-        yield from _filled([tables.steps(part, device)])
-        if part.page.verbose:
-            yield from _filled([lists.each_step(part, device)])
-        yield from _filled([lists.ranges(part, device)])
+    yield from columns([tables.buckets(part, device)])
+    for section in _details(part, device):
+        yield from section.blocks
 
 
 # -- Findings --------------------------------------------------------------------------------------
 
 
-_Placed = tuple[DeviceReport | None, Finding]
+_Placed = tuple[DeviceReport, Finding]
 """A finding with the report on its device."""
 
 
-def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
-    """Yield the findings on some devices, costliest first. Findings with the same advice are one entry."""
-    findings = page.findings
-    where = tables.where_none_found(page.report.traces)
-    if findings or page.report.devices:
-        yield Heading("Findings")
-    if not findings and page.report.devices:
-        yield Text(f"No rule found anything that costs 1% of the time{where}.")
-    if note := tables.findings_note(page.report.traces, findings):
-        yield Text(note, tone="muted")
+def findings(
+    page: Page, parts: Sequence[DeviceReport], example: Callable[[Finding], model.Example | None] = lambda _: None
+) -> Iterator[Block]:
+    """Yield the findings on some devices, costliest first. Findings with the same advice are one entry.
+
+    `example` returns the place of a finding in a timeline of the document.
+    """
     of_device = {(part.trace.source, part.device.device): part for part in reversed(parts) if part.device}
+    placed = [(part, each) for each in page.findings if (part := of_device.get((each.source, each.device)))]
+    if placed or of_device:
+        yield Heading("Findings")
+    if page.recorded:
+        yield Text("Findings are about the program without the profiler. This report is on its recording.")
+    elif not placed and of_device:
+        yield Text(f"No rule found anything that costs 1% of the time{tables.where_none_found(page.report.traces)}.")
+    if note := tables.findings_note(page.report.traces, [finding for _, finding in placed]):
+        yield Text(note, tone="muted")
     by_advice: dict[tuple[str, str], list[_Placed]] = {}
-    for finding in findings:
-        part = of_device.get((finding.source, finding.device))
+    for part, finding in placed:
         by_advice.setdefault((finding.rule, finding.advice), []).append((part, finding))
     groups = list(by_advice.values())
-    drawn = [tuple(_advice(group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
+    drawn = [tuple(_advice(group, number, len(parts) > 1, example)) for number, group in enumerate(groups, 1)]
     first = [number for number, group in enumerate(groups) if number == 0 or _pays(*group[0])][:_FEW]
     yield from chain.from_iterable(drawn[number] for number in first)
     others = [number for number in range(len(groups)) if number not in first]
@@ -186,28 +185,34 @@ def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
     yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[number] for number in others))
 
 
-def _pays(part: DeviceReport | None, finding: Finding) -> bool:
+def _pays(part: DeviceReport, finding: Finding) -> bool:
     """Return whether a fix is worth a place in the short form: it may save 1% of the time."""
-    if part is None or part.device is None or finding.saving is None:
+    if part.device is None or finding.saving is None:
         return True
     return part.per_step(finding.saving.saved_high_ns) >= WORTH_SAYING * part.device.span_ns
 
 
-def _advice(group: Sequence[_Placed], number: int, several: bool) -> Iterator[Block]:
+def _advice(
+    group: Sequence[_Placed], number: int, several: bool, example: Callable[[Finding], model.Example | None]
+) -> Iterator[Block]:
     """Yield the costliest of some findings with the same advice, then the others, as details without the advice."""
-    labels = list(dict.fromkeys(part.label for part, _ in group if part))
+    labels = list(dict.fromkeys(part.label for part, _ in group))
     also = f", also on {listed(labels[1:], _FEW)}" if labels[1:] else ""
-    where = f"on {labels[0]}{also}" if several and labels else ""
-    yield finding_block(*group[0], number=number, where=where)
+    where = f"on {labels[0]}{also}" if several else ""
+    (part, finding), *rest = group
+    yield finding_block(part, finding, number=number, where=where, example=example(finding))
     others = (
-        replace(finding_block(part, finding, where=f"on {part.label}" if several and part else ""), advice="")
-        for part, finding in group[1:]
+        replace(
+            finding_block(part, finding, where=f"on {part.label}" if several else "", example=example(finding)),
+            advice="",
+        )
+        for part, finding in rest
     )
     yield from detail(EVIDENCE, others)
 
 
 def finding_block(
-    part: DeviceReport | None,
+    part: DeviceReport,
     finding: Finding,
     *,
     number: int = 0,
@@ -219,7 +224,7 @@ def finding_block(
         severity=finding.severity,
         rule=clean(finding.rule),
         title=clean(finding.title, 500),
-        cost=clean(cost(part, finding)) if part else "",
+        cost=clean(cost(part, finding)),
         evidence=tuple(map(clean_lines, tables.evidence(finding))),
         line=clean(finding.where.line or "", 200) if finding.where else "",
         call=tables.called(finding),
@@ -235,13 +240,10 @@ def finding_block(
 
 
 def head(part: DeviceReport, *, titled: bool) -> Section:
-    """Return the verdict on a device and the figures that it is about."""
-    # As charts, only files have these.
-    from overlapscope.report.charts import headlines
-
+    """Return the verdict on a device and a bar of its figures."""
     blocks = [*answer(part)]
     if part.device is not None and part.usable:
-        blocks += [model.Cards(headlines(part, part.device)), tables.bar(part.device, part.unit)]
+        blocks.append(tables.bar(part.device, part.unit))
     verdict = Section(tuple(blocks), kind="verdict")
     return Section((Heading(part.title), verdict) if titled else (verdict,))
 
@@ -282,50 +284,28 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
 def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
     """Yield the charts of a device that have data; `analysis` is the analysis of that device."""
     from overlapscope.analysis.each_copy import list_copies
-    from overlapscope.report import charts, copy_chart
+    from overlapscope.report import charts
 
     device = part.device
     if device is None:
         return
     id = f"trace-{part.number}-{device.device}-chart"
-    for subject, by_cause in by_subject(device).items():
-        if any(by_cause.values()):
-            yield Chart(f"{id}-{subject}", charts.CAUSE_TITLES[subject], partial(charts.causes, part, subject))
     copies = list_copies(analysis) if analysis is not None else None
     if copies is not None and (copies.bytes > 0).any():
-        yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(copy_chart.bandwidth, part, copies))
+        yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(charts.bandwidth, part, copies))
     if part.page.scope == "window" and len(device.steps) >= _LEAST_STEPS:
         yield Chart(f"{id}-steps", "Steps", partial(charts.steps, part, device))
-
-
-def overview(page: Page) -> Iterator[Block]:
-    """Yield a comparison of all devices if there are several."""
-    parts = list(page.sections())
-    if len(parts) > 1:
-        from overlapscope.report import charts
-
-        yield _summary(page)
-        judged = [part for part in parts if part.usable]
-        if len(judged) > 1:
-            yield Chart("all-chart", "Where the time goes", partial(charts.each_device, judged))
-
-
-def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]]:
-    """Return the findings of several devices, costliest first."""
-    return sorted(
-        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])
-    )
 
 
 # -- The command that shows a saving ---------------------------------------------------------------
 
 
-def proof(section: DeviceReport | None, finding: Finding) -> str:
+def proof(section: DeviceReport, finding: Finding) -> str:
     """Return a command such as `overlapscope whatif train.json.gz --pin`, empty without a saving.
 
     The command repeats the replay that gave the saving: same device, same plain step if the user passed one.
     """
-    if section is None or section.device is None or finding.saving is None:
+    if section.device is None or finding.saving is None:
         return ""
     # A file name that begins with a dash must not be read as an option.
     source = f"./{finding.source}" if finding.source.startswith("-") else finding.source

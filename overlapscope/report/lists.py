@@ -126,15 +126,12 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     )
 
 
-def stalls(section: DeviceReport, device: Device) -> Table:
+def stalls(section: DeviceReport, device: Device, most: int | None = None) -> Table:
     """Return the host's blocking calls, costliest first, each placed at the longest idle gap that it caused.
 
-    Unless the page is verbose, only the first few that cost idle time.
+    With `most`, only the first of them.
     """
-    unit, verbose = section.unit, section.page.verbose
-    costly = [stall for stall in device.host_stalls if verbose or stall.idle_caused_ns]
-    shown = costly if verbose else costly[:FEW]
-    hidden = len(device.host_stalls) - len(shown)
+    unit, shown = section.unit, device.host_stalls[:most]
     are_different = len({(stall.call, op_words(stall.op), stall.where) for stall in shown}) == len(shown)
     examples = {
         (case.call, case.op, case.where): case.example
@@ -145,7 +142,7 @@ def stalls(section: DeviceReport, device: Device) -> Table:
     def place(stall: HostStall) -> tuple[int, int] | None:
         return _place(examples.get((stall.call, stall.op, stall.where)))
 
-    table = table_of(
+    return table_of(
         shown,
         column.text(
             "host stall",
@@ -168,9 +165,14 @@ def stalls(section: DeviceReport, device: Device) -> Table:
         column.number("thread", lambda stall: stall.thread, extra=are_different),
         title="Host stalls",
         place=place,
+        note=_more(device.host_stalls, shown),
     )
-    note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and shown else ""
-    return replace(table, note=note)
+
+
+def _more(items: Sequence[object], shown: Sequence[object]) -> str:
+    """Return a note on the rows that are not shown; empty without any."""
+    left_out = len(items) - len(shown)
+    return f"{plural(left_out, 'more row')} with less time." if left_out else ""
 
 
 def _place(window: Window | None) -> tuple[int, int] | None:
@@ -191,7 +193,8 @@ def kernels(section: DeviceReport, device: Device, most: int | None = None) -> T
     def name(group: KernelGroup) -> Cell:
         return Cell(clean(names[group.kernel]), clean(group.kernel))
 
-    table = table_of(
+    notes = (EXPOSED_KERNEL if _are_hidden(shown) else "", _more(device.kernels, shown))
+    return table_of(
         shown,
         (Column("kernel", number=False, flexible=True, heads=True, id="kernel", width=200), name),
         *_kernel_times(section, device, shown),
@@ -201,10 +204,8 @@ def kernels(section: DeviceReport, device: Device, most: int | None = None) -> T
         column.text("where", lambda group: group.where, when=any(group.where for group in shown), **_LINE),
         title="Kernels",
         place=lambda group: _place(group.example),
+        note=" ".join(filter(None, notes)),
     )
-    left_out = len(device.kernels) - len(shown)
-    notes = (EXPOSED_KERNEL, f"{plural(left_out, 'more row')} with less time." if left_out else "")
-    return replace(table, note=" ".join(filter(None, notes[not _are_hidden(shown) :])))
 
 
 def ops(section: DeviceReport, device: Device) -> Table:
@@ -259,7 +260,7 @@ def net_overlap(section: DeviceReport) -> Table:
     """Return one row each for communication and copies: what overlap hides, costs and brings in the recording."""
     results, unit = section.net_overlap, section.unit
     unjudged = any(result.judged_ns < result.overlapped_ns for result in results)
-    table = table_of(
+    return table_of(
         results,
         column.text("net overlap", lambda result: result.beside, heads=True),
         column.time("hidden", unit, lambda result: result.hidden_ns),
@@ -267,8 +268,8 @@ def net_overlap(section: DeviceReport) -> Table:
         column.share("judged %", lambda result: result.judged_ns, lambda result: result.overlapped_ns),
         column.figure("slowed by", lambda result: _bounds(unit, result.slowed_low_ns, result.slowed_high_ns)),
         title="Net overlap, as recorded",
+        note="Kernels are judged where equal ones ran both alone and beside it." if unjudged else "",
     )
-    return replace(table, note="Kernels are judged where equal ones ran both alone and beside it." if unjudged else "")
 
 
 def slowed_kernels(section: DeviceReport) -> Table:
@@ -359,10 +360,10 @@ def _of_measure(measure: Measure, steps: Sequence[Period], unit: Unit) -> Column
     return column.time(measure.label, unit, lambda row: round(values[row] or 0), id=measure.id, extra=True)
 
 
-def ranges(section: DeviceReport, device: Device) -> Table:
+def ranges(section: DeviceReport, device: Device, most: int | None = None) -> Table:
     """Return the ranges of a step by name, the longest total first, each placed at its longest occurrence.
 
-    Unless the page is verbose, only the first few.
+    With `most`, only the first of them.
     """
     unit = section.unit
     by_name: dict[str, list[Period]] = {}
@@ -370,14 +371,13 @@ def ranges(section: DeviceReport, device: Device) -> Table:
         by_name.setdefault(period.name, []).append(period)
     times = {name: _times(periods, section.steps) for name, periods in by_name.items()}
     every = sorted(by_name, key=lambda name: (-times[name]["time"], name))
-    shown = every if section.page.verbose else every[:FEW]
-    hidden = len(every) - len(shown)
-    table = table_of(
+    shown = every[:most]
+    return table_of(
         shown,
         column.text("range", lambda name: name, id="name", width=180, flexible=True, heads=True),
         column.count("count", lambda name: len(by_name[name]), among=section.steps),
         *_time_columns(unit, times, {}, "compute", "exposed comm"),
         title="Ranges",
         place=lambda name: _place(max(by_name[name], key=lambda period: period.span_ns).window),
+        note=_more(every, shown),
     )
-    return replace(table, note=f"{plural(hidden, 'more name')}: add -v." if hidden else "")

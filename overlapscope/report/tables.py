@@ -175,12 +175,16 @@ def causes_of(figures: TimeFigures, subject: Subject) -> dict[str, int]:
 
 
 def cause_tables(figures: TimeFigures, unit: Unit) -> Iterator[Table]:
-    """Yield the causes of each bucket that has causes, largest first; shares are of the bucket."""
-    for subject in _WITH_CAUSES:
-        causes = causes_of(figures, subject)
-        shares = shares_by_name(causes, sum(causes.values()))
-        lines = ((_cause(subject, cause), ns, shares[cause]) for cause, ns in causes.items())
-        yield parts_table(f"{capital(bucket_of(subject).name)} by cause", unit, lines)
+    """Yield the causes of each bucket that has causes."""
+    return (cause_table(figures, subject, unit) for subject in _WITH_CAUSES)
+
+
+def cause_table(figures: TimeFigures, subject: Subject, unit: Unit) -> Table:
+    """Return the causes of a bucket, largest first; shares are of the bucket."""
+    causes = causes_of(figures, subject)
+    shares = shares_by_name(causes, sum(causes.values()))
+    lines = ((_cause(subject, cause), ns, shares[cause]) for cause, ns in causes.items())
+    return parts_table(f"{capital(bucket_of(subject).name)} by cause", unit, lines)
 
 
 def _cause(subject: Subject, cause: str, of: str = "") -> Cell:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from overlapscope.analysis.device import measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
-from overlapscope.analysis.facts import period
+from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import CallSite, sites
@@ -17,13 +17,10 @@ from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Intervals
-from overlapscope.base.kept import kept
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
-from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, OTHER_RANK
-from overlapscope.catalog.measures import OWN_LENGTHS
+from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.report.tables import overlap_lines
 from overlapscope.timeline import links
-from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import (
     CALLS,
     CATEGORIES,
@@ -373,10 +370,7 @@ def _exposed_inside(exposed: Pieces, named: Sequence[str], start_ns: int, end_ns
     return causes, int(exposed.confidence[rows].min(initial=np.iinfo(np.int8).max))
 
 
-# -- Figures of any span, by a look-up in each set, however long the span --------------------------
-
-_SETS = ("comm", "h2d", "d2h", "p2p", "other", "exposed_comm", "exposed_h2d", "exposed_d2h", "exposed_p2p")
-"""Sets of a `Timeline` that the overlap lane does not include."""
+# -- Figures of any span ---------------------------------------------------------------------------
 
 
 def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
@@ -388,53 +382,8 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
         KeyError: The trace has no such device.
     """
     analysis = lanes.device(device)
-    first, last = (at - lanes.origin_ns for at in (analysis.timeline.start_ns, analysis.timeline.end_ns))
-    start = min(max(start_ns, first), last)
-    end = min(max(end_ns, start), last)
-    bounds = np.array([start, end])
-    ran: Counter[str] = Counter()
-    for name, fill in _fills(lanes, device).items():
-        before, behind = fill.before(bounds).tolist()
-        ran[name] = behind - before
-
-    # The overlap lane partitions the window, as `build._overlap` describes.
-    exposed_copy = sum(ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES)
-    copy = ran["hidden-copy"] + exposed_copy
-    sm = ran["compute"] + ran["hidden-copy"] + ran["exposed-comm"]
-    lengths = defaultdict(
-        int,
-        {
-            **ran,
-            "span": end - start,
-            "compute": sm - ran["exposed_comm"],
-            "sm": sm,
-            "copy": copy,
-            "busy": sm + exposed_copy,
-            "h2d_d2h": ran["h2d"] + ran["d2h"] - copy,
-            "ideal": max(sm, ran["h2d"], ran["d2h"]),
-            "exposed_copy": exposed_copy,
-            "exposed_other": ran["exposed-other"],
-            "idle": sum(ran[f"idle:{cause}"] for cause in IDLE_CAUSES),
-        },
-    )
-    begin, stop = np.array([start + lanes.origin_ns]), np.array([end + lanes.origin_ns])
-    own = {name: int(length(analysis.timeline, begin, stop)[0]) for name, length in OWN_LENGTHS.items()}
-    return period("", start + lanes.origin_ns, end + lanes.origin_ns, lengths | own)
-
-
-@kept()
-def _fills(lanes: Lanes, device: int) -> dict[str, Fill]:
-    """Return the nonempty categories of a device's overlap lane, causes that it doesn't show, and `_SETS`."""
-    (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
-    fills = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
-    for name in _SETS:
-        ran = getattr(lanes.device(device).timeline, name)
-        if len(ran.starts):
-            fills[name] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
-    comm, other = lanes.device(device).exposed_comm, lanes.device(device).exposed_other
-    for subject, pieces, ranks in (("exposed-comm", comm, COMM_RANK), ("exposed-other", other, OTHER_RANK)):
-        for cause, rank in ranks.items():
-            ran = pieces.of_cause(rank)
-            if len(ran.starts):
-                fills[f"{subject}:{cause}"] = fill_of(-1, ran.starts - lanes.origin_ns, ran.ends - lanes.origin_ns)
-    return fills
+    first, last = analysis.timeline.start_ns, analysis.timeline.end_ns
+    start = min(max(start_ns + lanes.origin_ns, first), last)
+    end = min(max(end_ns + lanes.origin_ns, start), last)
+    (facts,) = measure(analysis, [Intervals(np.array([start]), np.array([end]))])
+    return period("", start, end, sums(facts))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import gzip
-import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from overlapscope.timeline import browser
 from overlapscope.timeline.lane import CATEGORIES, Lanes
 from overlapscope.timeline.search import SUBJECTS, worst
 from overlapscope.timeline.view import model, view
+from overlapscope.trace.model import I64
 
 
 def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -> Document:
@@ -42,7 +43,8 @@ def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -
         names = {f"trace-{number}": files[number] if rank is None else f"rank {rank}" for number, rank in ranks.items()}
         blocks.append(Links(names))
     blocks += [Text(clean(note), tone="muted") for note in page.report.notes]
-    blocks += parts.overview(page)
+    if sum(map(len, by_trace.values())) > 1:
+        blocks.append(parts.summary(page))
     for number, of_trace in by_trace.items():
         inner = _trace(page, of_trace, drawn.get(number), timelines.get(number), len(by_trace) > 1)
         blocks.append(Section(tuple(inner), kind="article", id=f"trace-{number}"))
@@ -59,7 +61,7 @@ def _trace(
     if not trusted:
         yield parts.trust(of_trace[0], passed=page.verbose)
     if any(part.usable for part in of_trace):
-        yield from _findings(page, of_trace, lanes, timeline)
+        yield from parts.findings(page, of_trace, partial(_example_in, timeline, lanes))
     if timeline is not None:
         beside_plain = any(part.is_plain for part in of_trace) and PLAIN not in of_trace[0].trace.environment.flags
         yield Heading("Timeline, as recorded" if beside_plain else "Timeline")
@@ -74,27 +76,6 @@ def _trace(
         yield parts.trust(of_trace[0], passed=page.verbose)
 
 
-def _findings(
-    page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: TimelineBlock | None
-) -> Iterator[Block]:
-    """Yield the findings, costliest first, each with a button that shows its example in the timeline."""
-    findings = parts.in_order(of_trace)
-    yield Heading("Findings")
-    if page.recorded:
-        yield Text("Findings are about the program without the profiler. This report is on its recording.")
-    elif not findings:
-        yield Text(f"No rule found anything{tables.where_none_found(page.report.traces)}.", tone="muted")
-    if note := tables.findings_note(page.report.traces, [finding for _, finding in findings]):
-        yield Text(note, tone="muted")
-    several = len({finding.device for _, finding in findings}) > 1
-    for part, finding in findings:
-        example = None
-        if timeline is not None and lanes is not None and (span := _example(finding, lanes)) is not None:
-            example = Example(timeline.id, *span, *around(span, lanes))
-        where = f"on device {finding.device}" if several else ""
-        yield parts.finding_block(part, finding, where=where, example=example)
-
-
 # -- Timelines -------------------------------------------------------------------------------------
 
 
@@ -103,7 +84,12 @@ def _timelines(
 ) -> dict[int, TimelineBlock]:
     """Return the timelines by the number of their trace."""
     examples = [
-        [span for _, finding in parts.in_order(by_trace[number]) if (span := _example(finding, lanes)) is not None]
+        [
+            span
+            for part in by_trace[number]
+            for finding in part.findings
+            if (span := _example(finding, lanes)) is not None
+        ]
         for number, lanes in drawn.items()
     ]
     all_tiles = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
@@ -117,6 +103,14 @@ def _timelines(
         )
         for (number, lanes), pyramid in zip(drawn.items(), all_tiles, strict=True)
     }
+
+
+def _example_in(timeline: TimelineBlock | None, lanes: Lanes | None, finding: Finding) -> Example | None:
+    """Return a finding's example in a timeline, if it has both."""
+    span = None if lanes is None else _example(finding, lanes)
+    if timeline is None or lanes is None or span is None:
+        return None
+    return Example(timeline.id, *span, *around(span, lanes))
 
 
 def _example(finding: Finding, lanes: Lanes) -> TimeSpan | None:
@@ -227,36 +221,33 @@ def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
 class _WantedTiles(NamedTuple):
     number: int
     span: TimeSpan
-    columns: int
-    level: int
-    """Columns are `FINER**-level` times as wide as those of the first tile."""
+    columns: int = COLUMNS
 
 
 def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> Iterator[_WantedTiles]:
     """Yield tiles by usefulness: whole windows, examples, then finer and finer tiles, the fullest first."""
     windows = [TimeSpan(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
-    yield from (_WantedTiles(number, span, COLUMNS, 0) for number, span in enumerate(windows))
+    yield from itertools.starmap(_WantedTiles, enumerate(windows))
     for number, lanes in enumerate(drawn):
         example_spans = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
-        yield from (_WantedTiles(number, span, COLUMNS, 0) for span in example_spans if span != windows[number])
-    queue: list[tuple[int, int, int, _WantedTiles]] = []
-    order = itertools.count()
-    shorter = [_Short(lanes) for lanes in drawn]
-
-    def push(coarse: _WantedTiles, spans: Iterable[TimeSpan]) -> None:
-        """Queue finer tiles for the parts of a tile that have undrawn ops."""
-        for span in spans:
-            missing = shorter[coarse.number].inside(span, coarse.level)
+        yield from (_WantedTiles(number, span) for span in example_spans if span != windows[number])
+    lengths = [_lengths(lanes) for lanes in drawn]
+    spans = list(enumerate(windows))
+    for level in itertools.count():
+        finer: list[tuple[int, int, TimeSpan]] = []
+        for number, span in spans:
+            start_ns, length_ns = lengths[number]
+            first, last = np.searchsorted(start_ns, span).tolist()
+            # Ops that are too short to be drawn singly in the tiles of this level.
+            shortest_ns = DRAWN_COLUMNS * (drawn[number].end_ns - drawn[number].start_ns) / (COLUMNS * FINER**level)
+            missing = int(np.count_nonzero(length_ns[first:last] < shortest_ns))
             if missing and span.end_ns - span.start_ns >= LEAST_COLUMN_NS * FINER * COLUMNS:
-                finer = _WantedTiles(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
-                heapq.heappush(queue, (finer.level, -missing, next(order), finer))
-
-    for number, span in enumerate(windows):
-        push(_WantedTiles(number, span, COLUMNS, 0), [span])
-    while queue:
-        *_, wanted = heapq.heappop(queue)
-        yield wanted
-        push(wanted, _parts(wanted.span))
+                finer.append((missing, number, span))
+        if not finer:
+            return
+        finer.sort(key=lambda each: -each[0])
+        yield from (_WantedTiles(number, span, FINER * COLUMNS) for _, number, span in finer)
+        spans = [(number, part) for _, number, span in finer for part in _parts(span)]
 
 
 def _parts(span: TimeSpan) -> Iterator[TimeSpan]:
@@ -265,28 +256,10 @@ def _parts(span: TimeSpan) -> Iterator[TimeSpan]:
     return itertools.starmap(TimeSpan, itertools.pairwise(edges))
 
 
-class _Short:
-    """Counts ops that are too short to be drawn singly in the tiles of a level."""
-
-    def __init__(self, lanes: Lanes) -> None:
-        starts = [lane.start_ns for lane in lanes.lanes]
-        lengths = [lane.end_ns - lane.start_ns for lane in lanes.lanes]
-        start_ns = np.concatenate(starts) if starts else np.zeros(0, np.int64)
-        length_ns = np.concatenate(lengths) if lengths else np.zeros(0, np.int64)
-        order = np.argsort(start_ns, kind="stable")
-        covering = length_ns[order] > 0
-        self._start_ns = start_ns[order][covering]
-        self._length_ns = length_ns[order][covering]
-        self._span_ns = lanes.end_ns - lanes.start_ns
-        self._level = -1
-        self._count = np.zeros(1, np.int64)
-
-    def inside(self, span: TimeSpan, level: int) -> int:
-        """Return how many undrawn ops start in a span."""
-        if level != self._level:
-            # Requests come level by level.
-            shorter_than_ns = DRAWN_COLUMNS * self._span_ns / (COLUMNS * FINER**level)
-            self._level = level
-            self._count = np.concatenate([[0], np.cumsum(self._length_ns < shorter_than_ns)])
-        first, last = np.searchsorted(self._start_ns, span).tolist()
-        return int(self._count[last] - self._count[first])
+def _lengths(lanes: Lanes) -> tuple[I64, I64]:
+    """Return start and length of all ops that have a length, by start."""
+    start_ns = np.concatenate([np.zeros(0, np.int64), *(lane.start_ns for lane in lanes.lanes)])
+    length_ns = np.concatenate([np.zeros(0, np.int64), *(lane.end_ns - lane.start_ns for lane in lanes.lanes)])
+    order = np.argsort(start_ns, kind="stable")
+    order = order[length_ns[order] > 0]
+    return start_ns[order], length_ns[order]

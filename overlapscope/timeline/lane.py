@@ -5,6 +5,7 @@ All times are integer nanoseconds relative to `Lanes.origin_ns`, so that a brows
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, Literal
 
 import numpy as np
@@ -72,56 +73,20 @@ def of_gpu_ops(ops: GpuOps) -> U8:
 Ids = NDArray[np.integer[Any]]
 LaneKind = Literal["overlap", "steps", "ranges", "stream", "host"]
 
-_BASE = 8
-_LEVEL_OF_EXPONENT = np.minimum(np.arange(64) // 3, 19).astype(np.uint8)
-"""The last bracket reaches 8^20 = 2^60 ns, longer than any recording."""
 
-
-class Brackets(Struct, frozen=True, eq=False):
-    """The ops of a lane by length: bracket L has those of `8^L` to `8^(L+1)` ns, sorted by start.
-
-    An op of bracket L that reaches an instant started less than `8^(L+1)` ns before it. So the ops in view are found
-    without looking at any others, nested or not. Ops without length are in bracket 0.
-    """
-
-    order: I32
-    """Rows of the lane, bracket by bracket."""
-    bounds: tuple[int, ...]
-    """Start of each bracket in `order`, and the end of the last."""
-
-    def reaching(self, starts: I64, level: int, start_ns: int, end_ns: int) -> I32:
-        """Return all rows of a bracket that run within `[start_ns, end_ns)`, by start, and a few others."""
-        low, high = self._between(starts, level, start_ns, end_ns)
-        return self.order[low:high]
-
-    def around(self, starts: I64, level: int, at_ns: int) -> I32:
-        """Return all rows of a bracket that run at an instant, by start, and another row on either side."""
-        low, high = self._between(starts, level, at_ns, at_ns + 1)
-        return self.order[max(low - 1, self.bounds[level]) : min(high + 1, self.bounds[level + 1])]
-
-    def _between(self, starts: I64, level: int, start_ns: int, end_ns: int) -> tuple[int, int]:
-        begin, end = self.bounds[level : level + 2]
-        if begin == end:
-            return begin, end
-        first = starts.searchsorted(start_ns - _BASE ** (level + 1), side="right")
-        last = starts.searchsorted(end_ns, side="left")
-        # With keys of another type, numpy would convert the whole array.
-        low, high = self.order[begin:end].searchsorted(np.array([first, last], np.int32)).tolist()
-        return begin + low, begin + high
-
-
-class TimelineLane(Struct, frozen=True, eq=False):
+class TimelineLane(Struct, frozen=True, eq=False, kw_only=True):
     """A row of the timeline. Its ops are sorted by start, and their index is called a row of the lane."""
 
-    id: int
+    id: int = -1
+    """Position among all lanes; -1 while that is unknown."""
     group: str
     label: str
     kind: LaneKind
-    depth: int
+    depth: int = 0
     """Depth of nesting; 0 is the outermost."""
-    device: int | None
-    stream: int | None
-    thread: int | None
+    device: int | None = None
+    stream: int | None = None
+    thread: int | None = None
     start_ns: I64
     end_ns: I64
     category: U8
@@ -136,16 +101,29 @@ class TimelineLane(Struct, frozen=True, eq=False):
     names: tuple[str, ...]
     name_id: Ids
     """Position of each op's name in `names`."""
-    reach_ns: tuple[int, int]
-    """Start of the first op and end of the last."""
     fills: tuple[Fill, ...]
-    brackets: Brackets
+    ended_ns: I64
+    """Latest end of each op and of all before it."""
+    longest: I32
+    """Rows by the number of bits of their length, the longest first."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     def name(self, row: int) -> str:
         return self.names[int(self.name_id[row])]
+
+    def reaching(self, start_ns: int, end_ns: int) -> slice:
+        """Return the rows of all ops that touch `[start_ns, end_ns)`, and of a few others."""
+        return slice(int(self.ended_ns.searchsorted(start_ns)), int(self.start_ns.searchsorted(end_ns)))
+
+    def lasting(self, length_ns: int) -> I32:
+        """Return the rows of all ops of at least a length, and of others of more than half of it."""
+
+        def shortness(row: np.int32) -> int:
+            return -int(self.end_ns[row] - self.start_ns[row]).bit_length()
+
+        return self.longest[: bisect_right(self.longest, -length_ns.bit_length(), key=shortness)]
 
     @property
     def busy_ns(self) -> int:
@@ -188,59 +166,16 @@ def idle_caused(lanes: Lanes) -> I64:
     )
 
 
-def prepared(
-    *,
-    group: str,
-    label: str,
-    kind: LaneKind,
-    start_ns: I64,
-    end_ns: I64,
-    category: U8,
-    source: Ids,
-    names: tuple[str, ...],
-    name_id: Ids,
-    depth: int = 0,
-    device: int | None = None,
-    stream: int | None = None,
-    thread: int | None = None,
-) -> TimelineLane:
-    """Return a lane of the given ops, without a number yet."""
+def prepared(*, start_ns: I64, end_ns: I64, category: U8, **others: Any) -> TimelineLane:
+    """Return a lane of ops by start; `others` are the other fields of `TimelineLane` that callers state."""
+    _, bits = np.frexp(end_ns - start_ns)
     return TimelineLane(
-        id=-1,
-        group=group,
-        label=label,
-        kind=kind,
-        depth=depth,
-        device=device,
-        stream=stream,
-        thread=thread,
         start_ns=start_ns,
         end_ns=end_ns,
         category=category,
-        source=source,
-        names=names,
-        name_id=name_id,
-        reach_ns=(int(start_ns[0]), int(end_ns.max())) if len(start_ns) else (0, 0),
         fills=fills(start_ns, end_ns, category),
-        brackets=brackets(start_ns, end_ns),
+        # Few lanes have nested ops, so that most need no array of their own.
+        ended_ns=end_ns if (end_ns[1:] >= end_ns[:-1]).all() else np.maximum.accumulate(end_ns),
+        longest=np.argsort(-bits.astype(np.int8), kind="stable").astype(np.int32),
+        **others,
     )
-
-
-def brackets(start_ns: I64, end_ns: I64) -> Brackets:
-    """Sort ops, given by start, into brackets of length."""
-    level = level_of(end_ns - start_ns)
-    counts = np.bincount(level, minlength=1)
-    order = np.argsort(level, kind="stable").astype(np.int32)
-    return Brackets(order, (0, *np.cumsum(counts).tolist()))
-
-
-def level_of(length_ns: I64) -> U8:
-    """Return the bracket of each length: a third of the binary exponent of the length as a float."""
-    exponent = (np.maximum(length_ns, 1).astype(np.float64).view(np.int64) >> 52) - 1023
-    levels: U8 = _LEVEL_OF_EXPONENT.take(exponent)
-    return levels
-
-
-def least_level(length_ns: int) -> int:
-    """Return the lowest bracket that may hold an op of that length, which is above 0, or longer."""
-    return min((length_ns.bit_length() - 1) // 3, 19)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
 from overlapscope.timeline import links
 from overlapscope.timeline.details import duration
-from overlapscope.timeline.lane import Lanes, TimelineLane, idle_caused
+from overlapscope.timeline.lane import Lanes, idle_caused
 from overlapscope.timeline.links import LaneRow
 from overlapscope.trace.model import I32, I64, Bool
 
@@ -35,69 +37,42 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
     Raises:
         KeyError: There is no such op.
     """
-    matches = _matches(lanes, text.lower())
-    count, here = sum(map(len, matches)), _position(lanes, after, direction)
+    lane_of, row_of = _matches(lanes, text.lower())
+    count = len(lane_of)
+
+    def place(match: int) -> tuple[int, int, int]:
+        lane, row = int(lane_of[match]), int(row_of[match])
+        return int(lanes.lanes[lane].start_ns[row]), lane, row
+
+    here = (after, len(lanes.lanes) if direction > 0 else -1, 0)
+    if isinstance(after, LaneRow):
+        if not 0 <= after.row < len(lanes.lane(after.lane)):
+            raise KeyError(f"row {after.row} of lane {after.lane}")
+        here = (int(lanes.lane(after.lane).start_ns[after.row]), after.lane, after.row)
     if not count:
         return {"count": 0, "number": 0, "match": None}
-    pairs = list(zip(lanes.lanes, matches, strict=True))
-    passed = [_passed(lane, rows, here) for lane, rows in pairs]
-    number = sum(passed) + (1 if direction > 0 else 0)
-    if not 1 <= number <= count:
-        passed = [0 if direction > 0 else len(rows) for rows in matches]
-        number = 1 if direction > 0 else count
-    # The first of the next matches of all lanes, or the last of those passed.
-    step, choose = (0, min) if direction > 0 else (-1, max)
-    starts = [
-        (int(lane.start_ns[rows[place + step]]), lane.id, int(rows[place + step]))
-        for (lane, rows), place in zip(pairs, passed, strict=True)
-        if 0 <= place + step < len(rows)
-    ]
-    start, lane_id, row = choose(starts)
+    next_one, previous = bisect_right(range(count), here, key=place), bisect_left(range(count), here, key=place) - 1
+    number = (next_one if direction > 0 else previous) % count
+    start, lane_id, row = place(number)
     lane = lanes.lanes[lane_id]
     match = {"lane": lane_id, "row": row, "start": start, "end": int(lane.end_ns[row]), "title": clean(lane.name(row))}
-    return {"count": count, "number": number, "match": match}
-
-
-class _Position(NamedTuple):
-    """A position between two ops in the order of search.
-
-    It is after all ops that start earlier. Among those that start at `start_ns`, it is after all lanes before `lane`
-    and, in that lane, after all rows before `row`.
-    """
-
-    start_ns: int
-    lane: int
-    row: int
-
-
-def _position(lanes: Lanes, after: int | LaneRow, direction: int) -> _Position:
-    """Return the position right after or right before the place to continue from."""
-    if not isinstance(after, LaneRow):
-        return _Position(after, len(lanes.lanes) if direction > 0 else -1, 0)
-    lane = lanes.lane(after.lane)
-    if not 0 <= after.row < len(lane):
-        raise KeyError(f"row {after.row} of lane {after.lane}")
-    return _Position(int(lane.start_ns[after.row]), after.lane, after.row + (1 if direction > 0 else 0))
-
-
-def _passed(lane: TimelineLane, rows: I32, here: _Position) -> int:
-    """Return how many of a lane's matching rows are before a position."""
-    if lane.id == here.lane:
-        row = here.row
-    else:
-        row = int(lane.start_ns.searchsorted(here.start_ns, side="right" if lane.id < here.lane else "left"))
-    # With a key of another type, numpy would convert the whole array.
-    return int(rows.searchsorted(np.int32(row)))
+    return {"count": count, "number": number + 1, "match": match}
 
 
 @kept(most=_KEPT)
-def _matches(lanes: Lanes, text: str) -> tuple[I32, ...]:
-    """Return the matching rows of each lane, by start."""
+def _matches(lanes: Lanes, text: str) -> tuple[I32, I32]:
+    """Return the lane and row of each match, in the order of `search`."""
     judged: dict[int, Bool] = {}
+    rows: list[I32] = []
     for lane in lanes.lanes:
         if id(lane.names) not in judged:
             judged[id(lane.names)] = np.array([bool(text) and text in name.lower() for name in lane.names], np.bool_)
-    return tuple(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32) for lane in lanes.lanes)
+        rows.append(np.flatnonzero(judged[id(lane.names)][lane.name_id]).astype(np.int32))
+    nothing = np.empty(0, np.int32)
+    starts = (lane.start_ns[of_lane] for lane, of_lane in zip(lanes.lanes, rows, strict=True))
+    order = np.argsort(np.concatenate([nothing, *starts]), kind="stable")
+    lane_of = np.repeat(np.arange(len(rows), dtype=np.int32), [len(of_lane) for of_lane in rows])
+    return lane_of[order], np.concatenate([nothing, *rows])[order]
 
 
 # -- Where most time is lost -----------------------------------------------------------------------
@@ -120,12 +95,6 @@ class _Case(NamedTuple):
     """Tie-breaker."""
 
 
-class _Ranking(NamedTuple):
-    of: int
-    """Number of all cases, of which the worst are kept."""
-    worst: list[_Case]
-
-
 def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
     """Return the case of that rank, from 0, as `{"count", "ranked", "match"}`.
 
@@ -139,12 +108,17 @@ def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
 
 
 @kept()
-def _ranking(lanes: Lanes, kind: Subject) -> _Ranking:
-    """Return a ranking over all devices."""
-    rankings = _FINDERS[kind](lanes)
-    cases = [case for ranking in rankings for case in ranking.worst]
-    cases.sort(key=lambda case: (-case.cost_ns, -case.wait_ns, case.start_ns, case.device))
-    return _Ranking(sum(ranking.of for ranking in rankings), cases[:MOST])
+def _ranking(lanes: Lanes, kind: Subject) -> tuple[int, list[_Case]]:
+    """Return the number of cases on all devices, and the worst of them."""
+    found = [np.broadcast_arrays(*columns) for columns in _FINDERS[kind](lanes)]
+    columns = np.concatenate([np.empty((6, 0), np.int64), *map(np.stack, found)], axis=1)
+    count = columns.shape[1]
+    if count > MOST:
+        cost = columns[4]
+        columns = columns[:, cost >= np.partition(cost, -MOST)[-MOST]]
+    device, _, start, _, cost, wait = columns
+    order = np.lexsort((device, start, -wait, -cost))[:MOST]
+    return count, [_Case(*case) for case in columns[:, order].T.tolist()]
 
 
 def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
@@ -175,52 +149,39 @@ def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tupl
     return int(idle.start_ns[piece]), str(IDLE_CAUSES[idle.cause[piece]])
 
 
-def _exposed_copies(lanes: Lanes) -> list[_Ranking]:
-    """Return the exposed copies; successive pieces of a copy are a single case."""
-    worst_of_each = []
+_Columns = tuple[int, I64, I64, I64, I64, I64 | int]
+"""Cases of a kind: the fields of `_Case`, as columns."""
+
+
+def _exposed_copies(lanes: Lanes) -> Iterator[_Columns]:
+    """Yield the exposed copies; successive pieces of a copy are a single case."""
     for analysis in lanes.analysis.devices:
         exposed = analysis.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
         start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.copy[rows]
         opens = np.ones(len(rows), np.bool_)
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
-        first = np.flatnonzero(opens)
-        last = np.flatnonzero(np.roll(opens, -1))
-        worst_of_each.append(_longest(analysis.result.device, copy[first], start[first], end[last]))
-    return worst_of_each
+        first, last = np.flatnonzero(opens), np.flatnonzero(np.roll(opens, -1))
+        yield analysis.result.device, copy[first], start[first], end[last], end[last] - start[first], 0
 
 
-def _idle_gaps(lanes: Lanes) -> list[_Ranking]:
-    worst_of_each = []
+def _idle_gaps(lanes: Lanes) -> Iterator[_Columns]:
     for analysis in lanes.analysis.devices:
         gaps = analysis.timeline.idle
         rows = np.flatnonzero(gaps.ends > analysis.timeline.judged_from_ns)
-        start = np.maximum(gaps.starts[rows], analysis.timeline.judged_from_ns)
-        worst_of_each.append(_longest(analysis.result.device, rows, start, gaps.ends[rows]))
-    return worst_of_each
+        start, end = np.maximum(gaps.starts[rows], analysis.timeline.judged_from_ns), gaps.ends[rows]
+        yield analysis.result.device, rows, start, end, end - start, 0
 
 
-def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
-    length = end - start
-    kept = np.arange(len(row)) if len(row) <= MOST else np.argpartition(-length, MOST)[:MOST]
-    rows, starts, ends, costs = (column[kept].tolist() for column in (row, start, end, length))
-    return _Ranking(len(row), [_Case(device, *case, 0) for case in zip(rows, starts, ends, costs, strict=True)])
-
-
-def _stalls(lanes: Lanes) -> list[_Ranking]:
-    """Return blocking calls; those that cost nothing only if they reach beyond the lead-in."""
-    trace = lanes.analysis.trace
-    calls, caused = trace.runtime_calls, idle_caused(lanes)
+def _stalls(lanes: Lanes) -> Iterator[_Columns]:
+    """Yield the blocking calls; those that cost nothing only if they reach beyond the lead-in."""
+    calls, caused = lanes.analysis.trace.runtime_calls, idle_caused(lanes)
     judged = min((analysis.timeline.judged_from_ns for analysis in lanes.analysis.devices), default=None)
-    rows = find_blocking(trace).row
+    rows = find_blocking(lanes.analysis.trace).row
     if judged is not None:
         rows = rows[(caused[rows] > 0) | (calls.end_ns[rows] > judged)]
-    wait = calls.end_ns[rows] - calls.start_ns[rows]
-    order = np.lexsort((-wait, -caused[rows]))[:MOST]
-    count, rows, wait = len(rows), rows[order], wait[order]
-    columns = (rows, calls.start_ns[rows], calls.end_ns[rows], caused[rows], wait)
-    row, start, end, cost, waited = (column.tolist() for column in columns)
-    return [_Ranking(count, [_Case(-1, *case) for case in zip(row, start, end, cost, waited, strict=True)])]
+    start, end = calls.start_ns[rows], calls.end_ns[rows]
+    yield -1, rows, start, end, caused[rows], end - start
 
 
-_FINDERS = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}
+_FINDERS: Final = {"exposed-copy": _exposed_copies, "idle": _idle_gaps, "stall": _stalls}

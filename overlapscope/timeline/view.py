@@ -5,7 +5,7 @@
                    "lanes": [{"lane", "fill": [{"category", "at"}], "ops": {"count", "at"}}]}
     payload; every "at" is an offset from its beginning and a multiple of 4
 
-A fill is `Uint8[columns]`, as in `fill.shares`; categories that cover nothing in view have no fill. The ops are
+A fill is `Uint8[columns]`, as in `fill.share`; categories that cover nothing in view have no fill. The ops are
 those at least `WIDE` columns wide, at most `MOST` of a lane (the longest), by start, so that a parent comes before its
 children: `Float32 start[count]`, `Float32 length[count]` (ns from the view's start, cut off one span before it and one
 span behind it, so that they are exact to a thousandth of a column), `Uint32 row[count]`, `Int32 name[count]` (place in
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import compress
 from typing import Any
 
 import msgspec
@@ -25,8 +24,8 @@ from numpy.typing import NDArray
 
 from overlapscope.base.words import clean
 from overlapscope.documents.colors import PATTERNS
-from overlapscope.timeline.fill import columns_of, shares
-from overlapscope.timeline.lane import CATEGORIES, Lanes, TimelineLane, least_level
+from overlapscope.timeline.fill import columns_of, share
+from overlapscope.timeline.lane import CATEGORIES, Lanes, TimelineLane
 from overlapscope.trace.model import I32
 
 
@@ -64,15 +63,11 @@ def _at_least(lane: TimelineLane, start_ns: int, end_ns: int, length_ns: int, mo
 
     If there are more than `most`, the longest are returned.
     """
-    parts = []
-    for level in range(least_level(length_ns), len(lane.brackets.bounds) - 1):
-        rows = lane.brackets.reaching(lane.start_ns, level, start_ns, end_ns)
-        if len(rows):
-            ends = lane.end_ns[rows]
-            parts.append(rows[(ends > start_ns) & (ends - lane.start_ns[rows] >= length_ns)])
-    if not parts:
-        return np.empty(0, np.int32)
-    rows = np.concatenate(parts)
+    near, long = lane.reaching(start_ns, end_ns), lane.lasting(length_ns)
+    # Over a long span, few ops are long enough; over a short one, few are near.
+    rows = long if len(long) < near.stop - near.start else np.arange(near.start, near.stop, dtype=np.int32)
+    begin, end = lane.start_ns[rows], lane.end_ns[rows]
+    rows = rows[(begin < end_ns) & (end > start_ns) & (end - begin >= length_ns)]
     if len(rows) > most:
         length = lane.end_ns[rows] - lane.start_ns[rows]
         rows = rows[np.argsort(-length, kind="stable")[:most]]
@@ -92,17 +87,14 @@ def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
     lane = lanes.lane(lane_id)
     end_ns = max(end_ns, start_ns + 1)
     middle = (start_ns + end_ns) // 2
-    candidates: list[tuple[int, int, int]] = []
-    for level in range(len(lane.brackets.bounds) - 1):
-        rows = lane.brackets.around(lane.start_ns, level, middle)
-        begin = lane.start_ns[rows]
-        stop = np.maximum(lane.end_ns[rows], begin + 1)
-        away = np.maximum(np.maximum(begin - middle, middle - stop + 1), 0)
-        touches = (begin < end_ns) & (stop > start_ns)
-        # Among equally near ops, take the shortest, and among those the last, which is drawn on top.
-        columns = (away[touches], (stop - begin)[touches], -rows[touches].astype(np.int64))
-        candidates += zip(*(column.tolist() for column in columns), strict=True)
-    return -min(candidates)[2] if candidates else None
+    near = lane.reaching(start_ns, end_ns)
+    begin = lane.start_ns[near]
+    stop = np.maximum(lane.end_ns[near], begin + 1)
+    away = np.maximum(np.maximum(begin - middle, middle - stop + 1), 0)
+    touches = np.flatnonzero((begin < end_ns) & (stop > start_ns))
+    # Among equally near ops, take the shortest, and among those the last, which is drawn on top.
+    order = np.lexsort((-touches, (stop - begin)[touches], away[touches]))
+    return near.start + int(touches[order[0]]) if len(order) else None
 
 
 WIDE, NAMED = 3, 24
@@ -125,18 +117,13 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
     names: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
     wide_ns = -(-WIDE * (end_ns - start_ns) // columns)
-    asked = [lanes.lane(lane_id) for lane_id in lane_ids]
-    reaching = [lane.reach_ns[0] < end_ns and lane.reach_ns[1] > start_ns for lane in asked]
-    share_of = iter(shares([fill for lane in compress(asked, reaching) for fill in lane.fills], grid))
-    for lane, reaches in zip(asked, reaching, strict=True):
-        if not reaches:
+    for lane in map(lanes.lane, lane_ids):
+        near = lane.reaching(start_ns, end_ns)
+        if near.start >= near.stop:
             shown.append({"lane": lane.id, "fill": (), "ops": _NO_OPS})
             continue
-        fill = [
-            {"category": fill.category, "at": payload.add(share)}
-            for fill in lane.fills
-            if (share := next(share_of)) is not None
-        ]
+        shares = ((fill.category, share(fill, grid)) for fill in lane.fills)
+        fill = [{"category": category, "at": payload.add(part)} for category, part in shares if part is not None]
         rows = _at_least(lane, start_ns, end_ns, wide_ns, MOST)
         at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns) if len(rows) else 0
         shown.append({"lane": lane.id, "fill": fill, "ops": {"count": len(rows), "at": at}})

@@ -355,7 +355,8 @@ def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, proxy
         for name in ("timeline", "compare"):
             go(page, name)
             assert page.url.startswith(f"{address}{name}")
-        page.locator("#compare-near-rows a").first.click()
+        page.locator("#compare-after").click()
+        page.get_by_role("option").last.click()
         expect(page.locator(".tl[data-exact=true]")).to_have_count(2)
         drop(page, SAMPLE)
         arrive(page, "overview", "dropped/")

@@ -158,14 +158,6 @@ def test_findings_open_and_close(page: Page, dashboard: Served) -> None:
     expect(advice).to_be_visible()
 
 
-def test_each_figure_says_what_it_means(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, trace=OFFLOAD)
-    tiles = page.locator(".figure-tile")
-    expect(tiles.first).to_contain_text("step")
-    tiles.nth(1).hover()
-    expect(page.get_by_text("The part of the possible overlap that happened.")).to_be_visible()
-
-
 def test_warnings_say_what_they_make_unknown(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, trace="known_causes/host_sync_stacks")
     trust = page.locator("#overview-trust")

@@ -46,11 +46,10 @@ assert len(reduce(load(TRACE, cache=False))) == 1
 """,
     "first page": """
 from overlapscope.dashboard.library import Library
-from overlapscope.report.charts import headlines
 from overlapscope.report.verdict import judge
 library = Library()
 section = library.wait(library.add(Path(TRACE), "trace")).section()
-print(judge(section).text, headlines(section, section.device))
+print(judge(section).text)
 """,
 }
 NEVER: Final = {"asyncio", "dash", "multiprocessing", "numpy.ma", "pandas", "plotly", "torch"}

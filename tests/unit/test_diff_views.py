@@ -16,7 +16,7 @@ from overlapscope.commands import main
 from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, Diff
-from overlapscope.compare.document import COMMENT_CHARACTERS, before_after, document
+from overlapscope.compare.document import COMMENT_CHARACTERS, document
 from overlapscope.compare.words import finding_standing, interval, mark, pair, relative, side_name, signed, standing
 from overlapscope.documents.model import Room, brief
 from overlapscope.documents.table import Table
@@ -288,16 +288,9 @@ def test_devices_that_do_not_fit_a_comment_are_named() -> None:
 
 def test_html_is_small_and_loads_nothing() -> None:
     page = as_page(real(*PAIRS[3]))
-    assert len(page) < 5_000_000
+    assert len(page) < 500_000
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page)
-    assert page.count('class="plot"') == 2
     assert "rank 1" in page and "Kernels that changed" in page
-
-
-def test_the_chart_has_the_buckets_that_are_there_in_the_order_of_the_table() -> None:
-    bars = before_after(figures(), dark=False)["data"]
-    assert [bar["name"] for bar in bars] == ["compute", "exposed copy", "idle"]
-    assert [bar["x"] for bar in bars] == [[5.0, 5.0], [4.0, 1.0], [1.0, 1.0]]
 
 
 # -- names that mean harm -------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from overlapscope.analysis.each_copy import issuers, list_copies, peak_gb_per_s
 from overlapscope.analysis.pieces import NO_CAUSE
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.reading import load
-from overlapscope.report.copy_chart import link_note
+from overlapscope.report.charts import link_note
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace
 from tests.unit.test_sums import CALLS, gpu_ops, host_events, steps, waits

@@ -64,12 +64,6 @@ def test_a_span_that_makes_no_sense_is_left_out(client: FlaskClient, span: dict[
     assert data(asked, "timelines") == data(whole, "timelines")
 
 
-def test_one_device_can_be_exported_alone(client: FlaskClient) -> None:
-    single, both = export(client, trace="two", device=1), Parsed(export(client, trace="two")).text
-    assert "device 0" in both and "device 1" in both
-    assert "trace-0-1" in single and "trace-0-0" not in single
-
-
 def test_the_name_of_the_file_is_safe(client: FlaskClient) -> None:
     answer = client.get("/api/export.html", query_string={"trace": 'a "b"; c=ü'})
     assert answer.headers["Content-Disposition"] == "attachment; filename=a_b_c.html"

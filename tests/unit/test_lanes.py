@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths
 from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane, fill, links
+from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane, links
 from overlapscope.timeline.details import duration
 from overlapscope.timeline.fill import Fill
 from overlapscope.timeline.lane import idle_caused
@@ -122,13 +121,11 @@ def traces(draw: st.DrawFn) -> Trace:
 views = st.tuples(st.integers(-40, 120), st.integers(1, 150), st.integers(1, 60))
 
 
-@given(traces(), views, st.sampled_from((0, 2, fill._FEW)))
-def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int, int, int], few: int) -> None:
+@given(traces(), views)
+def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int, int, int]) -> None:
     start, span, columns = asked
     drawn = built(trace)
-    # Sets are measured one by one or together, by how much of them is in view.
-    with mock.patch.object(fill, "_FEW", few):
-        header, drawn_lanes = read(lanes.view(drawn, start, start + span, columns, range(len(drawn.lanes))))
+    header, drawn_lanes = read(lanes.view(drawn, start, start + span, columns, range(len(drawn.lanes))))
     assert (header["start"], header["end"], header["columns"]) == (start, start + span, columns)
     for lane in drawn.lanes:
         running: dict[str, set[int]] = {}
@@ -657,13 +654,13 @@ def test_of_too_many_ops_the_longest_are_drawn() -> None:
 def test_a_lane_with_nothing_in_view_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ops = [Op(Kind.COMPUTE, 100 * number, 100 * number + 90, stream=number) for number in range(400)]
     drawn, measured = built(make_trace(ops)), Counter[str]()
-    before_each = fill.before_each
+    before = Fill.before
 
-    def counted(fills: Sequence[Fill], at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        measured["sets"] += len(fills)
-        return before_each(fills, at_ns)
+    def counted(fill: Fill, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        measured["sets"] += 1
+        return before(fill, at_ns)
 
-    monkeypatch.setattr(fill, "before_each", counted)
+    monkeypatch.setattr(Fill, "before", counted)
     for of in (1, 10):
         measured.clear()
         lanes.view(drawn, 0, drawn.end_ns // of, 1_000, [lane.id for lane in drawn.lanes if lane.kind == "stream"])

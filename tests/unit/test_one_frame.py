@@ -27,7 +27,6 @@ from overlapscope.ranks.result import by_steps, rows_of
 from overlapscope.render import html, markdown
 from overlapscope.render.notebook import screen
 from overlapscope.report import tables
-from overlapscope.report.charts import headlines
 from overlapscope.report.document import details, document, head
 from overlapscope.report.model import from_json, of_program
 from overlapscope.report.page import DeviceReport, Page
@@ -96,8 +95,7 @@ def test_nothing_rests_on_a_step_that_is_not_known(recording: Path) -> None:
         assert device.plain is None
         busy_ns = device.span_ns - device.buckets.idle_ns
         assert busy_ns <= busy_ns + missing_ns(device) <= alone.low_ns <= alone.high_ns == device.span_ns
-        cards = headlines(section, device)
-        for text in (verdict.lead, *(f"{card.value} {card.beside}" for card in cards)):
+        for text in (verdict.lead, *(" ".join(row) for row in tables.figures(section, device).texts())):
             assert "about" not in text and "estimate" not in text
         sentence = plain_sentence(section)
         assert sentence in verdict.plain
@@ -112,21 +110,17 @@ def test_nothing_rests_on_a_step_that_is_not_known(recording: Path) -> None:
 
 
 @each_recording
-def test_cards_bar_and_table_have_the_same_figures(recording: Path) -> None:
+def test_bar_and_table_have_the_same_figures(recording: Path) -> None:
     for section, device in sections(recording):
         parts = partition(device)
         shares = dict(zip(parts, bare_shares(list(parts.values()), device.span_ns), strict=True))
         table = {row[0]: row[1:] for row in tables.buckets(section, device).texts()}
-        cards = {card.name: card for card in headlines(section, device)}
+        bar = {part.name: part for part in tables.bar(device, section.unit).parts}
         for name, ns in parts.items():
             if ns:
                 assert table[name] == [section.unit.number(ns), shares[name]]
-            if name in cards and ns:
-                assert cards[name].value == section.unit.text(ns)
-                assert cards[name].beside.startswith(f"{shares[name]}%")
+                assert (bar[name].text, bar[name].share) == (section.unit.text(ns), shares[name])
         assert table["step" if section.steps else "all"][0] == section.unit.number(device.span_ns)
-        first = headlines(section, device)[0]
-        assert first.value == section.unit.text(device.span_ns)
         assert head(section, titled=False).blocks
 
 
@@ -203,8 +197,8 @@ def test_files_and_notebooks_show_the_figures_of_the_tables(recording: Path) -> 
         shown = html.render(Document("", tuple(details(section, None, titled=False))))
         rows = [_cells(row) for row in re.findall("<tr.*?>(.*?)</tr>", shown, re.DOTALL)]
         assert all(list(row) in rows for row in table)
-        cards = html.render(Document("", (head(section, titled=False),)))
-        assert all(card.value in unescape(cards) for card in headlines(section, device))
+        bar = html.render(Document("", (head(section, titled=False),)))
+        assert all(part.text in unescape(bar) for part in tables.bar(device, section.unit).parts)
         if len(list(page.sections())) == 1:
             assert judge(section).lead in unescape(re.sub(r"\s+", " ", screen(page.report)))
 

@@ -11,9 +11,9 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.commands import main
-from overlapscope.report.charts import headlines
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
+from overlapscope.report.tables import figures
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import MS, TRACES, US, Host, Op, make_trace
@@ -43,18 +43,16 @@ def test_the_json_report_stays_exact() -> None:
     assert (overlap.efficiency_pct, overlap.hidden_copy_pct, overlap.copy_ns) == (0, 0, 60 * US)
 
 
-def cards(report: Report) -> list[tuple[str, str]]:
-    """Name and value of each."""
+def shown(report: Report) -> list[list[str]]:
+    """The first figures of overlap."""
     (section,) = Page(report).sections()
     assert section.device is not None
-    return [(headline.name, headline.value) for headline in headlines(section, section.device)]
+    return figures(section, section.device).texts()[:2]
 
 
-def test_the_first_card_is_the_step_and_none_is_a_percentage_of_next_to_nothing() -> None:
-    assert [name for name, _ in cards(steps(10, 1000))][:2] == ["step", "exposed copy"]
-    step, *overlap = cards(steps(900, 1000))[:3]
-    assert step[0] == "step"
-    assert overlap == [("overlap efficiency", "0%"), ("hidden copy", "0%")]
+def test_no_figure_is_a_percentage_of_next_to_nothing() -> None:
+    assert shown(steps(10, 1000)) == [["overlap efficiency", "n/a"], ["hidden copy share", "n/a"]]
+    assert shown(steps(900, 1000)) == [["overlap efficiency", "0%"], ["hidden copy share", "0%"]]
 
 
 @pytest.mark.parametrize("metric", ["efficiency_pct", "hidden_copy_pct", "exposed_copy_pct"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
 import dash
@@ -25,15 +24,10 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.opened import RECORDED
-from overlapscope.dashboard.pages.traces import count_read, list_traces, summaries
 from overlapscope.documents.table import Table
 from overlapscope.report.model import Report
 
 LEAD = "What changed from one trace to another, and whether it is more than noise."
-
-_NEAR = 6
-"""Number of traces offered with their verdicts."""
-_POLL_MS = 600
 
 
 def layout(context: PageContext) -> Iterator[Component]:
@@ -103,21 +97,7 @@ def _nothing_chosen(context: PageContext) -> Component:
         how = "A comparison needs two. Drop a second trace onto this page, or start with both:"
         both = "`overlapscope dashboard before.json.gz after.json.gz`"
         return render.panel("One trace is open", parts.empty(how, both))
-    return render.panel(
-        "Choose the second trace",
-        dcc.Interval(id="compare-clock", interval=_POLL_MS),
-        html.Div(_near(context)[0], id="compare-near"),
-        note="Choose it above, or take one of those with the most similar names.",
-    )
-
-
-def _near(context: PageContext) -> tuple[Component, bool]:
-    """Return the traces with the most similar names and their verdicts as far as known, and whether all are known."""
-    mine = context.loaded.id
-    others = [entry.id for entry in context.library.entries() if entry.id != mine]
-    near = summaries(context, get_close_matches(mine, others, n=_NEAR, cutoff=0))
-    listed = list_traces(context, near, lambda id: context.url.href(other=id), "compare-near-rows", "compare")
-    return listed, count_read(near) == len(near)
+    return render.panel("Choose the second trace", parts.empty("Choose it above."))
 
 
 # -- The changes -----------------------------------------------------------------------------------
@@ -130,7 +110,7 @@ def _changes(before: PageContext, after: PageContext, device: DeviceDiff) -> Com
         sides = (("before", before, change.before), ("after", after, change.after))
         ways = [parts.timeline_link(context, finding.example, name) for name, context, finding in sides if finding]
         links.append(html.Div([html.Div(way) for way in ways]))
-    blocks = of_device(device, 0, verbose=True, several=False, folded=True)
+    blocks = of_device(device, verbose=True, several=False, folded=True)
     shown = (
         parts.table_panel(before, block, "compare-findings", links)
         if isinstance(block, Table) and block.id == tables.FINDINGS
@@ -172,17 +152,6 @@ callbacks = Callbacks()
 callbacks.in_browser(
     ("overlapscope_linked", "mount"), Output("compare-mounted", "children"), Input("compare-timelines", "data")
 )
-
-
-@callbacks.add(
-    Output("compare-near", "children"),
-    Output("compare-clock", "disabled"),
-    Input("compare-clock", "n_intervals"),
-    prevent_initial_call=True,
-)
-def look(context: PageContext, ticks: int | None) -> Any:
-    """Return the verdicts that are known now."""
-    return dash.no_update if context.trace is None else _near(context)
 
 
 @callbacks.leads(Input("compare-before", "value"), Input("compare-after", "value"))

@@ -17,7 +17,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
-from overlapscope.report import copy_chart, lists
+from overlapscope.report import charts, lists
 
 LEAD = "What is copied between host and device, how fast, and how much of it no kernel hides."
 
@@ -38,19 +38,16 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
 
 
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
-    drawn = copy_chart.choose(copies)
+    drawn, sized = len(charts.choose(copies)), int((copies.bytes > 0).sum())
     note = "Each copy by size and speed. A click shows it in the timeline. Open markers are pageable memory. "
-    note += copy_chart.link_note(copies)
-    if len(drawn.row) < drawn.of:
-        note += (
-            f" {len(drawn.row):,} of {drawn.of:,} copies are drawn; the others lie next to copies of their kind. "
-            "The smallest, largest, slowest and fastest are all drawn."
-        )
-    if drawn.of < len(copies):
-        note += f" {len(copies) - drawn.of:,} copies without a recorded size are not drawn."
+    note += charts.link_note(copies)
+    if drawn < sized:
+        note += f" {drawn:,} of {sized:,} copies are drawn, those with the most exposed time among them."
+    if sized < len(copies):
+        note += f" {len(copies) - sized:,} copies without a recorded size are not drawn."
     return render.panel(
         "Bandwidth against size",
-        render.graph(copy_chart.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
+        render.graph(charts.bandwidth(context.section, copies, context.dark), "copies-bandwidth", name="bandwidth"),
         note=note,
     )
 

@@ -15,10 +15,9 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext, moved
-from overlapscope.documents.model import Block, Cards, Items, Text, columns, panel
-from overlapscope.report.charts import headlines
+from overlapscope.documents.model import Block, Items, Text, columns, panel
 from overlapscope.report.document import finding_block, trust
-from overlapscope.report.tables import bar, buckets, costliest_causes, findings_note, phases, where_none_found
+from overlapscope.report.tables import bar, buckets, costliest_causes, figures, findings_note, phases, where_none_found
 from overlapscope.report.verdict import to_fix
 from overlapscope.rules.finding import Finding
 
@@ -33,13 +32,12 @@ def layout(context: PageContext, device: Device) -> Component:
         *([panel("Warnings", Items(notes, tone="fair"), tone="fair")] if notes else []),
         *([] if analysis is None else [parts.step_timeline(context, "overview", analysis)]),
         dmc.Stack(_findings(context), gap=6, id="overview-findings"),
-        Cards(headlines(section, device)),
         *([parts.table_panel(context, by_phase, "overview-phases")] if by_phase.rows else []),
         parts.drawn(
             context,
             goes.title,
             bar(device, section.unit),
-            *columns([goes, costliest_causes(section, device)]),
+            *columns([goes, costliest_causes(section, device), figures(section, device)]),
             id="overview-buckets",
         ),
         replace(trust(section, passed=False, effects=True), id="overview-trust"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import dash
@@ -41,7 +41,7 @@ def layout(context: PageContext) -> Component | list[Component]:
     listed = render.panel(
         plural(count, "trace"),
         dcc.Interval(id="traces-clock", interval=_POLL_MS),
-        dcc.Store(id="traces-known", data=count_read(known)),
+        dcc.Store(id="traces-known", data=_count_read(known)),
         html.Div(_listed(context, known), id="traces-listed"),
         note=f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else "",
     )
@@ -49,45 +49,23 @@ def layout(context: PageContext) -> Component | list[Component]:
 
 
 def _known(context: PageContext) -> dict[str, Summary]:
-    return summaries(context, [entry.id for entry in context.library.entries()[:MOST_LISTED]])
-
-
-def summaries(context: PageContext, ids: Iterable[str]) -> dict[str, Summary]:
     """Return the summaries of traces, and request a few traces that are not read yet."""
     known: dict[str, Summary] = {}
-    for id in ids:
+    for entry in context.library.entries()[:MOST_LISTED]:
         # A few at a time, so that reading stops after the user leaves the page.
-        known[id] = context.library.summary(id) if len(known) - count_read(known) < _AT_ONCE else None
+        known[entry.id] = context.library.summary(entry.id) if len(known) - _count_read(known) < _AT_ONCE else None
     return known
 
 
-def count_read(known: Mapping[str, Summary]) -> int:
-    """Return the number of traces that are read."""
+def _count_read(known: Mapping[str, Summary]) -> int:
     return sum(summary is not None for summary in known.values())
 
 
 def _listed(context: PageContext, known: Mapping[str, Summary]) -> list[Component]:
-    """Return the traces, those that lose most first, with the progress of reading above them."""
-    url, read = replace(context.url, other=None, of=None), count_read(known)
+    """Return a row for each trace with its verdict as far as known, the worst first, below the progress of reading."""
+    url, read = replace(context.url, other=None, of=None), _count_read(known)
     worst_first = dict(sorted(known.items(), key=lambda item: _lost(item[1]), reverse=True))
-    listed = list_traces(context, worst_first, lambda id: url.href("overview", trace=id), "traces-rows", "open")
-    progress = parts.progress(f"{read} of {len(known)} read", read / len(known))
-    return [listed] if read == len(known) else [progress, listed]
-
-
-def list_traces(
-    context: PageContext, known: Mapping[str, Summary], href: Callable[[str], str], id: str, link: str
-) -> Component:
-    """Return a row for each trace with its verdict as far as known.
-
-    Args:
-        context: The page.
-        known: Summary of each trace, by id.
-        href: Returns the address that a trace's row leads to.
-        id: Id of the table's body.
-        link: Text of the links.
-    """
-    ends = [dcc.Link(f"{link} →", href=href(trace), className="timeline-link") for trace in known]
+    ends = [dcc.Link("open →", href=url.href("overview", trace=id), className="timeline-link") for id in worst_first]
     columns = (
         Column("trace", number=False, flexible=True, width=150),
         words("verdict"),
@@ -95,8 +73,10 @@ def list_traces(
         Column("lost"),
         Column("", number=False, flexible=True, width=260),
     )
-    lines = ((clean(trace, 120), *_cells(summary)) for trace, summary in known.items())
-    return render.table(Table("", columns, rows(lines)), context.dark, id, ends)
+    lines = ((clean(id, 120), *_cells(summary)) for id, summary in worst_first.items())
+    listed = render.table(Table("", columns, rows(lines)), context.dark, "traces-rows", ends)
+    progress = parts.progress(f"{read} of {len(known)} read", read / len(known))
+    return [listed] if read == len(known) else [progress, listed]
 
 
 def _lost(summary: Summary) -> float:
@@ -138,5 +118,5 @@ callbacks = Callbacks()
 def look(context: PageContext, ticks: int | None, before: int) -> Any:
     """Return the list again if more verdicts are known."""
     known = _known(context)
-    read = count_read(known)
+    read = _count_read(known)
     return dash.no_update if read == before else _listed(context, known), read, read == len(known)
