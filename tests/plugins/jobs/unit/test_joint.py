@@ -38,7 +38,7 @@ from overlapscope.plugins.jobs.joint.summary import summarize
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.predict import predict
-from overlapscope.prediction.replay import replay
+from overlapscope.prediction.replay import Deadlock, replay
 from overlapscope.ranks.result import Unreadable
 from tests.plugins.jobs.joint_jobs import RanksProgram, Times, Turn, programs, simulated, summaries
 from tests.support.helpers import TRACES, various
