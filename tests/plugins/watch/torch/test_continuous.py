@@ -318,7 +318,7 @@ at_import.start()
 def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run, tmp_path: Path) -> None:
     run(
         """
-import overlapscope.plugins.watch.callbacks
+import overlapscope.plugins.watch.api
 overlapscope.watch(**asked)
 from overlapscope import watch
 watch(**asked)
