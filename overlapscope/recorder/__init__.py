@@ -14,5 +14,5 @@
 - Files: `trace_file` writes and amends one, and `destination` locks them.
 - Inside a program: `torch_watch` notices its import of torch, `imports` keeps its modules apart from the library's and
   reaches processes that start, `devices` answers questions on GPUs, and `wrapping` replaces functions. `at_import`
-  reaches processes that import torch, `callbacks` trainers of Lightning and Transformers.
+  reaches processes that import torch.
 """
