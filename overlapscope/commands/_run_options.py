@@ -111,7 +111,6 @@ _WINDOWS: tuple[tuple[str, str, type, Any, str], ...] = (
         None,
         "record all the time, and keep the first step that takes more than X times the median",
     ),
-    ("--repeat", "N", int, 1, "record N times, to NAME-1, NAME-2, ..."),
 )
 """Options on when to record, each with its placeholder, its type, its default and its help."""
 _CONTENTS = {
@@ -182,7 +181,7 @@ def recording_options(args: argparse.Namespace) -> Options:
     given = {field.name: getattr(args, field.name) for field in fields(Options)}
     by_steps = all(given[name] is None for name in ("delay_s", "duration_s", "capture_range"))
     if args.whole:
-        for flag, metavar, *_ in _WINDOWS[:-1]:
+        for flag, metavar, *_ in _WINDOWS:
             if getattr(args, _dest(flag, metavar)) is not None:
                 raise UsageError(f"--whole and {flag} both choose what is recorded; use only one of them.")
         return Options(**given | {"wait": 0, "warmup": 0, "plain_steps": 0})

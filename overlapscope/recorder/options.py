@@ -38,8 +38,6 @@ _LEAST_REHEARSED = 2
 """Minimum steps of a rehearsal: only the second shows which ranges stay open around several (`OpenRanges`)."""
 SETTLING_STEPS = 2
 """Minimum number of steps between a session and the first step that is timed."""
-_MOST_WINDOWS = 1000
-"""Maximum number of windows, each of which has a file."""
 _WATCHED_STEPS = 20
 """Number of steps of a window that waits for a slow step.
 
@@ -81,7 +79,7 @@ class StepWindow:
 
 @dataclass(frozen=True)
 class Options:
-    """When windows open and close, by steps counted from 0, by time, by a range or a slow step; and their contents."""
+    """When a window opens and closes, by steps counted from 0, by time, by a range or a slow step; and its contents."""
 
     wait: int = 0
     """Number of steps to skip at the start."""
@@ -96,16 +94,14 @@ class Options:
     about it.
     """
     delay_s: float | None = None
-    """Time from the start until a window opens, in seconds, instead of `wait`."""
+    """Time from the start until the window opens, in seconds, instead of `wait`."""
     duration_s: float | None = None
-    """Length of a window in seconds, instead of `active`; None for the rest of the program."""
+    """Length of the window in seconds, instead of `active`; None for the rest of the program."""
     capture_range: str | None = None
-    """Name of a range of the program that is a window; "cudaProfilerApi" is between the two calls of the CUDA runtime.
+    """Name of a range of the program that is the window; "cudaProfilerApi": between two calls of the CUDA runtime.
     """
     slow_step: float | None = None
     """Record all the time, and keep a window only if one of its steps takes more than this many times the median."""
-    repeat: int = 1
-    """Number of windows, each with a file."""
 
     stacks: bool = False
     """True to record the Python stack of each op, except in a rehearsal that waits for steps."""
@@ -129,7 +125,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0, "repeat": 1}
+        least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0}
         for name, limit in least.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int if name != "delay_s" else isinstance(value, str)):
@@ -152,11 +148,6 @@ class Options:
             raise UsageError(f"{chosen[0]} and {chosen[1]} both choose what is recorded; use only one of them.")
         if self.slow_step is not None and not self.warmup:
             raise UsageError("slow_step needs a warmup of 1 or more: the first step of a window is never judged.")
-        if self.repeat > _MOST_WINDOWS:
-            raise UsageError(f"repeat is {self.repeat:,}; it must be {_MOST_WINDOWS:,} or less.")
-        endless = self.active is None and self.duration_s is None and self.capture_range is None
-        if self.repeat > 1 and endless and self.slow_step is None:
-            raise UsageError("repeat needs windows with an end; set their length with active or duration_s.")
         if self.max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {self.max_size_bytes}; it must be more than 0.")
         op_options = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]

@@ -84,8 +84,8 @@ class WindowRecorder:
     A program that is `bounded` and marks no step is recorded only between `open` and `close`, the first time from its
     start, until it marks a step.
 
-    Windows by the events `open` and `close`, and not by steps, have no rehearsal. Each of several windows has a file.
-    With `slow_step`, windows without a slow step are thrown away.
+    A window by the events `open` and `close`, and not by steps, has no rehearsal. With `slow_step`, windows without a
+    slow step are thrown away.
 
     A failure after the start is kept in `failure`, since a program does not stop when its recording fails.
 
@@ -136,7 +136,7 @@ class WindowRecorder:
         self.why_worthless: Callable[[Session], str | None] | None = None
         """Function that returns why a recording without steps is not to be written, or None if it is."""
         self.state = State.DONE
-        self._takes = WindowTakes(path, options.repeat, since_ns=since_ns)
+        self._takes = WindowTakes(path, since_ns=since_ns)
         self.recording = False
         """True if a window is open, or the program's first steps are recorded."""
         self._failure = ""
@@ -166,7 +166,7 @@ class WindowRecorder:
         self._compiled = False
         """True if the step that ended last compiled."""
         self._pace = Pace()
-        self._clocks_on = records_again and options.plain_steps > 0 and options.at_once and options.repeat == 1
+        self._clocks_on = records_again and options.plain_steps > 0 and options.at_once
         self._times_again = _TIMES_AGAIN
         self._repeats = False
         """True if a recording that may be replaced is in the file."""
@@ -218,18 +218,18 @@ class WindowRecorder:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Traces of windows that are over."""
-        paths = self._takes.paths
-        return paths if self.bounded_out else paths[: len(self._takes.done)]
+        """The trace, once its window is over."""
+        path = self._takes.path
+        return () if path is None or not (self.bounded_out or self._takes.done) else (path,)
 
     @property
     def written(self) -> bool:
         """True if there is a file, even if a better recording may replace it."""
-        return bool(self._takes.paths)
+        return self._takes.path is not None
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on the contents of the files, written or to be written."""
+        """Sentences on the contents of the file, written or to be written."""
         return self._takes.all_notes(self._steps)
 
     @property
@@ -414,7 +414,7 @@ class WindowRecorder:
 
     def _plan_window(self) -> None:
         # A step lies between two windows: see `OpenRanges`.
-        self._opens = self._steps + (max(1, self._options.wait) if self._take.wanted else 1)
+        self._opens = self._steps + 1
 
     def _is_steady(self) -> bool:
         """Return whether the timed steps don't become faster, or have done so for too long.
@@ -433,8 +433,6 @@ class WindowRecorder:
         self._before = self._timer.read(wait=True)
         self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
-        if self._takes.done and self._before.host_ns:
-            self._takes.add(after=self._before)
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps if self._options.by_steps else self._steps + 1
         window = self._options.recording(first)
@@ -485,13 +483,13 @@ class WindowRecorder:
         if takes.failures and self._repeats and takes.rehearsal is not None:
             self._keep_first(takes.rehearsal)
             return
-        if not (self._steps or takes.done) and take is not None and take.in_memory and self.why_worthless:
+        if not self._steps and take is not None and take.in_memory and self.why_worthless:
             reason = self.why_worthless(take)
             if reason is not None:
                 takes.rehearsal = takes.recording = None
                 takes.failures.append(f"There is no trace: the program marked no step, used no GPU and {reason}.")
                 return
-        if take is None or not take.wanted or (takes.done and self._options.by_steps and not take.judged_ns):
+        if take is None or not take.wanted:
             takes.recording = None
             return
         if take is not takes.by_steps(self._steps):
@@ -517,7 +515,7 @@ class WindowRecorder:
         self._takes.notes += self._takes.failures
         self._takes.failures.clear()
         self._takes.rehearsal = self._takes.recording = None
-        self._takes.done = [first]
+        self._takes.done = first
 
     def _keep_rehearsal(self) -> None:
         rehearsal = self._takes.rehearsal
@@ -577,7 +575,7 @@ class WindowRecorder:
 
     def _clock_first(self) -> None:
         """Do so for a first recording that stays, since the program ended before or during a better one."""
-        if self._repeats and self._takes.done == [self._first]:
+        if self._repeats and self._takes.done is self._first:
             self._clock(self._before_again if self.state is State.RECORDING else None)
 
     def _pace_differs(self) -> bool:
@@ -611,21 +609,19 @@ class WindowRecorder:
 
     def _record_again(self) -> None:
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
-        self._first = self._takes.rehearsal = self._takes.done.pop()
+        self._first = self._takes.rehearsal = self._takes.done
+        self._takes.done = None
         self._repeats = True
 
     # -- The end
 
     def _explain(self) -> None:
-        """Note windows that the program, which has ended, did not reach."""
-        takes, repeat = self._takes, self._options.repeat
-        done = len(takes.done)
-        if not done and self._slow is not None:
+        """Note a window that the program, which has ended, did not reach."""
+        takes = self._takes
+        if takes.done is None and self._slow is not None:
             takes.notes.append(self._slow.why_none())
-        elif not done and not takes.failures:
+        elif takes.done is None and not takes.failures:
             takes.failures.append(self._options.why_none())
-        elif done < repeat and not takes.failures:
-            takes.notes.append(f"The program ended after {done} of {repeat} windows.")
 
     def _explain_times(self) -> None:
         if self._takes.done and self._options.plain_steps and not (self._options.by_steps or self._takes.timed):
@@ -658,7 +654,7 @@ _MEANINGS: dict[str, Callable[[WindowRecorder], object]] = {
     "steps_are_left": lambda r: not r._take.window.over(r._steps),
     "steps_are_long": lambda r: r._timer.full and median_ns(r._timer.lengths_ns) > LONGEST_STEP_NS,
     "steps_are_timed": lambda r: r._timer.full,
-    "windows_follow": lambda r: not r._take.wanted or len(r._takes.done) + 1 < r._options.repeat,
+    "windows_follow": lambda r: not r._take.wanted,
     # Actions
     "amend": lambda r: r._takes.amend(),
     "await_steps": lambda r: r._add_steps(wait=True),

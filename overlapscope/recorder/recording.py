@@ -28,7 +28,6 @@ from overlapscope.recorder.destination import (
     rank_by_launcher,
     rank_of,
     remove_former_ranks,
-    window_path,
 )
 from overlapscope.recorder.driver import Driver, Marker, StepMarks
 from overlapscope.recorder.imports import require_torch
@@ -127,16 +126,13 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """Absolute path of this rank's trace file; with several windows, of the latest that was written."""
+        """Absolute path of this rank's trace file."""
         return self.paths[-1] if self.paths else self._destination.path(self._rank or rank_of(os.environ))
 
     @property
     def job(self) -> Path:
         """Trace files of all ranks: a directory or a glob pattern."""
-        pattern = self._destination.pattern_of_ranks()
-        if pattern is None:
-            return self.path.parent
-        return window_path(pattern, len(self.paths)) if self.options.repeat > 1 else pattern
+        return self._destination.pattern_of_ranks() or self.path.parent
 
     @property
     def may_be_elsewhere(self) -> bool:
@@ -154,7 +150,7 @@ class Recording:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Files that were written so far, one for each window."""
+        """The file, once it is written."""
         return () if self._recorder is None else self._recorder.paths
 
     @property

@@ -227,13 +227,11 @@ def _options(random: Random) -> Options:
         case "whole":
             options |= {"wait": random.choice([0, 3])}
         case "clock":
-            options |= {"delay_s": 1, "duration_s": 2, "repeat": random.choice([1, 2])}
+            options |= {"delay_s": 1, "duration_s": 2}
         case "range":
-            options |= {"capture_range": "x", "repeat": random.choice([1, 3])}
+            options |= {"capture_range": "x"}
         case "slow":
-            options |= {"slow_step": 2, "repeat": random.choice([1, 2]), "warmup": 1}
-        case "several":
-            options |= {"wait": random.choice([0, 2]), "active": 2, "repeat": random.choice([2, 3])}
+            options |= {"slow_step": 2, "warmup": 1}
     return Options(**options)
 
 

@@ -1,4 +1,4 @@
-"""Tests of recording windows that neither steps nor the clock open and close: a range, several windows in a row, and
+"""Tests of recording windows that neither steps nor the clock open and close: a range; and
 programs whose own profiler is ignored.
 
 Every program here is a process of its own; `test_windows_by_time` has the windows of the clock.
@@ -84,38 +84,16 @@ class TestARange:
         assert sorted(names(tmp_path / "x.json")) == ["chosen", "inner"]
 
 
-class TestSeveralWindows:
-    LOOP = "for number in range({}):\n    work('w')\n    ov.step()"
-
-    def test_each_has_a_file_and_the_steps_timed_around_it(self, tmp_path: Path) -> None:
-        run("--repeat 3 --wait 4 --warmup 1 --active 2 --plain-steps 3", self.LOOP.format(60), tmp_path)
-        paths = [tmp_path / f"x-{number}.json" for number in (1, 2, 3)]
-        # Between two windows two steps settle, three are timed, and at least four pass.
-        assert [steps(path) for path in paths] == [[11, 12, 13], [19, 20, 21], [27, 28, 29]]
-        assert [timed(path) for path in paths] == [(3, 3)] * 3
-        assert [ov.load(path).warm_up_steps for path in paths] == [1, 1, 1]
-
-    def test_a_program_that_ends_before_the_last_is_reported(self, tmp_path: Path) -> None:
-        output = run("--repeat 9 --wait 0 --warmup 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
-        assert [steps(path) for path in sorted(tmp_path.glob("x-*"))] == [[0, 1], [3, 4], [6, 7]]
-        assert output[0] == "The program ended after 3 of 9 windows."
-
-    def test_none_of_them_is_overwritten(self, tmp_path: Path) -> None:
-        (tmp_path / "x-2.json").write_text("another's")
-        output = run("--repeat 2 --wait 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
-        assert "the previous trace is now x-2.json.1." in output
-        assert (tmp_path / "x-2.json.1").read_text() == "another's"
-
-    @pytest.mark.parametrize(
-        ("path", "expected"),
-        [
-            ("runs/x.trace.json.gz", "runs/x-2.trace.json.gz"),
-            ("x.json", "x-2.json"),
-            ("runs/x.traces/rank3.trace.json.gz", "runs/x-2.traces/rank3.trace.json.gz"),
-        ],
-    )
-    def test_their_names(self, path: str, expected: str) -> None:
-        assert window_path(Path(path), 2) == Path(expected)
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("runs/x.trace.json.gz", "runs/x-2.trace.json.gz"),
+        ("x.json", "x-2.json"),
+        ("runs/x.traces/rank3.trace.json.gz", "runs/x-2.traces/rank3.trace.json.gz"),
+    ],
+)
+def test_further_traces_have_numbers(path: str, expected: str) -> None:
+    assert window_path(Path(path), 2) == Path(expected)
 
 
 class TestIgnoringTheProgramsOwnProfiler:
@@ -177,8 +155,6 @@ prof.export_chrome_trace("own.json")
         ({"duration_s": 0}, "duration_s is 0; it must be more than 0"),
         ({"slow_step": 1}, "slow_step is 1; it must be more than 1"),
         ({"slow_step": 2, "warmup": 0}, "slow_step needs a warmup"),
-        ({"repeat": 2}, "repeat needs windows with an end"),
-        ({"repeat": 0, "active": 1}, "repeat is 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, float], message: str, tmp_path: Path) -> None:
