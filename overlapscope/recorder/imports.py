@@ -1,4 +1,4 @@
-"""Imports of the program: whether it can import torch, modules of the same names, and processes that start.
+"""Imports of the program: whether it can import torch, and modules of the same names.
 
 Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
 reads at its import.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Collection
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -37,9 +36,13 @@ def give_way(folder: str) -> None:
         _Apart(folder, modules, _take(modules))
 
 
-def keep_apart(folder: str, imported_at_start: Collection[str]) -> None:
-    """Have each later import of a module of ours find the library's modules instead of the program's."""
-    modules = _modules_in(folder) - set(imported_at_start)
+def keep_apart(folder: str) -> None:
+    """Have each later import of a module of ours find the library's modules instead of those of the program.
+
+    Modules that are loaded from the library already, as those that Python imports at its start, are everyone's.
+    """
+    loaded = {name: getattr(sys.modules.get(name), "__file__", None) for name in _modules_in(folder)}
+    modules = {name for name, file in loaded.items() if name not in sys.modules or (file or "").startswith(folder)}
     if modules:
         _Apart(folder, modules, {})
 
@@ -57,9 +60,8 @@ def _imported_at_start() -> set[str]:
     import subprocess
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    environment = {name: value for name, value in os.environ.items() if name != "OVERLAPSCOPE_AT_START"}
     command = [sys.executable, *flags, "-c", "import sys; print(*sys.modules)", __name__]
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return set(os.fsdecode(done.stdout).split())
 
 
@@ -103,19 +105,3 @@ class _Apart:
                 sys.modules.update(theirs)
 
         loader.exec_module = execute_apart  # type: ignore[attr-defined]
-
-
-# -- Processes that the program consists of, or starts -------------------------------------------------
-# Python imports a module `sitecustomize` at its start; PYTHONPATH has such processes find ours, in `site`.
-
-_HERE = os.path.dirname(__file__)
-
-
-def start_environment(place: str) -> dict[str, str]:
-    """Return additional variables for processes that are to call `place`, once they have imported torch.
-
-    `place` is a `package.module:function`.
-    """
-    root = os.path.dirname(os.path.dirname(_HERE))
-    path = os.pathsep.join(filter(None, (os.path.join(_HERE, "site"), os.environ.get("PYTHONPATH"))))
-    return {"OVERLAPSCOPE_AT_START": place, "OVERLAPSCOPE_ROOT": root, "PYTHONPATH": path}

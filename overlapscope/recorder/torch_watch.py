@@ -1,19 +1,12 @@
-"""Noticing the import of torch by the program.
-
-`site` executes this file at the start of processes, so it imports nothing: other modules of Python's library would hide
-those of the program that have the same names.
-"""
+"""Noticing the import of torch by the program."""
 
 from __future__ import annotations
 
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.abc import Loader
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> None:
