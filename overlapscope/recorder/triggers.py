@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
@@ -24,6 +24,8 @@ FIRST_STEP_S: float = 60
 """Length of the first one at most, in seconds, if the program seems to be in its first step meanwhile."""
 _LOOK_AGAIN_S = 1
 _AGAIN_S = 0.05
+_LATE_NS = 500_000_000
+"""Report what happens later than this."""
 
 
 class Trigger:
@@ -62,15 +64,20 @@ def trigger_of(options: Options, call: Callable[[], None], *, bounded: bool) -> 
 
 
 class ClockTrigger(Trigger):
-    """Opens and closes windows by a `Timetable`.
+    """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
 
     On the main thread, `call` interrupts the program when a window is due, even while the thread waits. On another
     thread, windows open and close with the next step. Both are late inside a long call into C, and a note says so.
     """
 
     def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:
+        """With a `duration_s` of None, a window stays open until the program ends."""
         super().__init__()
-        self._timetable = Timetable(delay_s, duration_s)
+        self._delay_ns, self._duration_ns = _ns(delay_s), _ns(math.inf if duration_s is None else duration_s)
+        self._due_ns = 0
+        """Time of the next opening or closing, in nanoseconds of `base.clock`."""
+        self._refused = False
+        """True if a window is due and cannot open."""
         self._call = call
         self._asked = self._woken = False
         self._interruption = Interruption(self._delivered)
@@ -79,7 +86,7 @@ class ClockTrigger(Trigger):
         self._changed = threading.Condition()
 
     def start(self, recorder: WindowRecorder) -> None:
-        self._timetable.start(clock.now_ns())
+        self._next_after(self._delay_ns)
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
             with threads_without_signals():
@@ -93,28 +100,36 @@ class ClockTrigger(Trigger):
 
     def advance(self, recorder: WindowRecorder) -> None:
         begun_ns = clock.now_ns()
-        if self._stopped or self._timetable.left_ns(begun_ns) > 0:
+        if self._stopped or begun_ns < self._due_ns:
             return
         closes = recorder.recording
         recorder.happen("close" if closes else "open")
-        if closes:
-            self._go_on(self._timetable.close, begun_ns)
-        elif recorder.recording:
-            self._go_on(self._timetable.open, begun_ns)
+        if closes or recorder.recording:
+            self._note("closed" if closes else "opened", begun_ns - self._due_ns)
+            # The time that the profiler needs to start is not part of the window.
+            self._next_after(self._delay_ns if closes else self._duration_ns)
         else:
-            self._timetable.refuse()
+            self._refused = True
 
-    def _go_on(self, note: Callable[[int, int], str | None], begun_ns: int) -> None:
+    def _next_after(self, length_ns: int) -> None:
+        """Let the next opening or closing be due after this time."""
         with self._changed:
-            late = note(begun_ns, clock.now_ns())
+            self._due_ns, self._refused = clock.now_ns() + length_ns, False
             self._changed.notify()
-        if late is not None:
-            self.notes.append(late)
+
+    def _note(self, event: str, late_ns: int) -> None:
+        if late_ns > _LATE_NS:
+            why = (
+                "another profiler ran, or a range of the last window was open"
+                if self._refused
+                else "the thread that records was inside one call"
+            )
+            self.notes.append(f"A window {event} {late_ns / clock.NS_PER_S:.1f} s late: until then {why}.")
 
     def _watch(self) -> None:
         with self._changed:
             while not self._stopped:
-                left_ns = self._timetable.left_ns(clock.now_ns())
+                left_ns = self._due_ns - clock.now_ns()
                 if left_ns > 0:
                     self._woken = False
                     self._changed.wait(left_ns / clock.NS_PER_S)
@@ -130,6 +145,11 @@ class ClockTrigger(Trigger):
         self._call()
         # Reset only now, since another request would come while the program's handlers of signals are deferred.
         self._asked = False
+
+
+def _ns(seconds: float) -> int:
+    """Return a length of time in nanoseconds, no longer than threads can wait."""
+    return round(min(seconds, threading.TIMEOUT_MAX) * clock.NS_PER_S)
 
 
 class UnmarkedTrigger(ClockTrigger):
@@ -150,26 +170,21 @@ class UnmarkedTrigger(ClockTrigger):
         self.advance(recorder)
 
     def advance(self, recorder: WindowRecorder) -> None:
+        now_ns = clock.now_ns()
         if recorder.marked or recorder.bounded_out:
             self.stop()
         elif self._started:
-            if recorder.recording:
-                self._wait_for_first_step(recorder)
+            if self._due_ns <= now_ns < self._latest_ns and recorder.recording and recorder.awaits_first_step():
+                self._next_after(_ns(_LOOK_AGAIN_S))
             super().advance(recorder)
-            # The user has chosen no times, so nothing is late.
-            self.notes.clear()
         elif recorder.recording:
             self._started = True
-            self._latest_ns = clock.now_ns() + round(FIRST_STEP_S * clock.NS_PER_S)
+            self._latest_ns = now_ns + _ns(FIRST_STEP_S)
             super().start(recorder)
-            self._go_on(self._timetable.open, clock.now_ns())
+            self._next_after(self._duration_ns)
 
-    def _wait_for_first_step(self, recorder: WindowRecorder) -> None:
-        now_ns = clock.now_ns()
-        if self._timetable.left_ns(now_ns) <= 0 and now_ns < self._latest_ns and recorder.awaits_first_step():
-            with self._changed:
-                self._timetable.put_off(_LOOK_AGAIN_S)
-                self._changed.notify()
+    def _note(self, event: str, late_ns: int) -> None:
+        """Note nothing: the user has chosen no times, so nothing is late."""
 
 
 class CaptureRangeTrigger(Trigger):
@@ -244,69 +259,3 @@ class CaptureRangeTrigger(Trigger):
         if self._inside is not None and self._inside == closed and threading.get_ident() == self._thread:
             self._inside = None
             self._call()
-
-
-# -- Times at which windows open and close -----------------------------------------------------------
-
-_LATE_NS: Final = 500_000_000
-"""Report what happens later than this."""
-
-
-class Timetable:
-    """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
-
-    It decides and does not wait: callers pass the time, in nanoseconds of `base.clock`.
-    """
-
-    def __init__(self, delay_s: float, duration_s: float | None) -> None:
-        """With a `duration_s` of None, a window stays open until the program ends."""
-        self._delay_ns = _ns(delay_s)
-        self._duration_ns = _ns(math.inf if duration_s is None else duration_s)
-        self._due_ns = 0
-        self._refused = False
-        """A window is due and cannot open."""
-
-    def start(self, now_ns: int) -> None:
-        """Begin with the first delay."""
-        self._due_ns = now_ns + self._delay_ns
-
-    def left_ns(self, now_ns: int) -> int:
-        """Return the time until the next opening or closing, in nanoseconds. It is due where that is 0 or less."""
-        return self._due_ns - now_ns
-
-    def put_off(self, by_s: float) -> None:
-        """Postpone the next opening or closing by some seconds."""
-        self._due_ns += _ns(by_s)
-
-    def refuse(self) -> None:
-        """Note that a window cannot open though it is due. It stays due."""
-        self._refused = True
-
-    def open(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window opened: the profiler was asked to start at `begun_ns`, and ran at `now_ns`.
-
-        Returns:
-            A sentence if it opened late.
-        """
-        return self._next("opened", begun_ns, now_ns + self._duration_ns)
-
-    def close(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window closed, and return a sentence if it did so late. See `open`."""
-        return self._next("closed", begun_ns, now_ns + self._delay_ns)
-
-    def _next(self, event: str, begun_ns: int, due_ns: int) -> str | None:
-        late_ns, refused = begun_ns - self._due_ns, self._refused
-        self._due_ns, self._refused = due_ns, False
-        if late_ns <= _LATE_NS:
-            return None
-        why = (
-            "another profiler ran, or a range of the last window was open"
-            if refused
-            else "the thread that records was inside one call"
-        )
-        return f"A window {event} {late_ns / clock.NS_PER_S:.1f} s late: until then {why}."
-
-
-def _ns(seconds: float) -> int:
-    """Return a length of time in nanoseconds, no longer than threads can wait."""
-    return round(min(seconds, threading.TIMEOUT_MAX) * clock.NS_PER_S)
