@@ -132,7 +132,6 @@ def add_recording(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup
         (parser if flag in _COMMON else rare).add_argument(flag, action="store_true", help=help_text)
     for name, option in observers().items():
         rare.add_argument(option.flag, dest=f"observer {name}", action="store_true", help=option.help)
-    rare.add_argument("--ignore-own-profiler", action="store_true", help="ignore the profilers that the program starts")
     rare.add_argument(
         "--max-size",
         dest="max_size_bytes",

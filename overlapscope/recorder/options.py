@@ -116,8 +116,6 @@ class Options:
     observers: tuple[str, ...] = ()
     """Names of plugins that watch the program, such as `hazards`, until the active steps are over, or else until
     `Recording.end`."""
-    ignore_own_profiler: bool = False
-    """True if profilers that the program starts record nothing, instead of taking the recording's place."""
     steps_by: str | None = None
     """The calls that end steps: `marks`, `optimizer`, `backward`, `forward`, `loader`, `graph`, or the name of a call.
 

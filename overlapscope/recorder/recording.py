@@ -29,11 +29,11 @@ from overlapscope.recorder.destination import (
     rank_of,
     remove_former_ranks,
 )
-from overlapscope.recorder.driver import Driver, Marker, StepMarks
+from overlapscope.recorder.driver import Driver, StepMarks
 from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
-from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
+from overlapscope.recorder.program_profilers import OwnProfiler
 from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.states import State
@@ -107,11 +107,7 @@ class Recording:
             by=options.steps_by if self._finds_steps else MARKS,
             whole_program=self._whole_program,
         )
-        self._profilers: OwnProfiler | IgnoredProfilers = (
-            IgnoredProfilers(lambda: self._marks.mark(Marker.PROFILER))
-            if options.ignore_own_profiler
-            else OwnProfiler(self._driver.give_way, self._driver.working)
-        )
+        self._profilers = OwnProfiler(self._driver.give_way, self._driver.working)
         self._ended = False
         self.observers: dict[str, Observer] = {}
         """Observers of the program, by the names of their plugins."""
@@ -246,7 +242,7 @@ class Recording:
         """
         for listener in step_listeners:
             listener()
-        self._marks.mark(Marker.PROGRAM)
+        self._marks.mark(by_program=True)
 
     @property
     def step_source(self) -> str | None:

@@ -1,5 +1,4 @@
-"""Tests of recording windows that neither steps nor the clock open and close: a range; and
-programs whose own profiler is ignored.
+"""Tests of recording windows that neither steps nor the clock open and close, but a range.
 
 Every program here is a process of its own; `test_windows_by_time` has the windows of the clock.
 """
@@ -94,55 +93,6 @@ class TestARange:
 )
 def test_further_traces_have_numbers(path: str, expected: str) -> None:
     assert window_path(Path(path), 2) == Path(expected)
-
-
-class TestIgnoringTheProgramsOwnProfiler:
-    PROGRAM = """
-import gzip, json
-from torch.profiler import ProfilerActivity, profile, schedule
-options = {"schedule": schedule(wait=1, warmup=1, active=2), "on_trace_ready": lambda _: 1 / 0, "with_stack": True}
-with profile(activities=[ProfilerActivity.CPU], **options) as prof:
-    for number in range(9):
-        work("loop")
-        prof.step()
-assert prof.step_num == 9
-assert prof.key_averages().table(sort_by="self_cpu_time_total") == "" and not len(prof.events())
-prof.export_chrome_trace("own.json")
-prof.export_chrome_trace("own.json.gz")
-prof.export_stacks("own.txt")
-assert json.load(open("own.json")) == json.load(gzip.open("own.json.gz")) == {"traceEvents": []}
-with torch.autograd.profiler.profile() as prof:
-    work("old")
-assert prof.table() == "" and prof.self_cpu_time_total == 0
-prof.export_chrome_trace("old.json")
-with torch.autograd.profiler.emit_nvtx():
-    work("nvtx")
-torch.autograd._disable_profiler()
-"""
-
-    def test_it_records_nothing_and_marks_the_steps(self, tmp_path: Path) -> None:
-        output = run("--ignore-own-profiler --wait 0 --warmup 0 --active 9 --plain-steps 0", self.PROGRAM, tmp_path)
-        assert output == ["The program's own profiler was ignored: its tables and exports are empty."]
-        assert steps(tmp_path / "x.json") == list(range(9))
-        assert names(tmp_path / "x.json").count("loop") == 9
-
-    def test_in_code_until_the_recording_ends(self, tmp_path: Path) -> None:
-        program = """
-with ov.record("y.json", ignore_own_profiler=True, plain_steps=0) as rec:
-    ignored = torch.profiler.profile()
-    ignored.start()
-    work("in")
-    rec.step()
-ignored.step()
-ignored.stop()
-with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
-    work("behind")
-assert "behind" in prof.key_averages().table()
-prof.export_chrome_trace("own.json")
-"""
-        run_as_it_is(program, tmp_path)
-        assert names(tmp_path / "y.json") == ["ProfilerStep#0", "in"]
-        assert names(tmp_path / "own.json") == ["behind"]
 
 
 @pytest.mark.parametrize(
