@@ -95,8 +95,6 @@ def _limit(verdict: BudgetVerdict, status: Status, *, decides: bool) -> float | 
 
 # -- Lines of an exposition (OpenMetrics 1.0), which Prometheus reads --------------------------------
 
-CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
 Labels = dict[str, str]
 
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from overlapscope.base import clock, disk
 from overlapscope.base.median import median_ns
 from overlapscope.base.output import tell
-from overlapscope.base.words import duration, parse_size, parse_span
+from overlapscope.base.words import duration, parse_size, parse_span, shorten
 from overlapscope.errors import UsageError
 from overlapscope.plugins.watch.analyser import GRACE_S, Analysed, AnalysisTask, analyse_apart
+from overlapscope.plugins.watch.outlets import Outlet, SentFigures
 from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome
-from overlapscope.plugins.watch.sinks import Outlet, SentFigures, Sink, sink
 from overlapscope.plugins.watch.watcher import Watcher
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
@@ -56,7 +56,8 @@ class WatchSettings(msgspec.Struct, frozen=True):
     """Directory of the recordings."""
     origin: Origin
     """Origin of the program; its `at_ns` is the start."""
-    sinks: tuple[Sink, ...]
+    log: tuple[Callable[[SentFigures], object], ...]
+    """Functions that figures are sent to."""
 
 
 def settings(
@@ -73,7 +74,10 @@ def settings(
         raise UsageError("every is 0s; it must be more.")
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
-    sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
+    functions = tuple(log) if isinstance(log, list | tuple) else (log,)
+    for function in functions:
+        if not callable(function):
+            raise UsageError(f"log={shorten(repr(function), 60)} is not a function that takes figures.")
     program, place, beside = origin(job), "", disk.user_folder("Application Support", "XDG_DATA_HOME", ".local/share")
     for keeper in keepers():
         place, beside = keeper.place(history)
@@ -88,7 +92,7 @@ def settings(
         history=place,
         directory=directory_of(beside, program.job),
         origin=program,
-        sinks=sinks,
+        log=functions,
     )
 
 
@@ -123,7 +127,7 @@ class Continuous:
 
     def __init__(self, watcher: Watcher, settings: WatchSettings) -> None:
         self._watcher, self._settings = watcher, settings
-        self._outlets = [Outlet(sink) for sink in settings.sinks]
+        self._outlets = [Outlet(function) for function in settings.log]
         self._process = os.getpid()
         self._reported: set[str] = set()
         """Kinds of failures that were reported."""
@@ -196,8 +200,6 @@ class Continuous:
         # After a recording that leaves CUPTI attached, no step runs at its usual speed.
         plain_ns = None if self._attached else usual_ns or None
         self._attached = cupti.stays_attached()
-        for outlet in self._outlets:
-            self._complain(outlet.name, outlet.bind())
         figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / REPORT)
         # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
         self._following = threading.Thread(
