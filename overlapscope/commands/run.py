@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import math
 import os
 import shlex
 import sys
@@ -36,24 +37,9 @@ from overlapscope.plugin import built_in
 from overlapscope.recorder import children, devices, script
 from overlapscope.recorder.destination import kept_name
 from overlapscope.recorder.imports import require_torch
-from overlapscope.recorder.program import ProgramRecording, ProgramState
-from overlapscope.recorder.recorder import SETTLES_S
+from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.wrapping import around
 
-_PAUSE_S = 20
-"""Time after the last recording of the program's own profiler until the report is printed, in seconds."""
-_SAMPLES_S = 15
-"""Time from the last step timed until the report is printed without samples of the host, in seconds."""
-_REPEATS_S = 60
-"""Time from the decision to record again until the report of the first recording is printed, in seconds."""
-_WAIT_S = {
-    ProgramState.COMPLETE: 0,
-    ProgramState.SAMPLING: _SAMPLES_S,
-    ProgramState.SETTLING: SETTLES_S,
-    ProgramState.REPEATING: _REPEATS_S,
-    ProgramState.PROGRAMS: _PAUSE_S,
-}
-"""Time until the report is printed while the state stays the same, in seconds. Other states await the program's end."""
 _PATIENCE_S = 10
 """Time for a GPU, or for another thread that writes the trace, after a call of os._exit, in seconds."""
 _ENDED_EARLY = (
@@ -213,8 +199,8 @@ class _RecordedProgram:
             self._stderr = Descriptor(os.dup(_STDERR))
         self._ending = False
         """True if the program has ended, so that the report follows."""
-        self._asked_for: tuple[ProgramState, tuple[Path, ...]] | None = None
-        """State and traces that the reporter was last asked to report on."""
+        self._asked_for: tuple[object, ...] | None = None
+        """What the reporter was last asked for."""
         self._told_of: tuple[int, ...] | None = None
         """Recorded steps whose lengths were printed."""
         self._printed: set[str] = set()
@@ -245,7 +231,7 @@ class _RecordedProgram:
             around(os, name, self._exec)
         if not self._recording.rank:
             self._reporter.start(self._errors)
-            self._ask(ProgramState.NONE)
+            self._ask()
         self._recording.begin_with_torch()
 
     @property
@@ -328,21 +314,23 @@ class _RecordedProgram:
                 f"a complete recording takes {schedule.needed_steps} steps; a program that makes fewer is recorded "
                 "from its start."
             )
-        asked_for = recording.state, recording.traces
-        if asked_for == self._asked_for:
-            return
-        self._asked_for = asked_for
-        self._ask(recording.state)
+        asked_for = recording.report_after_s, recording.unwritten, recording.traces
+        if asked_for != self._asked_for:
+            self._asked_for = asked_for
+            self._ask()
 
-    def _ask(self, state: ProgramState) -> None:
-        if state is ProgramState.COMPLETE:
-            self._tell_outcome(written=True)
-        if state in (ProgramState.NONE, ProgramState.UNDER_WAY):
-            sentences = [*([_ENDED_EARLY] if state is ProgramState.UNDER_WAY else []), *self._about_former()]
+    def _ask(self) -> None:
+        after_s = self._recording.report_after_s
+        if after_s is None:
+            sentences = [*([_ENDED_EARLY] if self._recording.unwritten else []), *self._about_former()]
             self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
-        else:
-            self._tell_former()
-            self._reporter.ask(commands=[overlapscope_command(*self._analysis())], wait_s=_WAIT_S.get(state))
+            return
+        if not after_s:
+            self._tell_outcome(written=True)
+        self._tell_former()
+        self._reporter.ask(
+            commands=[overlapscope_command(*self._analysis())], wait_s=None if after_s == math.inf else after_s
+        )
 
     def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         self._finish_early()
