@@ -97,14 +97,6 @@ _WINDOWS: tuple[tuple[str, str, type, Any, str], ...] = (
     ("--delay", "S", float, None, "record by time instead of by steps: start after S seconds"),
     ("--duration", "S", float, None, "stop S seconds after the start (default: at the end)"),
     (
-        "--capture-range",
-        "NAME",
-        str,
-        None,
-        "record while the program is in this range (record_function or torch.cuda.nvtx); with cudaProfilerApi, "
-        "from cudaProfilerStart to cudaProfilerStop",
-    ),
-    (
         "--slow-step",
         "X",
         float,
@@ -178,7 +170,7 @@ def recording_options(args: argparse.Namespace) -> Options:
     """Return the options of the recording. Raises UsageError for a contradiction between two of them."""
     args.observers = tuple(name for name in observers() if getattr(args, f"observer {name}"))
     given = {field.name: getattr(args, field.name) for field in fields(Options)}
-    by_steps = all(given[name] is None for name in ("delay_s", "duration_s", "capture_range"))
+    by_steps = given["delay_s"] is None and given["duration_s"] is None
     if args.whole:
         for flag, metavar, *_ in _WINDOWS:
             if getattr(args, _dest(flag, metavar)) is not None:

@@ -4,7 +4,7 @@
   `destination` the names of files. `program` records a whole program, which `script` runs, and `children` the processes
   that it starts.
 - Threads: `driver` calls the recorder on one thread, and `main_thread` interrupts that. `triggers` opens windows by the
-  clock or a range of the program.
+  clock.
 - Decisions: `recorder` follows the schedule by the table of `states`, and `takes` chooses and writes a session.
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `marks` and `memory_guard`. `program_profilers`
   handles the program's own.

@@ -21,8 +21,8 @@ _POLL_S = 0.01
 class Driver:
     """Calls a recorder on the thread of the process that began it, at steps and at other events.
 
-    Other events are the first use of CUDA, a clock, a range of the program, and a lack of memory. An event during
-    other work waits for the next step.
+    Other events are the first use of CUDA, a clock, and a lack of memory. An event during other work waits for the next
+    step.
     """
 
     def __init__(self, options: Options, *, bounded: bool, worked: Callable[[], None]) -> None:

@@ -8,8 +8,8 @@ settled. Steps are timed without the profiler right before the recording, and ri
 The rehearsal includes whatever is slow the first time, and is the result for a program that ends early. Without plain
 steps, it records the steps to wait for.
 
-A window opens and closes by steps, as above, or by a clock or a range of the program (`triggers`). To find a slow step,
-windows follow each other, and those without a slow step are thrown away. The latter two kinds have no rehearsal.
+A window opens and closes by steps, as above, or by a clock (`triggers`). To find a slow step, windows follow each
+other, and those without a slow step are thrown away. The latter two kinds have no rehearsal.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ Made = TypeVar("Made")
 
 DEFAULT_MAX_SIZE_BYTES = 1 << 30
 DEFAULT_PLAIN_STEPS = 10
-CUDA_PROFILER_API = "cudaProfilerApi"
-"""Name of the capture range from cudaProfilerStart to cudaProfilerStop, as nsys has it."""
 _REHEARSED_WAIT = 3
 _REHEARSED_ACTIVE = 5
 """Number of judged steps of a rehearsal if the recording has no end."""
@@ -79,7 +77,7 @@ class StepWindow:
 
 @dataclass(frozen=True)
 class Options:
-    """When a window opens and closes, by steps counted from 0, by time, by a range or a slow step; and its contents."""
+    """When a window opens and closes, by steps counted from 0, by time or a slow step; and its contents."""
 
     wait: int = 0
     """Number of steps to skip at the start."""
@@ -97,9 +95,6 @@ class Options:
     """Time from the start until the window opens, in seconds, instead of `wait`."""
     duration_s: float | None = None
     """Length of the window in seconds, instead of `active`; None for the rest of the program."""
-    capture_range: str | None = None
-    """Name of a range of the program that is the window; "cudaProfilerApi": between two calls of the CUDA runtime.
-    """
     slow_step: float | None = None
     """Record all the time, and keep a window only if one of its steps takes more than this many times the median."""
 
@@ -136,7 +131,6 @@ class Options:
                 raise UsageError(f"{name} is {value}; it must be more than {limit}.")
         ways = {
             "slow_step": self.slow_step is not None,
-            "capture_range": self.capture_range is not None,
             "delay_s or duration_s": self.by_clock,
             "wait": self.wait > 0 and self.slow_step is None,
             "active": self.active is not None and self.slow_step is None,
@@ -169,14 +163,9 @@ class Options:
         return self.delay_s is not None or self.duration_s is not None
 
     @property
-    def by_steps(self) -> bool:
-        """True if steps open and close windows."""
-        return not self.by_clock and self.capture_range is None
-
-    @property
     def at_once(self) -> bool:
         """True if the recording starts with the program."""
-        return self.by_steps and self.slow_step is None
+        return not self.by_clock and self.slow_step is None
 
     @property
     def rehearsal(self) -> StepWindow | None:
@@ -217,10 +206,6 @@ class Options:
 
     def why_none(self) -> str:
         """Return a sentence on a program that ended before its first window opened."""
-        if self.capture_range == CUDA_PROFILER_API:
-            return "There is no trace: the program never called cudaProfilerStart on its main thread."
-        if self.capture_range is not None:
-            return f"There is no trace: the program never entered a range {self.capture_range} on its main thread."
         if self.by_clock:
             when = f"{self.delay_s or 0:g} s after the start (not on the main thread: with the next step)"
             return f"There is no trace: the program ended before the recording started, {when}."

@@ -409,7 +409,7 @@ class WindowRecorder:
 
     @property
     def _is_due(self) -> bool:
-        due = self._options.by_steps and self._steps >= self._opens and self._timer.full
+        due = not self._options.by_clock and self._steps >= self._opens and self._timer.full
         return due and (not self._options.plain_steps or self._steps_are_settled())
 
     def _plan_window(self) -> None:
@@ -434,7 +434,7 @@ class WindowRecorder:
         self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
         # The window may open in the middle of a step, which does not belong to it.
-        first = self._steps if self._options.by_steps else self._steps + 1
+        first = self._steps + 1 if self._options.by_clock else self._steps
         window = self._options.recording(first)
         if self._sought:
             window = replace(window, end=window.judged + self._sought)
@@ -624,7 +624,7 @@ class WindowRecorder:
             takes.failures.append(self._options.why_none())
 
     def _explain_times(self) -> None:
-        if self._takes.done and self._options.plain_steps and not (self._options.by_steps or self._takes.timed):
+        if self._takes.done and self._options.plain_steps and self._options.by_clock and not self._takes.timed:
             self._takes.notes.append(_NO_PLAIN_STEPS)
 
 

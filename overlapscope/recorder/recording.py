@@ -260,7 +260,7 @@ class Recording:
                     self._rank = self._rank or rank_of(os.environ)
                 recorder.happen("step")
                 self._driver.trigger.advance(recorder)
-                done = self.options.by_steps and recorder.complete and recorder.failure is None
+                done = not self.options.by_clock and recorder.complete and recorder.failure is None
                 if done and not self._driver.gave_way:
                     # They slow every operator. Here, no operator is under way.
                     self._stop_observers(early=True)

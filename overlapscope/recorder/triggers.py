@@ -1,16 +1,15 @@
-"""Triggers that open and close windows without steps: a clock, or a range of the program."""
+"""Triggers that open and close windows without steps, by the clock."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
-from overlapscope.recorder.options import CUDA_PROFILER_API, Options
-from overlapscope.recorder.wrapping import Undo, around, before, together
+from overlapscope.recorder.options import Options
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import WindowRecorder
@@ -56,8 +55,6 @@ def trigger_of(options: Options, call: Callable[[], None], *, bounded: bool) -> 
     """
     if bounded:
         return UnmarkedTrigger(call)
-    if options.capture_range is not None:
-        return CaptureRangeTrigger(options.capture_range, call)
     if options.by_clock:
         return ClockTrigger(options.delay_s or 0, options.duration_s, call)
     return Trigger()
@@ -185,77 +182,3 @@ class UnmarkedTrigger(ClockTrigger):
 
     def _note(self, event: str, late_ns: int) -> None:
         """Note nothing: the user has chosen no times, so nothing is late."""
-
-
-class CaptureRangeTrigger(Trigger):
-    """Opens a window in a range of a given name, of `record_function` or NVTX, or between calls of the CUDA runtime.
-
-    Only ranges on the thread that starts it count.
-    """
-
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        super().__init__()
-        self._name = name
-        self._call = call
-        self._thread = -1
-        self._inside: object = None
-        """Outermost open range of that name: a `record_function`, or the depth of an NVTX range."""
-        self._depth = 0
-        self._undo: Undo = lambda: None
-
-    def start(self, recorder: WindowRecorder) -> None:
-        import torch
-        from torch.cuda import nvtx
-
-        self._thread = threading.get_ident()
-        undos: list[Undo] = []
-        if self._name != CUDA_PROFILER_API:
-            undos.append(before(torch.profiler.record_function, "__enter__", self._enters))
-            undos.append(around(torch.profiler.record_function, "__exit__", self._leaves))
-            undos.append(before(nvtx, "range_push", self._pushes))
-            undos.append(around(nvtx, "range_pop", self._pops))
-        elif runtime := getattr(torch._C, "_cudart", None):
-            # `torch.cuda.profiler` calls these, too. PyTorch for CPUs does not have them.
-            undos.append(before(runtime, "cudaProfilerStart", lambda: self._open(self._name)))
-            undos.append(before(runtime, "cudaProfilerStop", lambda: self._close(self._name)))
-        self._undo = together(*undos)
-
-    def stop(self) -> None:
-        self._undo()
-
-    def advance(self, recorder: WindowRecorder) -> None:
-        recorder.happen("close" if self._inside is None else "open")
-
-    def _enters(self, entered: Any) -> None:
-        if entered.name == self._name:
-            self._open(entered)
-
-    def _leaves(self, leave: Callable[..., Any], entered: Any, *error: Any) -> Any:
-        try:
-            return leave(entered, *error)
-        finally:
-            self._close(entered)
-
-    def _pushes(self, name: str, *_: Any, **__: Any) -> None:
-        if threading.get_ident() == self._thread:
-            self._depth += 1
-            if name == self._name:
-                self._open(self._depth)
-
-    def _pops(self, pop: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        try:
-            return pop(*args, **options)
-        finally:
-            if threading.get_ident() == self._thread:
-                self._close(self._depth)
-                self._depth -= 1
-
-    def _open(self, opened: object) -> None:
-        if self._inside is None and threading.get_ident() == self._thread:
-            self._inside = opened
-            self._call()
-
-    def _close(self, closed: object) -> None:
-        if self._inside is not None and self._inside == closed and threading.get_ident() == self._thread:
-            self._inside = None
-            self._call()
