@@ -12,6 +12,6 @@
   calls, `step_choice` chooses among them. `step_times` times steps, and `pace` clocks all of them.
 - Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes and amends one, and `destination` locks them.
-- Inside a program: `torch_watch` notices its import of torch, `imports` keeps its modules apart from the library's,
-  `devices` answers questions on GPUs, and `wrapping` replaces functions. torch calls `at_import` in each process.
+- Inside a program: `imports` notices its import of torch, and keeps its modules apart from the library's. `devices`
+  answers questions on GPUs, and `wrapping` replaces functions. torch calls `at_import` in each process.
 """

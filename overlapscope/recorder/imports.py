@@ -1,4 +1,4 @@
-"""Imports of the program: whether it can import torch, and modules of the same names.
+"""Imports of the program: whether and when it imports torch, and modules of the same names.
 
 Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
 reads at its import.
@@ -6,9 +6,11 @@ reads at its import.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -71,37 +73,83 @@ def _take(modules: set[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in names}
 
 
-class _Apart:
-    """A finder that executes our modules in a context in which `modules` are the library's."""
+class _Finder:
+    """A finder that finds some modules as the finders after it do, and has a say in their execution."""
 
-    def __init__(self, folder: str, modules: set[str], ours: dict[str, ModuleType]) -> None:
-        self._folder, self._modules, self._ours = folder, modules, ours
-        self._apart = False
+    def __init__(self) -> None:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if self._apart or not fullname.startswith("overlapscope."):
+        if not self._is_meant(fullname):
             return None
+        # Another of these may stand before this one.
         finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
         spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None)
-        if spec is not None and spec.loader is not None:
-            self._execute_apart(spec.loader)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            # Wrapping the method on the instance leaves everything else about the module unchanged.
+            loader.exec_module = functools.partial(self._execute, loader, loader.exec_module)
         return spec
 
-    def _execute_apart(self, loader: object) -> None:
-        execute = loader.exec_module  # type: ignore[attr-defined]
+    def _is_meant(self, name: str) -> bool:
+        raise NotImplementedError
 
-        def execute_apart(module: ModuleType) -> None:
-            theirs, places = _take(self._modules), sys.path[:]
-            sys.modules.update(self._ours)
-            sys.path[:] = [place for place in places if place != self._folder]
-            self._apart = True
-            try:
-                execute(module)
-            finally:
-                self._apart = False
-                sys.path[:] = places
-                self._ours = _take(self._modules)
-                sys.modules.update(theirs)
+    def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        raise NotImplementedError
 
-        loader.exec_module = execute_apart  # type: ignore[attr-defined]
+
+class _Apart(_Finder):
+    """Executes our modules in a context in which `modules` are the library's."""
+
+    def __init__(self, folder: str, modules: set[str], ours: dict[str, ModuleType]) -> None:
+        super().__init__()
+        self._folder, self._modules, self._ours = folder, modules, ours
+        self._apart = False
+
+    def _is_meant(self, name: str) -> bool:
+        return not self._apart and name.startswith("overlapscope.")
+
+    def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        theirs, places = _take(self._modules), sys.path[:]
+        sys.modules.update(self._ours)
+        sys.path[:] = [place for place in places if place != self._folder]
+        self._apart = True
+        try:
+            execute(module)
+        finally:
+            self._apart = False
+            sys.path[:] = places
+            self._ours = _take(self._modules)
+            sys.modules.update(theirs)
+
+
+# -- The import of torch by the program --------------------------------------------------------------
+
+
+def when_torch_is_imported(callback: Callable[[], None]) -> None:
+    """Call `callback` once, on the thread that imports torch, after the import; or now if torch is imported already."""
+    if "torch" in sys.modules:
+        callback()
+    else:
+        _TorchWatch(callback)
+
+
+class _TorchWatch(_Finder):
+    def __init__(self, callback: Callable[[], None]) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def _is_meant(self, name: str) -> bool:
+        return name == "torch"
+
+    def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        vars(loader).pop("exec_module", None)
+        try:
+            execute(module)
+        except BaseException as error:
+            # Without this frame.
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._callback()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import devices, trace_file
+from overlapscope.recorder.imports import when_torch_is_imported
 from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program_profilers import unpack
@@ -19,7 +20,6 @@ from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
 from overlapscope.recorder.session import Session
 from overlapscope.recorder.states import State
-from overlapscope.recorder.torch_watch import when_torch_is_imported
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
 
