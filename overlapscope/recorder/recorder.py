@@ -6,7 +6,6 @@ Users see `recording.Recording`. It opens and closes a `session.Session`, a run 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.base.median import median_ns
-from overlapscope.base.words import duration, plural
+from overlapscope.base.words import duration
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, states
 from overlapscope.recorder.options import Options, StepWindow
-from overlapscope.recorder.pace import Pace, becomes_faster, compilations, each_of, long_steps, steps_to_record
+from overlapscope.recorder.pace import Pace, becomes_faster, compilations
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.session import OpenRanges, Session, profiler_running
 from overlapscope.recorder.states import Event, State
@@ -52,8 +51,6 @@ SETTLES_S: float = 5
 """Time from the first step in which the pace often changes, as tuning and compilation end, in seconds."""
 _TIMES_AGAIN = 2
 """Maximum number of times that steps are recorded again because the pace changed."""
-_FIRST_LOOK, _NEXT_LOOK = 40, 1.25
-"""Number of clocked steps at which the recorded steps are first compared with all, and the growth from look to look."""
 _PATIENCE_S = 30
 """Maximum time to wait for steady steps before a recording, in seconds."""
 _UNSTEADY = f"Steps still became faster after {_PATIENCE_S} s, and are recorded all the same."
@@ -104,10 +101,6 @@ class WindowRecorder:
 
     _take: Session
     """Session that started last, which runs while `recording` is true."""
-    _next_look = _FIRST_LOOK
-    """Number of clocked steps at which to compare the recorded ones with all."""
-    _sought = 0
-    """Number of steps to record so that they are like all; 0 if the options state it."""
     _settles_by_ns = 0
     """Time at which the report need not wait for another pace any more."""
     _before_again: tuple[tuple[int, int], ...] = ()
@@ -432,13 +425,10 @@ class WindowRecorder:
         # The session waits for the devices as well, but only once the profiler runs.
         self._before = self._timer.read(wait=True)
         self._before_again = self._pace.at_recorded_pace
-        self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
+        self._pace.record(self._before.host_ns)
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps + 1 if self._options.by_clock else self._steps
-        window = self._options.recording(first)
-        if self._sought:
-            window = replace(window, end=window.judged + self._sought)
-        self._takes.recording = self._session(window)
+        self._takes.recording = self._session(self._options.recording(first))
         self._takes.recording.notes += self._why_now
         self._why_now = []
 
@@ -450,10 +440,6 @@ class WindowRecorder:
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])
             if slow is not None:
                 take.keep(self._steps - 1, slow)
-        # A recording that is still unlike all steps goes on, up to twice its length.
-        may_go_on = self._sought and take.window.over(self._steps) and len(take.judged_ns) < 2 * self._sought
-        if may_go_on and steps_to_record(take.judged_ns, self._before_again) is not None:
-            take.window = replace(take.window, end=self._steps + 1)
 
     # -- The profiler and the files
 
@@ -580,32 +566,14 @@ class WindowRecorder:
 
     def _pace_differs(self) -> bool:
         """Return whether the recorded steps are not the program's usual ones, so that later steps are recorded."""
-        why = self._why_again() if self._times_again and self._is_alone() else None
-        if why is not None:
-            self._why_now.append(f"{why} Steps after step {self._steps:,} are recorded instead.")
-        return why is not None
-
-    def _why_again(self) -> str | None:
-        """Return a sentence on why other steps have to be recorded; None if none have to."""
-        now_ns = self._pace.elsewhere()
+        now_ns = self._pace.elsewhere() if self._times_again and self._is_alone() else None
         if now_ns is not None:
-            self._sought = 0
-            return (
+            self._why_now.append(
                 f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends "
-                f"more of its time in steps of {duration(now_ns)}."
+                f"more of its time in steps of {duration(now_ns)}. Steps after step {self._steps:,} are recorded "
+                "instead."
             )
-        if self._pace.steps < self._next_look or not self._pace.is_that_recorded:
-            return None
-        self._next_look = math.ceil(_NEXT_LOOK * self._pace.steps)
-        recorded_ns, groups = self.step_times.recorded_ns, self._pace.at_recorded_pace
-        self._sought = steps_to_record(recorded_ns, groups) or 0
-        if not self._sought:
-            return None
-        recorded_pct, pct = (round(100 * long_steps(steps)[1]) for steps in (each_of(recorded_ns), groups))
-        return (
-            f"Steps that take over twice the median have {pct}% of the program's time, but {recorded_pct}% of that of "
-            f"the {plural(len(recorded_ns), 'recorded step')}."
-        )
+        return now_ns is not None
 
     def _record_again(self) -> None:
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
