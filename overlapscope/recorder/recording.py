@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import inspect
 import os
 import shlex
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from overlapscope.base.registry import load
 from overlapscope.base.words import clean
@@ -44,8 +43,7 @@ _ELSEWHERE = (
     "them on that thread."
 )
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _UNTIMED = (
     "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a "
@@ -56,7 +54,7 @@ _UNGUARDED = (
 )
 
 
-class Recording:
+class Recording(contextlib.ContextDecorator):
     """Records what runs inside it with torch.profiler, and writes the trace.
 
         with overlapscope.record("x.trace.json.gz") as rec:
@@ -349,17 +347,15 @@ class Recording:
         else:
             self.end_after(error)
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, function: Function) -> Function:
         kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
         if any(is_kind(function) for is_kind in kinds):
             raise UsageError(f"{function.__qualname__} returns before it has run; use `with` inside it instead.")
+        return super().__call__(function)
 
-        @functools.wraps(function)
-        def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Recording(self._destination.as_asked, self.options):
-                return function(*args, **kwargs)
-
-        return recorded
+    def _recreate_cm(self) -> Self:
+        """Return the recording of a call."""
+        return type(self)(self._destination.as_asked, self.options)
 
     def _file_to_write(self) -> Path:
         self._rank = self._rank or rank_of(os.environ)
