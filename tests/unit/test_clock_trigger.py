@@ -15,7 +15,7 @@ S = 1_000_000_000
 MS = 1_000_000
 
 
-class Windows:
+class WindowsByClock:
     """A recorder whose windows open and close, each of which may take a time, and the clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, takes_ns: int = 0) -> None:
@@ -48,21 +48,21 @@ class Windows:
 
 
 def test_a_window_opens_after_the_delay_and_closes_after_the_duration(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = Windows(monkeypatch)
+    windows = WindowsByClock(monkeypatch)
     assert windows.run(0.5, 2, until_ns=3 * S) == [500 * MS, 2500 * MS]
     assert windows.notes == []
 
 
 def test_a_window_opens_at_once_without_a_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Windows(monkeypatch).run(0, None, until_ns=3 * S) == [0]
+    assert WindowsByClock(monkeypatch).run(0, None, until_ns=3 * S) == [0]
 
 
 def test_the_time_that_the_profiler_needs_to_start_is_not_part_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Windows(monkeypatch, takes_ns=3 * S).run(0, 2, until_ns=8 * S) == [0, 5 * S]
+    assert WindowsByClock(monkeypatch, takes_ns=3 * S).run(0, 2, until_ns=8 * S) == [0, 5 * S]
 
 
 def test_the_next_delay_begins_once_the_last_window_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Windows(monkeypatch, takes_ns=4 * S).run(1, 2, until_ns=16 * S) == [1 * S, 7 * S, 12 * S]
+    assert WindowsByClock(monkeypatch, takes_ns=4 * S).run(1, 2, until_ns=16 * S) == [1 * S, 7 * S, 12 * S]
 
 
 @pytest.mark.parametrize("duration_s", [None, float("inf")])
@@ -70,11 +70,11 @@ def test_a_window_without_an_end_is_as_long_as_threads_can_wait(
     duration_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until_ns = 2 * round(threading.TIMEOUT_MAX * S)
-    changes_ns = Windows(monkeypatch).run(0, duration_s, every_ns=until_ns // 8, until_ns=until_ns)
+    changes_ns = WindowsByClock(monkeypatch).run(0, duration_s, every_ns=until_ns // 8, until_ns=until_ns)
     assert changes_ns[0] == 0 and changes_ns[1] >= round(threading.TIMEOUT_MAX * S)
 
 
 def test_a_window_that_opens_late_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows = Windows(monkeypatch)
+    windows = WindowsByClock(monkeypatch)
     assert windows.run(1, None, every_ns=3 * S, until_ns=7 * S) == [3 * S]
     assert windows.notes == ["A window opened 2.0 s late: until then the thread that records was inside one call."]
