@@ -8,14 +8,12 @@ import re
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import field
 from msgspec.structs import replace
 
 from overlapscope.base import clock, disk
@@ -23,7 +21,7 @@ from overlapscope.base.median import median_ns
 from overlapscope.base.output import tell
 from overlapscope.base.words import duration, parse_size, parse_span, shorten
 from overlapscope.errors import UsageError
-from overlapscope.plugins.watch.analyser import GRACE_S, Analysed, AnalysisTask, analyse_apart
+from overlapscope.plugins.watch.analyser import GRACE_S, AnalysisTask, analyse_apart
 from overlapscope.plugins.watch.outlets import Outlet, SentFigures
 from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome
 from overlapscope.plugins.watch.watcher import Watcher
@@ -34,8 +32,6 @@ from overlapscope.report.origin import Origin
 
 _TIMED_STEPS: Final = 10
 """Number of steps to time without the profiler right before a recording."""
-_REMEMBERED: Final = 100
-"""Number of recordings whose costs are kept."""
 _FIRST_STEPS: Final = 20
 _FIRST_NS: Final = 60_000_000_000
 """Before the first recording, the program makes `_FIRST_STEPS` steps and runs for `_FIRST_NS`: until then it compiles,
@@ -96,15 +92,6 @@ def settings(
     )
 
 
-class RecordingCosts(msgspec.Struct):
-    """Costs of the latest recordings of this process, which `benchmarks/watching.py` reports."""
-
-    stood_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Time that each recording added to the program's steps, in nanoseconds."""
-    analysed: deque[Analysed] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Results of the analyses."""
-
-
 class _Turn(msgspec.Struct, frozen=True):
     """A recording under way."""
 
@@ -136,7 +123,6 @@ class Continuous:
         """True if a recording has left CUPTI attached."""
         self._following: threading.Thread | None = None
         self._turns = Turns(settings.every_ns, clock.now_ns())
-        self.costs = RecordingCosts()
         # A recording that is under way when the program ends is written, and needs room.
         atexit.register(make_room, settings.directory, settings.keep_bytes)
         self.start()
@@ -224,7 +210,6 @@ class Continuous:
                     origin=origin,
                 )
             )
-            self.costs.analysed.append(done)
             tidy(turn.directory)
             for failure in done.failures:
                 self._complain("analysis", failure)
@@ -243,7 +228,6 @@ class Continuous:
     def _reckon(self, cost_ns: int) -> None:
         """Delay the next recording by the cost of this one."""
         cost_ns = max(0, cost_ns)
-        self.costs.stood_ns.append(cost_ns)
         apart_ns = self._turns.pay(cost_ns)
         if apart_ns > self._settings.every_ns:
             self._complain(
