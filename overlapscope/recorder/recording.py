@@ -328,13 +328,6 @@ class Recording(contextlib.ContextDecorator):
         with contextlib.suppress(Exception):
             print(f"overlapscope: {clean(sentence)}", file=sys.stderr, flush=True)
 
-    def end_after(self, error: BaseException) -> None:
-        """Call `end` for a program that fails with `error`, to which a failure here is added as a note."""
-        try:
-            self.end()
-        except OverlapscopeError as failure:
-            error.add_note(f"overlapscope: {failure}")
-
     def __enter__(self) -> Self:
         self.begin()
         return self
@@ -342,10 +335,13 @@ class Recording(contextlib.ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
+        try:
             self.end()
-        else:
-            self.end_after(error)
+        except OverlapscopeError as failure:
+            if error is None:
+                raise
+            # The program's own exception goes on.
+            error.add_note(f"overlapscope: {failure}")
 
     def __call__(self, function: Function) -> Function:
         kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
