@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from overlapscope.recorder.marks import GcMarks
 from overlapscope.recorder.sampling.facts import FactTaker
-from overlapscope.recorder.sampling.samplers import InsideSampler, OutsideSampler
+from overlapscope.recorder.sampling.outside import OutsideSampler
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SLICE_S = 0.1
@@ -130,26 +130,6 @@ class ByPySpy:
         self._sampler.stop()
 
 
-class Inside:
-    """Samples by a thread of the program."""
-
-    def __init__(self) -> None:
-        self._sampler: InsideSampler | None = None
-
-    def switch(self, *, on: bool) -> None:
-        """Continue, or pause."""
-        self.close()
-        if on:
-            self._sampler = InsideSampler()
-            self._sampler.start()
-
-    def close(self) -> None:
-        """End."""
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._sampler = None
-
-
 class RecordedGcMarks:
     """Marks of the garbage collector's runs in a recording."""
 
@@ -171,9 +151,8 @@ class RecordedGcMarks:
         self._profile.__exit__(None, None, None)
 
 
-WAYS: dict[str, Callable[[], ByPySpy | Inside | RecordedGcMarks]] = {
+WAYS: dict[str, Callable[[], ByPySpy | RecordedGcMarks]] = {
     "py-spy": ByPySpy,
-    "a thread of the program": Inside,
     "marks in a recording": RecordedGcMarks,
 }
 

@@ -149,7 +149,7 @@ def main() -> None:
 
     atexit.register(write)
     # Only the program may import torch: see there.
-    from overlapscope.recorder.torch_watch import when_torch_is_imported
+    from overlapscope.recorder.imports import when_torch_is_imported
 
     when_torch_is_imported(lambda: watch_steps(clocked.ends_ns, step))
     if command[:2] == ["-m", "overlapscope"]:

@@ -13,17 +13,20 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from overlapscope.base.words import duration, parse_span, plural, size
 from overlapscope.plugins.trials.measure import StepChange, Timing, change
-from overlapscope.plugins.watch.analyser import Analysed
+from overlapscope.plugins.watch.api import watcher_of_this_process
+from overlapscope.plugins.watch.continuous import Continuous, settings
 
 FILE = "watching.json"
 WARM_UP_S = 10.0
@@ -40,6 +43,14 @@ class TrainingBlock(msgspec.Struct, frozen=True, kw_only=True):
     slowest_step_ns: int
 
 
+class AnalysisCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Cost of the process that analyses a recording."""
+
+    cpu_s: float
+    max_rss_bytes: int
+    """Maximum memory of all these processes so far."""
+
+
 class WatchingResults(msgspec.Struct, frozen=True, kw_only=True):
     """Results of `run`."""
 
@@ -52,7 +63,24 @@ class WatchingResults(msgspec.Struct, frozen=True, kw_only=True):
     """In the order in which they ran: pairs of a watched block and an unwatched one."""
     stood_ns: tuple[int, ...]
     """Program's time that each recording took, by the watcher's own measurement."""
-    analysed: tuple[Analysed, ...]
+    analysed: tuple[AnalysisCost, ...]
+
+
+class MeasuredWatching(Continuous):
+    """Continuous recordings whose costs are kept."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.stood_ns: list[int] = []
+        self.analysed: list[AnalysisCost] = []
+        self._cpu_s = 0.0
+        super().__init__(*arguments)
+
+    def _reckon(self, cost_ns: int) -> None:
+        super()._reckon(cost_ns)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before_s, self._cpu_s = self._cpu_s, used.ru_utime + used.ru_stime
+        self.stood_ns.append(max(0, cost_ns))
+        self.analysed.append(AnalysisCost(cpu_s=self._cpu_s - before_s, max_rss_bytes=used.ru_maxrss * 1024))
 
 
 # -- measuring --------------------------------------------------------------------------------------
@@ -116,13 +144,10 @@ def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) ->
 def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int) -> WatchingResults:
     import torch
 
-    from overlapscope.plugins.watch.api import watch_continuously
-    from overlapscope.plugins.watch.continuous import settings
-
     step = training(width)
     block(step, WARM_UP_S, watched=False)
     asked = settings(every, steps=3, keep="50MB", job="benchmark", history=place / "history.sqlite", log=())
-    watching = watch_continuously(asked)
+    watching = MeasuredWatching(watcher_of_this_process(), asked)
     watching.stop()
     blocks: list[TrainingBlock] = []
     for pair in range(max(1, round(60 * minutes / (2 * block_s)))):
@@ -140,8 +165,8 @@ def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int)
         every_s=parse_span(every) / 1e9,
         steps_recorded=asked.steps,
         blocks=tuple(blocks),
-        stood_ns=tuple(watching.costs.stood_ns),
-        analysed=tuple(watching.costs.analysed),
+        stood_ns=tuple(watching.stood_ns),
+        analysed=tuple(watching.analysed),
     )
 
 

@@ -202,8 +202,6 @@ def _reasons(verdict: BudgetVerdict) -> Iterator[str]:
 
 # -- OpenMetrics -------------------------------------------------------------------------------------
 
-CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-
 Labels = dict[str, str]
 _BASE: Final[dict[Unit, tuple[str, float]]] = {unit: (unit, 1) for unit in get_args(Unit)} | {
     "ns": ("seconds", 1e9),

@@ -220,7 +220,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _no_such_command(name: str, arguments: Sequence[str]) -> str:
-    if os.path.isfile(name) or name.endswith((".py", ".ipynb")):
+    if os.path.isfile(name) or name.endswith(".py"):
         return f"there is no command {name!r}; to run it, use `{shlex.join(['overlapscope', 'run', *arguments])}`."
     return f"there is no command {name!r}{did_you_mean(name, commands())}; commands: {', '.join(commands())}."
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from overlapscope.commands._options import parse_size
 from overlapscope.errors import UsageError
@@ -57,30 +55,22 @@ def launcher_of(args: argparse.Namespace) -> str | None:
 
 def check_not_python(args: argparse.Namespace) -> None:
     """Raise UsageError if the program is Python itself."""
-    if not (args.module or args.code) and _PYTHON.fullmatch(Path(args.script).name) and not _is_text(args.script):
+    if not (args.module or args.code) and _PYTHON.fullmatch(Path(args.script).name):
         raise UsageError(f"overlapscope starts Python itself; leave out {args.script}.")
-
-
-def _is_text(path: str) -> bool:
-    """Return whether a file is text, and so may be a script instead of an interpreter."""
-    with suppress(OSError), open(path, "rb") as file:
-        return b"\0" not in file.read(1024)
-    return False
 
 
 _COMMON = ("--wait", "--active", "--steps-by", "--stacks")
 """Options that `--help` shows; the others need `--help-all`."""
 DEFAULTS = Options(wait=3, warmup=2, active=5)
 """Options of a recording by steps, if the user names none."""
-_WINDOWS: tuple[tuple[str, str, type, Any, str], ...] = (
-    ("--wait", "N", int, None, f"steps to skip at the start (default: {DEFAULTS.wait})"),
-    ("--warmup", "N", int, None, f"steps to record next, but not judge (default: {DEFAULTS.warmup})"),
-    ("--active", "N", int, None, f"steps to record and judge (default: {DEFAULTS.active})"),
+_WINDOWS: tuple[tuple[str, str, type, str], ...] = (
+    ("--wait", "N", int, f"steps to skip at the start (default: {DEFAULTS.wait})"),
+    ("--warmup", "N", int, f"steps to record next, but not judge (default: {DEFAULTS.warmup})"),
+    ("--active", "N", int, f"steps to record and judge (default: {DEFAULTS.active})"),
     (
         "--plain-steps",
         "N",
         int,
-        None,
         "steps to time without the profiler, right before and right after the recording (default: "
         f"{DEFAULTS.plain_steps}; a program then needs {DEFAULTS.needed_steps} steps in all, or "
         f"{replace(DEFAULTS, plain_steps=0).needed_steps} with 0)",
@@ -89,31 +79,20 @@ _WINDOWS: tuple[tuple[str, str, type, Any, str], ...] = (
         "--steps-by",
         "NAME",
         str,
-        None,
         "what a step is: marks (of the program only), optimizer, backward, forward, loader or graph; or the name of a "
         "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these that the "
         "program has)",
     ),
-    ("--delay", "S", float, None, "record by time instead of by steps: start after S seconds"),
-    ("--duration", "S", float, None, "stop S seconds after the start (default: at the end)"),
-    (
-        "--capture-range",
-        "NAME",
-        str,
-        None,
-        "record while the program is in this range (record_function or torch.cuda.nvtx); with cudaProfilerApi, "
-        "from cudaProfilerStart to cudaProfilerStop",
-    ),
+    ("--delay", "S", float, "record by time instead of by steps: start after S seconds"),
+    ("--duration", "S", float, "stop S seconds after the start (default: at the end)"),
     (
         "--slow-step",
         "X",
         float,
-        None,
         "record all the time, and keep the first step that takes more than X times the median",
     ),
-    ("--repeat", "N", int, 1, "record N times, to NAME-1, NAME-2, ..."),
 )
-"""Options on when to record, each with its placeholder, its type, its default and its help."""
+"""Options on when to record, each with its placeholder, its type and its help."""
 _CONTENTS = {
     "--whole": "record the whole program, not only some steps or seconds",
     "--stacks": "record Python stacks (slows the host down)",
@@ -126,14 +105,13 @@ _CONTENTS = {
 
 def add_recording(parser: argparse.ArgumentParser, rare: argparse._ArgumentGroup) -> None:
     """Add the options on what to record, and when; those that few people need to `rare`."""
-    for flag, metavar, kind, default, help_text in _WINDOWS:
+    for flag, metavar, kind, help_text in _WINDOWS:
         group = parser if flag in _COMMON else rare
-        group.add_argument(flag, dest=_dest(flag, metavar), metavar=metavar, type=kind, default=default, help=help_text)
+        group.add_argument(flag, dest=_dest(flag, metavar), metavar=metavar, type=kind, help=help_text)
     for flag, help_text in _CONTENTS.items():
         (parser if flag in _COMMON else rare).add_argument(flag, action="store_true", help=help_text)
     for name, option in observers().items():
         rare.add_argument(option.flag, dest=f"observer {name}", action="store_true", help=option.help)
-    rare.add_argument("--ignore-own-profiler", action="store_true", help="ignore the profilers that the program starts")
     rare.add_argument(
         "--max-size",
         dest="max_size_bytes",
@@ -180,9 +158,9 @@ def recording_options(args: argparse.Namespace) -> Options:
     """Return the options of the recording. Raises UsageError for a contradiction between two of them."""
     args.observers = tuple(name for name in observers() if getattr(args, f"observer {name}"))
     given = {field.name: getattr(args, field.name) for field in fields(Options)}
-    by_steps = all(given[name] is None for name in ("delay_s", "duration_s", "capture_range"))
+    by_steps = given["delay_s"] is None and given["duration_s"] is None
     if args.whole:
-        for flag, metavar, *_ in _WINDOWS[:-1]:
+        for flag, metavar, *_ in _WINDOWS:
             if getattr(args, _dest(flag, metavar)) is not None:
                 raise UsageError(f"--whole and {flag} both choose what is recorded; use only one of them.")
         return Options(**given | {"wait": 0, "warmup": 0, "plain_steps": 0})

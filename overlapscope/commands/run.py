@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import math
 import os
 import shlex
 import sys
@@ -34,26 +35,11 @@ from overlapscope.commands._run_options import (
 from overlapscope.errors import UsageError
 from overlapscope.plugin import built_in
 from overlapscope.recorder import children, devices, script
-from overlapscope.recorder.destination import kept_name, window_path
+from overlapscope.recorder.destination import kept_name
 from overlapscope.recorder.imports import require_torch
-from overlapscope.recorder.program import ProgramRecording, ProgramState
-from overlapscope.recorder.recorder import SETTLES_S
+from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.wrapping import around
 
-_PAUSE_S = 20
-"""Time after the last recording of the program's own profiler until the report is printed, in seconds."""
-_SAMPLES_S = 15
-"""Time from the last step timed until the report is printed without samples of the host, in seconds."""
-_REPEATS_S = 60
-"""Time from the decision to record again until the report of the first recording is printed, in seconds."""
-_WAIT_S = {
-    ProgramState.COMPLETE: 0,
-    ProgramState.SAMPLING: _SAMPLES_S,
-    ProgramState.SETTLING: SETTLES_S,
-    ProgramState.REPEATING: _REPEATS_S,
-    ProgramState.PROGRAMS: _PAUSE_S,
-}
-"""Time until the report is printed while the state stays the same, in seconds. Other states await the program's end."""
 _PATIENCE_S = 10
 """Time for a GPU, or for another thread that writes the trace, after a call of os._exit, in seconds."""
 _ENDED_EARLY = (
@@ -160,27 +146,27 @@ def _execute(args: argparse.Namespace) -> BaseException | None:
     return script.run_script(args.script, args.arguments)
 
 
-class _FormerTraces:
-    """Traces of earlier runs, renamed while the program runs so that they aren't taken for this run's."""
+class _FormerTrace:
+    """The trace of an earlier run, renamed while the program runs so that it isn't taken for this run's."""
 
-    def __init__(self, paths: list[Path], *, force: bool) -> None:
-        """Rename the existing files among `paths`, which are absolute. With `force`, new traces replace them."""
-        self._force = force
-        self._moved = {path: kept_name(path, force=force) for path in paths if path.exists()}
-        for path, new_path in self._moved.items():
-            os.replace(path, new_path)
+    def __init__(self, path: Path, *, force: bool) -> None:
+        """Rename the file at `path`, which is absolute, if it exists. With `force`, a new trace replaces it."""
+        self._path, self._force = path, force
+        self._moved = kept_name(path, force=force) if path.exists() else None
+        if self._moved is not None:
+            os.replace(path, self._moved)
 
     def put_back(self) -> None:
-        """Restore their names."""
-        for path, new_path in self._moved.items():
-            os.replace(new_path, path)
+        """Restore its name."""
+        if self._moved is not None:
+            os.replace(self._moved, self._path)
 
-    def kept(self) -> list[Path]:
-        """Remove the traces that new ones replace, and return the new names of the others."""
-        replaced = [path for path in self._moved if self._force and path.exists()]
-        for path in replaced:
-            self._moved.pop(path).unlink(missing_ok=True)
-        return list(self._moved.values())
+    def kept(self) -> Path | None:
+        """Remove the trace if a new one replaces it, or else return its new name."""
+        if self._moved is not None and self._force and self._path.exists():
+            self._moved.unlink(missing_ok=True)
+            self._moved = None
+        return self._moved
 
 
 class _RecordedProgram:
@@ -213,8 +199,8 @@ class _RecordedProgram:
             self._stderr = Descriptor(os.dup(_STDERR))
         self._ending = False
         """True if the program has ended, so that the report follows."""
-        self._asked_for: tuple[ProgramState, tuple[Path, ...]] | None = None
-        """State and traces that the reporter was last asked to report on."""
+        self._asked_for: tuple[object, ...] | None = None
+        """What the reporter was last asked for."""
         self._told_of: tuple[int, ...] | None = None
         """Recorded steps whose lengths were printed."""
         self._printed: set[str] = set()
@@ -229,7 +215,11 @@ class _RecordedProgram:
 
             require_packages()
         self._recording.prepare()
-        self._former = _FormerTraces(self._paths(), force=force)
+        path = self._recording.path
+        # A file that exists is kept, so only inputs matter.
+        inputs = (args.script,) if os.path.isfile(args.script) else ()
+        check_output(self._recording.shown(path), force=True, inputs=inputs)
+        self._former = _FormerTrace(path, force=force)
         self._captures = _capture_folders()
         if self._children is not None:
             if self._recording.rank is None:
@@ -241,18 +231,8 @@ class _RecordedProgram:
             around(os, name, self._exec)
         if not self._recording.rank:
             self._reporter.start(self._errors)
-            self._ask(ProgramState.NONE)
+            self._ask()
         self._recording.begin_with_torch()
-
-    def _paths(self) -> list[Path]:
-        """Return the files that will be written. Raises UsageError if that is impossible."""
-        args, path = self._args, self._recording.path
-        paths = [path] if args.repeat == 1 else [window_path(path, number + 1) for number in range(args.repeat)]
-        inputs = (args.script,) if os.path.isfile(args.script) else ()
-        for path in paths:
-            # A file that exists is kept, so only inputs matter.
-            check_output(self._recording.shown(path), force=True, inputs=inputs)
-        return paths
 
     @property
     def in_forked_child(self) -> bool:
@@ -329,26 +309,28 @@ class _RecordedProgram:
         if recording.rank or self.in_forked_child or self._ending:
             return
         schedule = recording.options
-        if self._asked_for is None and schedule.active is not None and schedule.at_once and schedule.repeat == 1:
+        if self._asked_for is None and schedule.active is not None and schedule.at_once:
             self._tell(
                 f"a complete recording takes {schedule.needed_steps} steps; a program that makes fewer is recorded "
                 "from its start."
             )
-        asked_for = recording.state, recording.traces
-        if asked_for == self._asked_for:
-            return
-        self._asked_for = asked_for
-        self._ask(recording.state)
+        asked_for = recording.report_after_s, recording.unwritten, recording.traces
+        if asked_for != self._asked_for:
+            self._asked_for = asked_for
+            self._ask()
 
-    def _ask(self, state: ProgramState) -> None:
-        if state is ProgramState.COMPLETE:
-            self._tell_outcome(written=True)
-        if state in (ProgramState.NONE, ProgramState.UNDER_WAY):
-            sentences = [*([_ENDED_EARLY] if state is ProgramState.UNDER_WAY else []), *self._about_former()]
+    def _ask(self) -> None:
+        after_s = self._recording.report_after_s
+        if after_s is None:
+            sentences = [*([_ENDED_EARLY] if self._recording.unwritten else []), *self._about_former()]
             self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
-        else:
-            self._tell_former()
-            self._reporter.ask(commands=[overlapscope_command(*self._analysis())], wait_s=_WAIT_S.get(state))
+            return
+        if not after_s:
+            self._tell_outcome(written=True)
+        self._tell_former()
+        self._reporter.ask(
+            commands=[overlapscope_command(*self._analysis())], wait_s=None if after_s == math.inf else after_s
+        )
 
     def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         self._finish_early()
@@ -380,7 +362,8 @@ class _RecordedProgram:
         self._tell_once(self._about_former())
 
     def _about_former(self) -> list[str]:
-        return [f"the previous trace is now {path.name}." for path in self._former.kept()]
+        kept = self._former.kept()
+        return [] if kept is None else [f"the previous trace is now {kept.name}."]
 
     def _tell_outcome(self, *, written: bool) -> None:
         """Print the sentences about the recording, each once."""

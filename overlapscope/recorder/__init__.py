@@ -4,7 +4,7 @@
   `destination` the names of files. `program` records a whole program, which `script` runs, and `children` the processes
   that it starts.
 - Threads: `driver` calls the recorder on one thread, and `main_thread` interrupts that. `triggers` opens windows by the
-  clock or a range of the program.
+  clock.
 - Decisions: `recorder` follows the schedule by the table of `states`, and `takes` chooses and writes a session.
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `marks` and `memory_guard`. `program_profilers`
   handles the program's own.
@@ -12,7 +12,6 @@
   calls, `step_choice` chooses among them. `step_times` times steps, and `pace` clocks all of them.
 - Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes and amends one, and `destination` locks them.
-- Inside a program: `torch_watch` notices its import of torch, `imports` keeps its modules apart from the library's and
-  reaches processes that start, `devices` answers questions on GPUs, and `wrapping` replaces functions. `at_import`
-  reaches processes that import torch, `callbacks` trainers of Lightning and Transformers.
+- Inside a program: `imports` notices its import of torch, and keeps its modules apart from the library's. `devices`
+  answers questions on GPUs, and `wrapping` replaces functions. torch calls `at_import` in each process.
 """

@@ -4,16 +4,26 @@ This module imports almost nothing, since it runs in every program that has torc
 """
 
 import os
+import sys
+
+PLACE = "OVERLAPSCOPE_AT_IMPORT"
+"""Variable with a `package.module:function` to call in processes that import torch."""
 
 
 def start() -> None:
-    """Call what plugins do after the import of torch, if variables ask for it. Never raises."""
+    """Call what variables ask for after the import of torch: `PLACE`, and those of plugins. Never raises."""
     if not any(name.startswith("OVERLAPSCOPE_") for name in os.environ):
         return
     try:
+        from overlapscope.recorder.imports import keep_apart
+
+        if not sys.flags.safe_path:
+            keep_apart(sys.path[0])
         from overlapscope.base.registry import load
         from overlapscope.plugin import built_in
 
+        if place := os.environ.get(PLACE):
+            load(place)()
         for plugin in built_in():
             for variable, place in plugin.after_torch.items():
                 if (value := os.environ.get(variable, "0")) not in ("", "0"):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from overlapscope.base.words import did_you_mean, duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
+from overlapscope.recorder.imports import when_torch_is_imported
 from overlapscope.recorder.step_choice import CALLS, Log, SourceKind, StepChoice, StepSource, choose, named, single
 from overlapscope.recorder.step_sources import OptimizerSteps, StepSources
-from overlapscope.recorder.torch_watch import when_torch_is_imported
 from overlapscope.recorder.wrapping import Undo
 
 if TYPE_CHECKING:

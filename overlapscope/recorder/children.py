@@ -1,6 +1,6 @@
 """Processes that a recorded program starts: counting them, or recording them as well.
 
-Each process waits until its program imports torch, and then records it (`imports.start_environment`).
+Each process records its program once that has imported torch (`at_import`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from overlapscope.recorder import imports
+from overlapscope.recorder import at_import
 from overlapscope.recorder.destination import Destination, kept_name, rank_of
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program import ProgramRecording
@@ -38,8 +38,8 @@ _HELPERS = (
 
 def record_all(path: Path, options: Options) -> None:
     """Record every Python process that this process starts later. `path` is this process's trace file, absolute."""
-    os.environ[_VARIABLE] = json.dumps({"path": str(path), **asdict(options)})
-    os.environ.update(imports.start_environment(f"{__name__}:watch"))
+    os.environ[_VARIABLE] = json.dumps({"parent": os.getpid(), "path": str(path), **asdict(options)})
+    os.environ[at_import.PLACE] = f"{__name__}:watch"
 
 
 def traces(path: Path) -> Path:
@@ -66,9 +66,9 @@ def written(where: Path, since_ns: int) -> list[Path]:
 
 def watch() -> None:
     """Record this process, which `record_all` reached and which has imported torch, unless it runs overlapscope."""
-    if "overlapscope" in sys.orig_argv:
-        return
     options = json.loads(os.environ[_VARIABLE])
+    if options.pop("parent") == os.getpid() or "overlapscope" in sys.orig_argv:
+        return
     recording = ChildRecording(Path(options.pop("path")), Options(**options))
     recording.begin_with_torch()
     # Forked processes of multiprocessing, from a server for example, do not run Python's exit handlers.

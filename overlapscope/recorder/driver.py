@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import threading
 import time
@@ -22,8 +21,8 @@ _POLL_S = 0.01
 class Driver:
     """Calls a recorder on the thread of the process that began it, at steps and at other events.
 
-    Other events are the first use of CUDA, a clock, a range of the program, and a lack of memory. An event during
-    other work waits for the next step.
+    Other events are the first use of CUDA, a clock, and a lack of memory. An event during other work waits for the next
+    step.
     """
 
     def __init__(self, options: Options, *, bounded: bool, worked: Callable[[], None]) -> None:
@@ -187,56 +186,48 @@ class Driver:
 # -- Marks that end steps ----------------------------------------------------------------------------
 
 
-class Marker(enum.IntEnum):
-    """Origin of a mark. Marks of a higher value replace those of a lower one."""
-
-    AUTOMATIC = 0
-    """A call that the program repeats."""
-    PROFILER = 1
-    """`step` of the program's own profiler, which is ignored."""
-    PROGRAM = 2
-
-
-_SOURCES = {Marker.PROFILER: "profiler.step()", Marker.PROGRAM: "overlapscope.step()"}
-
-
 class StepMarks:
-    """Calls `step` for the marks that count: those of the highest marker so far, on the recording's thread."""
+    """Calls `step` for the marks that count, on the recording's thread.
+
+    These are calls that the program repeats, until it marks a step itself.
+    """
 
     def __init__(self, driver: Driver, step: Callable[[], None], *, by: str | None, whole_program: bool) -> None:
         """Prepare to count marks. `by` is the option `steps_by`."""
         self._driver, self._step, self._by, self._whole_program = driver, step, by, whole_program
-        self._marker: Marker | None = None
-        """The highest marker so far."""
+        self._by_program: bool | None = None
+        """True if the program marks its steps; None before the first mark."""
         self._steps_are_elsewhere = False
         """True if another thread makes the steps than was thought, and the recorder was too busy to move there."""
         self.elsewhere = False
         """True if another thread marked a step, which does not count."""
         self.automatic = AutomaticSteps(
-            lambda: self.mark(Marker.AUTOMATIC), self._automatic_changed, by=by, at_once=whole_program
+            lambda: self.mark(by_program=False), self._automatic_changed, by=by, at_once=whole_program
         )
 
     @property
     def source(self) -> str | None:
         """Description of what ends steps; None before the first."""
-        return None if self._marker is None else _SOURCES.get(self._marker, self.automatic.label)
+        if self._by_program is None:
+            return None
+        return "overlapscope.step()" if self._by_program else self.automatic.label
 
-    def mark(self, marker: Marker) -> None:
+    def mark(self, *, by_program: bool) -> None:
         """Take note of a mark."""
         user_chose_automatic = self._by not in (None, MARKS)
-        if (self._marker or 0) > marker or (user_chose_automatic and marker > Marker.AUTOMATIC):
+        if user_chose_automatic if by_program else self._by_program:
             return
-        may_move = marker is Marker.AUTOMATIC or self._whole_program
+        may_move = not by_program or self._whole_program
         if not self._driver.on_this_thread and not (
             may_move and self._driver.move_here(again=self._steps_are_elsewhere)
         ):
             self.elsewhere = True
             return
-        before, self._marker = self._marker, marker
-        if before != marker and marker > Marker.AUTOMATIC:
+        before, self._by_program = self._by_program, by_program
+        if by_program and not before:
             self.automatic.stop()
             if before is not None:
-                # The marks that these replace have ended this step already.
+                # The calls that these replace have ended this step already.
                 return
         self._step()
 

@@ -1,4 +1,4 @@
-"""Imports of the program: whether it can import torch, modules of the same names, and processes that start.
+"""Imports of the program: whether and when it imports torch, and modules of the same names.
 
 Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
 reads at its import.
@@ -6,10 +6,11 @@ reads at its import.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -37,9 +38,13 @@ def give_way(folder: str) -> None:
         _Apart(folder, modules, _take(modules))
 
 
-def keep_apart(folder: str, imported_at_start: Collection[str]) -> None:
-    """Have each later import of a module of ours find the library's modules instead of the program's."""
-    modules = _modules_in(folder) - set(imported_at_start)
+def keep_apart(folder: str) -> None:
+    """Have each later import of a module of ours find the library's modules instead of those of the program.
+
+    Modules that are loaded from the library already, as those that Python imports at its start, are everyone's.
+    """
+    loaded = {name: getattr(sys.modules.get(name), "__file__", None) for name in _modules_in(folder)}
+    modules = {name for name, file in loaded.items() if name not in sys.modules or (file or "").startswith(folder)}
     if modules:
         _Apart(folder, modules, {})
 
@@ -57,9 +62,8 @@ def _imported_at_start() -> set[str]:
     import subprocess
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    environment = {name: value for name, value in os.environ.items() if name != "OVERLAPSCOPE_AT_START"}
     command = [sys.executable, *flags, "-c", "import sys; print(*sys.modules)", __name__]
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return set(os.fsdecode(done.stdout).split())
 
 
@@ -69,53 +73,83 @@ def _take(modules: set[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in names}
 
 
-class _Apart:
-    """A finder that executes our modules in a context in which `modules` are the library's."""
+class _Finder:
+    """A finder that finds some modules as the finders after it do, and has a say in their execution."""
 
-    def __init__(self, folder: str, modules: set[str], ours: dict[str, ModuleType]) -> None:
-        self._folder, self._modules, self._ours = folder, modules, ours
-        self._apart = False
+    def __init__(self) -> None:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if self._apart or not fullname.startswith("overlapscope."):
+        if not self._is_meant(fullname):
             return None
+        # Another of these may stand before this one.
         finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
         spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None)
-        if spec is not None and spec.loader is not None:
-            self._execute_apart(spec.loader)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            # Wrapping the method on the instance leaves everything else about the module unchanged.
+            loader.exec_module = functools.partial(self._execute, loader, loader.exec_module)
         return spec
 
-    def _execute_apart(self, loader: object) -> None:
-        execute = loader.exec_module  # type: ignore[attr-defined]
+    def _is_meant(self, name: str) -> bool:
+        raise NotImplementedError
 
-        def execute_apart(module: ModuleType) -> None:
-            theirs, places = _take(self._modules), sys.path[:]
-            sys.modules.update(self._ours)
-            sys.path[:] = [place for place in places if place != self._folder]
-            self._apart = True
-            try:
-                execute(module)
-            finally:
-                self._apart = False
-                sys.path[:] = places
-                self._ours = _take(self._modules)
-                sys.modules.update(theirs)
-
-        loader.exec_module = execute_apart  # type: ignore[attr-defined]
+    def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        raise NotImplementedError
 
 
-# -- Processes that the program consists of, or starts -------------------------------------------------
-# Python imports a module `sitecustomize` at its start; PYTHONPATH has such processes find ours, in `site`.
+class _Apart(_Finder):
+    """Executes our modules in a context in which `modules` are the library's."""
 
-_HERE = os.path.dirname(__file__)
+    def __init__(self, folder: str, modules: set[str], ours: dict[str, ModuleType]) -> None:
+        super().__init__()
+        self._folder, self._modules, self._ours = folder, modules, ours
+        self._apart = False
+
+    def _is_meant(self, name: str) -> bool:
+        return not self._apart and name.startswith("overlapscope.")
+
+    def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        theirs, places = _take(self._modules), sys.path[:]
+        sys.modules.update(self._ours)
+        sys.path[:] = [place for place in places if place != self._folder]
+        self._apart = True
+        try:
+            execute(module)
+        finally:
+            self._apart = False
+            sys.path[:] = places
+            self._ours = _take(self._modules)
+            sys.modules.update(theirs)
 
 
-def start_environment(place: str) -> dict[str, str]:
-    """Return additional variables for processes that are to call `place`, once they have imported torch.
+# -- The import of torch by the program --------------------------------------------------------------
 
-    `place` is a `package.module:function`.
-    """
-    root = os.path.dirname(os.path.dirname(_HERE))
-    path = os.pathsep.join(filter(None, (os.path.join(_HERE, "site"), os.environ.get("PYTHONPATH"))))
-    return {"OVERLAPSCOPE_AT_START": place, "OVERLAPSCOPE_ROOT": root, "PYTHONPATH": path}
+
+def when_torch_is_imported(callback: Callable[[], None]) -> None:
+    """Call `callback` once, on the thread that imports torch, after the import; or now if torch is imported already."""
+    if "torch" in sys.modules:
+        callback()
+    else:
+        _TorchWatch(callback)
+
+
+class _TorchWatch(_Finder):
+    def __init__(self, callback: Callable[[], None]) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def _is_meant(self, name: str) -> bool:
+        return name == "torch"
+
+    def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        vars(loader).pop("exec_module", None)
+        try:
+            execute(module)
+        except BaseException as error:
+            # Without this frame.
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._callback()

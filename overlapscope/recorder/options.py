@@ -8,8 +8,8 @@ settled. Steps are timed without the profiler right before the recording, and ri
 The rehearsal includes whatever is slow the first time, and is the result for a program that ends early. Without plain
 steps, it records the steps to wait for.
 
-A window opens and closes by steps, as above, or by a clock or a range of the program (`triggers`). To find a slow step,
-windows follow each other, and those without a slow step are thrown away. The latter two kinds have no rehearsal.
+A window opens and closes by steps, as above, or by a clock (`triggers`). To find a slow step, windows follow each
+other, and those without a slow step are thrown away. The latter two kinds have no rehearsal.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ Made = TypeVar("Made")
 
 DEFAULT_MAX_SIZE_BYTES = 1 << 30
 DEFAULT_PLAIN_STEPS = 10
-CUDA_PROFILER_API = "cudaProfilerApi"
-"""Name of the capture range from cudaProfilerStart to cudaProfilerStop, as nsys has it."""
 _REHEARSED_WAIT = 3
 _REHEARSED_ACTIVE = 5
 """Number of judged steps of a rehearsal if the recording has no end."""
@@ -38,8 +36,6 @@ _LEAST_REHEARSED = 2
 """Minimum steps of a rehearsal: only the second shows which ranges stay open around several (`OpenRanges`)."""
 SETTLING_STEPS = 2
 """Minimum number of steps between a session and the first step that is timed."""
-_MOST_WINDOWS = 1000
-"""Maximum number of windows, each of which has a file."""
 _WATCHED_STEPS = 20
 """Number of steps of a window that waits for a slow step.
 
@@ -81,7 +77,7 @@ class StepWindow:
 
 @dataclass(frozen=True)
 class Options:
-    """When windows open and close, by steps counted from 0, by time, by a range or a slow step; and their contents."""
+    """When a window opens and closes, by steps counted from 0, by time or a slow step; and its contents."""
 
     wait: int = 0
     """Number of steps to skip at the start."""
@@ -96,16 +92,11 @@ class Options:
     about it.
     """
     delay_s: float | None = None
-    """Time from the start until a window opens, in seconds, instead of `wait`."""
+    """Time from the start until the window opens, in seconds, instead of `wait`."""
     duration_s: float | None = None
-    """Length of a window in seconds, instead of `active`; None for the rest of the program."""
-    capture_range: str | None = None
-    """Name of a range of the program that is a window; "cudaProfilerApi" is between the two calls of the CUDA runtime.
-    """
+    """Length of the window in seconds, instead of `active`; None for the rest of the program."""
     slow_step: float | None = None
     """Record all the time, and keep a window only if one of its steps takes more than this many times the median."""
-    repeat: int = 1
-    """Number of windows, each with a file."""
 
     stacks: bool = False
     """True to record the Python stack of each op, except in a rehearsal that waits for steps."""
@@ -120,8 +111,6 @@ class Options:
     observers: tuple[str, ...] = ()
     """Names of plugins that watch the program, such as `hazards`, until the active steps are over, or else until
     `Recording.end`."""
-    ignore_own_profiler: bool = False
-    """True if profilers that the program starts record nothing, instead of taking the recording's place."""
     steps_by: str | None = None
     """The calls that end steps: `marks`, `optimizer`, `backward`, `forward`, `loader`, `graph`, or the name of a call.
 
@@ -129,7 +118,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0, "repeat": 1}
+        least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0}
         for name, limit in least.items():
             value = getattr(self, name)
             if value is not None and (type(value) is not int if name != "delay_s" else isinstance(value, str)):
@@ -142,7 +131,6 @@ class Options:
                 raise UsageError(f"{name} is {value}; it must be more than {limit}.")
         ways = {
             "slow_step": self.slow_step is not None,
-            "capture_range": self.capture_range is not None,
             "delay_s or duration_s": self.by_clock,
             "wait": self.wait > 0 and self.slow_step is None,
             "active": self.active is not None and self.slow_step is None,
@@ -152,11 +140,6 @@ class Options:
             raise UsageError(f"{chosen[0]} and {chosen[1]} both choose what is recorded; use only one of them.")
         if self.slow_step is not None and not self.warmup:
             raise UsageError("slow_step needs a warmup of 1 or more: the first step of a window is never judged.")
-        if self.repeat > _MOST_WINDOWS:
-            raise UsageError(f"repeat is {self.repeat:,}; it must be {_MOST_WINDOWS:,} or less.")
-        endless = self.active is None and self.duration_s is None and self.capture_range is None
-        if self.repeat > 1 and endless and self.slow_step is None:
-            raise UsageError("repeat needs windows with an end; set their length with active or duration_s.")
         if self.max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {self.max_size_bytes}; it must be more than 0.")
         op_options = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]
@@ -180,14 +163,9 @@ class Options:
         return self.delay_s is not None or self.duration_s is not None
 
     @property
-    def by_steps(self) -> bool:
-        """True if steps open and close windows."""
-        return not self.by_clock and self.capture_range is None
-
-    @property
     def at_once(self) -> bool:
         """True if the recording starts with the program."""
-        return self.by_steps and self.slow_step is None
+        return not self.by_clock and self.slow_step is None
 
     @property
     def rehearsal(self) -> StepWindow | None:
@@ -228,10 +206,6 @@ class Options:
 
     def why_none(self) -> str:
         """Return a sentence on a program that ended before its first window opened."""
-        if self.capture_range == CUDA_PROFILER_API:
-            return "There is no trace: the program never called cudaProfilerStart on its main thread."
-        if self.capture_range is not None:
-            return f"There is no trace: the program never entered a range {self.capture_range} on its main thread."
         if self.by_clock:
             when = f"{self.delay_s or 0:g} s after the start (not on the main thread: with the next step)"
             return f"There is no trace: the program ended before the recording started, {when}."

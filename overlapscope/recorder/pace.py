@@ -6,7 +6,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 from random import Random
 
 from overlapscope.base import clock
@@ -22,13 +21,6 @@ _BUCKET = math.log1p(SAME) / 2
 """Width of a bucket of lengths, as a logarithm. Lengths of the same pace are at most two buckets apart."""
 _MOST_KEPT = 1 << 14
 """Maximum number of lengths to keep."""
-_LONG = 2
-"""Minimum ratio of a long step to the median."""
-_FEWEST_LONG = 3
-_UNLIKE = 0.15
-"""Minimum difference between shares of time in long steps for the recorded steps to be unlike all."""
-_MOST_RECORDED = 30
-"""Maximum number of steps to record for one long step among them."""
 _TENTH = 10
 _LEAST_HALF = 5
 """Minimum number of steps on each side for a trend: by chance, one in 252 series of ten shows it."""
@@ -107,19 +99,14 @@ class Pace:
         self._first.setdefault(bucket, self._all)
         self._last[bucket] = self._blocks, before
 
-    def record(self, before_ns: Sequence[int], *, at_same_pace: bool = False) -> None:
-        """Note that a recording opens, right after steps of these lengths.
-
-        Args:
-            before_ns: Lengths of steps.
-            at_same_pace: Whether the pace is known to be that of the recording before, whatever these few steps took.
-        """
+    def record(self, before_ns: Sequence[int]) -> None:
+        """Note that a recording opens, right after steps of these lengths."""
         if not before_ns:
             return
         self._all = self._all.plus(self._block)
         self._block, self._block_span_ns = [], 0
         earlier_ns, self.recorded_ns = self.recorded_ns, median_ns(before_ns)
-        if not at_same_pace and not is_same(earlier_ns, self.recorded_ns):
+        if not is_same(earlier_ns, self.recorded_ns):
             self._at_recording = self._all
         self._pace_ns = self.recorded_ns
         self._awaits_block = True
@@ -142,11 +129,6 @@ class Pace:
         if self._blocks - number <= 1 or len(end) <= len(begin):
             end = self._all.plus(self._block)
         return end.minus(begin)
-
-    @property
-    def is_that_recorded(self) -> bool:
-        """True if the latest block has the pace of the recording."""
-        return is_same(self._median_ns, self._pace_ns)
 
     def elsewhere(self) -> int | None:
         """Return the length of the latest steps if the program has spent more time at it than at the recorded pace."""
@@ -198,42 +180,6 @@ class _StepLengths:
 def is_same(one_ns: int, other_ns: int) -> bool:
     """Return whether two lengths are the same pace."""
     return abs(one_ns - other_ns) <= SAME * min(one_ns, other_ns)
-
-
-def steps_to_record(recorded_ns: Sequence[int], groups: Sequence[tuple[int, int]]) -> int | None:
-    """Return how many steps in a row should be like all steps.
-
-    Args:
-        recorded_ns: Lengths of the recorded steps.
-        groups: Numbers and times of all steps of about the same length, the shortest first.
-
-    Returns:
-        Their number; None if the recorded steps have as much of their time in long steps as all steps, or if that
-        cannot be had in a short recording.
-    """
-    (_, recorded_part), (long, part) = long_steps(each_of(recorded_ns)), long_steps(groups)
-    if long < _FEWEST_LONG or not recorded_ns or abs(part - recorded_part) < _UNLIKE:
-        return None
-    count = round(sum(steps for steps, _ in groups) / long)
-    if count <= _MOST_RECORDED:
-        # If the kinds follow in turn, a whole number of turns has as many of each as all steps.
-        return count * math.ceil(len(recorded_ns) / count)
-    # They are too rare to be among so few, unless by chance.
-    return len(recorded_ns) if recorded_part > part else None
-
-
-def each_of(lengths_ns: Sequence[int]) -> list[tuple[int, int]]:
-    """Return groups of one step each."""
-    return [(1, ns) for ns in sorted(lengths_ns)]
-
-
-def long_steps(groups: Sequence[tuple[int, int]]) -> tuple[int, float]:
-    """Return the number of steps that take over twice the median, and their share of the time."""
-    half, whole_ns = sum(steps for steps, _ in groups) / 2, sum(ns for _, ns in groups)
-    before = [*accumulate(steps for steps, _ in groups)]
-    median = next((ns / steps for (steps, ns), count in zip(groups, before, strict=True) if count > half), 0.0)
-    long = [(steps, ns) for steps, ns in groups if ns > _LONG * median * steps]
-    return sum(steps for steps, _ in long), sum(ns for _, ns in long) / max(1, whole_ns)
 
 
 def becomes_faster(lengths_ns: Sequence[int]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import enum
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -11,38 +11,25 @@ from pathlib import Path
 
 from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import devices, trace_file
+from overlapscope.recorder.imports import when_torch_is_imported
 from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program_profilers import unpack
+from overlapscope.recorder.recorder import SETTLES_S
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
 from overlapscope.recorder.session import Session
 from overlapscope.recorder.states import State
-from overlapscope.recorder.torch_watch import when_torch_is_imported
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
 
 
-class ProgramState(enum.Enum):
-    """Progress of a program's recording."""
-
-    NONE = enum.auto()
-    """Nothing is recorded, or the program itself does it with `overlapscope.record`."""
-    UNDER_WAY = enum.auto()
-    WRITTEN = enum.auto()
-    """There is a file, to which something may be added, or which a better recording may replace."""
-    SAMPLING = enum.auto()
-    """There is a file, to which only samples of the host are to be added."""
-    SETTLING = enum.auto()
-    """There is a file, which is replaced only if steps become much faster within seconds."""
-    REPEATING = enum.auto()
-    """There is a file, which is replaced if the program makes enough steps."""
-    COMPLETE = enum.auto()
-    PROGRAMS = enum.auto()
-    """The program's own profiler has recorded, and may do so again."""
-
-
-_STATES = {State.SAMPLING: ProgramState.SAMPLING, State.SETTLING: ProgramState.SETTLING}
+_PAUSE_S = 20
+"""Time after the last recording of the program's own profiler until the report is due, in seconds."""
+_SAMPLES_S = 15
+"""Time from the last step timed until the report is due without samples of the host, in seconds."""
+_REPEATS_S = 60
+"""Time from the decision to record again until the report of the first recording is due, in seconds."""
 
 
 class ProgramRecording(Recording):
@@ -70,7 +57,7 @@ class ProgramRecording(Recording):
             path: Trace file.
             options: Options of the recording.
             say: Function that shows the user a sentence.
-            changed: Function to call when the recording has begun, and whenever its `state` may have changed.
+            changed: Function to call when the recording has begun, and whenever `report_after_s` may have changed.
             overwrites: Whether to replace a file that exists.
             stops: Whether to end the program when its recording is complete.
             late: Whether to wait for a step or the first use of a GPU even if there is no GPU.
@@ -92,21 +79,31 @@ class ProgramRecording(Recording):
         when_torch_is_imported(self._on_torch)
 
     @property
-    def state(self) -> ProgramState:
-        """Progress of the recording."""
-        if self._recorder is None or self._own_recording is not None:
-            return ProgramState.NONE
-        if self._profilers.paths:
-            return ProgramState.PROGRAMS
-        if self._driver.gave_way:
-            return ProgramState.NONE
-        if self._recorder.bounded_out or (self._recorder.complete and self.paths):
-            return ProgramState.COMPLETE
-        if self._recorder.state in _STATES:
-            return _STATES[self._recorder.state]
-        if self._recorder.repeating:
-            return ProgramState.REPEATING
-        return ProgramState.WRITTEN if self._recorder.written else ProgramState.UNDER_WAY
+    def report_after_s(self) -> float | None:
+        """Time until a report is due if nothing changes until then, in seconds; None without a trace to report on.
+
+        It is infinite if something may be added to the trace until the program ends.
+        """
+        recorder = self._recorder
+        if self._profilers.paths and self._own_recording is None:
+            return _PAUSE_S
+        if recorder is None or self._own_recording is not None or self._driver.gave_way:
+            return None
+        if recorder.bounded_out or (recorder.complete and self.paths):
+            return 0
+        if recorder.state is State.SAMPLING:
+            return _SAMPLES_S
+        if recorder.state is State.SETTLING:
+            return SETTLES_S
+        if recorder.repeating:
+            return _REPEATS_S
+        return math.inf if recorder.written else None
+
+    @property
+    def unwritten(self) -> bool:
+        """True if this recording is under way, and nothing is written yet."""
+        given_up = self._own_recording is not None or self._driver.gave_way
+        return self._recorder is not None and not given_up and self.report_after_s is None
 
     @property
     def traces(self) -> tuple[Path, ...]:

@@ -3,7 +3,7 @@
 Only one profiler can run in a process. A program with a profiler keeps it, with its schedule, its handlers and its
 files, and each of its recordings is saved as a trace of ours (`OwnProfiler`). A profiler that is disabled or never
 records changes nothing. Kineto saves a trace only once, so when the program exports the trace, it receives a copy of
-ours. If the user asked for it, the program's profilers record nothing instead (`IgnoredProfilers`).
+ours.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from overlapscope.recorder.wrapping import around, before, is_a_handlers
 _HOW = "The program's own torch.profiler was used, with its schedule."
 _SEVERAL = "The program's own torch.profiler recorded {} times: {}."
 _MARKS = (
-    "The program marks its ops for another profiler with {}, and only one can run; --ignore-own-profiler ignores those."
+    "The program marks its ops for another profiler with {}, and only one can run; without it, the program is recorded."
 )
 _NOTHING = (
-    "The program's own torch.profiler recorded nothing; its schedule decides what is recorded. With "
-    "--ignore-own-profiler, overlapscope records the program instead."
+    "The program's own torch.profiler recorded nothing; its schedule decides what is recorded. Without it, the "
+    "program is recorded."
 )
 _MOST_RECORDINGS = 8
 """Maximum number of recordings of the program's own profiler that are saved as traces of ours."""
-_EMPTY = '{"traceEvents": []}\n'
 
 
 class OwnProfiler:
@@ -204,39 +203,8 @@ class OwnProfiler:
         return any(started is profile or getattr(started, "profiler", None) is profile for started in self._all)
 
 
-class IgnoredProfilers:
-    """Keeps profilers that the program starts between `start` and `stop` from recording, even later.
-
-    Their tables and traces are empty, and their `on_trace_ready` is not called. A profiler that runs already continues.
-    """
-
-    paths: tuple[Path, ...] = ()
-    failure = None
-
-    def __init__(self, stepped: Callable[[], None]) -> None:
-        """Prepare to ignore profilers. `stepped()` is called when the program calls `step` of such a profiler."""
-        self.stepped = stepped
-        self.note: str | None = None
-        """Sentence on the profilers that were ignored; None if there were none."""
-
-    def start(self, path: Path) -> None:
-        """Begin to ignore profilers. Imports torch."""
-        _hook()
-        _ignoring.append(self)
-
-    def stop(self) -> None:
-        """Stop ignoring profilers that start."""
-        _ignoring.remove(self)
-
-    def finish(self, *, stop: bool) -> None:
-        """Do nothing."""
-
-
 _watching: list[OwnProfiler] = []
 """Watches under way: several if `overlapscope run` runs a program with recordings of its own."""
-_ignoring: list[IgnoredProfilers] = []
-_ignored: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Profilers of the program that record nothing, and the profilers that they wrap."""
 
 
 @functools.cache
@@ -248,42 +216,20 @@ def _hook() -> None:
     from torch.profiler.profiler import _KinetoProfile  # documented, and exported by `torch.profiler`
 
     for owner in (profile, _KinetoProfile):
-        around(owner, "start", _start)
-        around(owner, "stop", _unless_ignored)
-    for name in ("toggle_collection_dynamic", "export_memory_timeline"):
-        if hasattr(_KinetoProfile, name):
-            around(_KinetoProfile, name, _unless_ignored)
-    around(profile, "step", _step)
-    around(profiler.profile, "__enter__", functools.partial(_enter, OwnProfiler._starts))
+        before(owner, "start", functools.partial(_tell, OwnProfiler._starts))
+    before(profiler.profile, "__enter__", functools.partial(_tell_if_enabled, OwnProfiler._starts))
     before(profiler.profile, "_prepare_trace", functools.partial(_tell, OwnProfiler._prepares))
     around(profiler.profile, "__exit__", _exit)
     around(profiler.profile, "export_chrome_trace", _export)
     for marker in (profiler.emit_nvtx, profiler.emit_itt):
-        around(marker, "__enter__", functools.partial(_enter, OwnProfiler._marks))
+        before(marker, "__enter__", functools.partial(_tell_if_enabled, OwnProfiler._marks))
     # Lightning stops whatever profiler runs before it starts its own.
     around(torch.autograd, "_disable_profiler", _disable)
 
 
-def _start(start: Callable[..., Any], started: Any) -> None:
-    if not _ignoring:
-        _ignored.discard(started)
-        _tell(OwnProfiler._starts, started)
-        start(started)
-        return
-    from torch.autograd import profiler
-
-    started.profiler = profiler.profile(with_stack=started.with_stack)
-    _ignored.add(started)
-    _ignore(started.profiler)
-
-
-def _enter(event: Callable[[OwnProfiler, Any], None], enter: Callable[..., Any], entered: Any) -> Any:
-    if _ignoring:
-        _ignore(entered)
-        return entered
+def _tell_if_enabled(event: Callable[[OwnProfiler, Any], None], entered: Any) -> None:
     if entered.enabled:
         _tell(event, entered)
-    return enter(entered)
 
 
 def _exit(leave: Callable[..., Any], profile: Any, *args: Any) -> Any:
@@ -299,36 +245,7 @@ def _tell(event: Callable[[OwnProfiler, Any], None], profile: Any) -> None:
         event(watching, profile)
 
 
-def _ignore(profile: Any) -> None:
-    from torch.autograd.profiler_util import EventList
-
-    profile.enabled = False
-    nothing: Any = EventList([])
-    nothing._build_tree()  # Averages need it.
-    # `function_events` was an attribute in torch 2.5, and is a property now.
-    setattr(profile, "_function_events" if hasattr(type(profile), "function_events") else "function_events", nothing)
-    _ignored.add(profile)
-    for ignoring in _ignoring:
-        ignoring.note = "The program's own profiler was ignored: its tables and exports are empty."
-
-
-def _step(step: Callable[..., Any], profile: Any) -> None:
-    if profile not in _ignored:
-        step(profile)
-        return
-    profile.step_num += 1
-    for ignoring in tuple(_ignoring):
-        ignoring.stepped()
-
-
-def _unless_ignored(method: Callable[..., Any], profile: Any, *args: Any, **options: Any) -> Any:
-    return None if profile in _ignored else method(profile, *args, **options)
-
-
 def _export(export: Callable[..., Any], profile: Any, path: str, *args: Any, **options: Any) -> Any:
-    if profile in _ignored:
-        Path(path).write_text(_EMPTY)
-        return None
     # The export in Python, of torch 2.12 and later, can be repeated.
     if not options.get("use_python_export"):
         for watching in _watching:
@@ -338,9 +255,9 @@ def _export(export: Callable[..., Any], profile: Any, path: str, *args: Any, **o
 
 
 def _disable(disable: Callable[[], Any]) -> Any:
-    for watching in () if _ignoring else tuple(_watching):
+    for watching in tuple(_watching):
         watching._disables()
-    return disable() if profiler_running() and not _ignoring else None
+    return disable() if profiler_running() else None
 
 
 def unpack(source: Path, target: str) -> None:

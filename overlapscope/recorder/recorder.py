@@ -6,7 +6,6 @@ Users see `recording.Recording`. It opens and closes a `session.Session`, a run 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.base.median import median_ns
-from overlapscope.base.words import duration, plural
+from overlapscope.base.words import duration
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, states
 from overlapscope.recorder.options import Options, StepWindow
-from overlapscope.recorder.pace import Pace, becomes_faster, compilations, each_of, long_steps, steps_to_record
+from overlapscope.recorder.pace import Pace, becomes_faster, compilations
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.session import OpenRanges, Session, profiler_running
 from overlapscope.recorder.states import Event, State
@@ -52,8 +51,6 @@ SETTLES_S: float = 5
 """Time from the first step in which the pace often changes, as tuning and compilation end, in seconds."""
 _TIMES_AGAIN = 2
 """Maximum number of times that steps are recorded again because the pace changed."""
-_FIRST_LOOK, _NEXT_LOOK = 40, 1.25
-"""Number of clocked steps at which the recorded steps are first compared with all, and the growth from look to look."""
 _PATIENCE_S = 30
 """Maximum time to wait for steady steps before a recording, in seconds."""
 _UNSTEADY = f"Steps still became faster after {_PATIENCE_S} s, and are recorded all the same."
@@ -84,8 +81,8 @@ class WindowRecorder:
     A program that is `bounded` and marks no step is recorded only between `open` and `close`, the first time from its
     start, until it marks a step.
 
-    Windows by the events `open` and `close`, and not by steps, have no rehearsal. Each of several windows has a file.
-    With `slow_step`, windows without a slow step are thrown away.
+    A window by the events `open` and `close`, and not by steps, has no rehearsal. With `slow_step`, windows without a
+    slow step are thrown away.
 
     A failure after the start is kept in `failure`, since a program does not stop when its recording fails.
 
@@ -104,10 +101,6 @@ class WindowRecorder:
 
     _take: Session
     """Session that started last, which runs while `recording` is true."""
-    _next_look = _FIRST_LOOK
-    """Number of clocked steps at which to compare the recorded ones with all."""
-    _sought = 0
-    """Number of steps to record so that they are like all; 0 if the options state it."""
     _settles_by_ns = 0
     """Time at which the report need not wait for another pace any more."""
     _before_again: tuple[tuple[int, int], ...] = ()
@@ -136,7 +129,7 @@ class WindowRecorder:
         self.why_worthless: Callable[[Session], str | None] | None = None
         """Function that returns why a recording without steps is not to be written, or None if it is."""
         self.state = State.DONE
-        self._takes = WindowTakes(path, options.repeat, since_ns=since_ns)
+        self._takes = WindowTakes(path, since_ns=since_ns)
         self.recording = False
         """True if a window is open, or the program's first steps are recorded."""
         self._failure = ""
@@ -166,7 +159,7 @@ class WindowRecorder:
         self._compiled = False
         """True if the step that ended last compiled."""
         self._pace = Pace()
-        self._clocks_on = records_again and options.plain_steps > 0 and options.at_once and options.repeat == 1
+        self._clocks_on = records_again and options.plain_steps > 0 and options.at_once
         self._times_again = _TIMES_AGAIN
         self._repeats = False
         """True if a recording that may be replaced is in the file."""
@@ -218,18 +211,18 @@ class WindowRecorder:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Traces of windows that are over."""
-        paths = self._takes.paths
-        return paths if self.bounded_out else paths[: len(self._takes.done)]
+        """The trace, once its window is over."""
+        path = self._takes.path
+        return () if path is None or not (self.bounded_out or self._takes.done) else (path,)
 
     @property
     def written(self) -> bool:
         """True if there is a file, even if a better recording may replace it."""
-        return bool(self._takes.paths)
+        return self._takes.path is not None
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on the contents of the files, written or to be written."""
+        """Sentences on the contents of the file, written or to be written."""
         return self._takes.all_notes(self._steps)
 
     @property
@@ -409,12 +402,12 @@ class WindowRecorder:
 
     @property
     def _is_due(self) -> bool:
-        due = self._options.by_steps and self._steps >= self._opens and self._timer.full
+        due = not self._options.by_clock and self._steps >= self._opens and self._timer.full
         return due and (not self._options.plain_steps or self._steps_are_settled())
 
     def _plan_window(self) -> None:
         # A step lies between two windows: see `OpenRanges`.
-        self._opens = self._steps + (max(1, self._options.wait) if self._take.wanted else 1)
+        self._opens = self._steps + 1
 
     def _is_steady(self) -> bool:
         """Return whether the timed steps don't become faster, or have done so for too long.
@@ -432,15 +425,10 @@ class WindowRecorder:
         # The session waits for the devices as well, but only once the profiler runs.
         self._before = self._timer.read(wait=True)
         self._before_again = self._pace.at_recorded_pace
-        self._pace.record(self._before.host_ns, at_same_pace=self._sought > 0)
-        if self._takes.done and self._before.host_ns:
-            self._takes.add(after=self._before)
+        self._pace.record(self._before.host_ns)
         # The window may open in the middle of a step, which does not belong to it.
-        first = self._steps if self._options.by_steps else self._steps + 1
-        window = self._options.recording(first)
-        if self._sought:
-            window = replace(window, end=window.judged + self._sought)
-        self._takes.recording = self._session(window)
+        first = self._steps + 1 if self._options.by_clock else self._steps
+        self._takes.recording = self._session(self._options.recording(first))
         self._takes.recording.notes += self._why_now
         self._why_now = []
 
@@ -452,10 +440,6 @@ class WindowRecorder:
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])
             if slow is not None:
                 take.keep(self._steps - 1, slow)
-        # A recording that is still unlike all steps goes on, up to twice its length.
-        may_go_on = self._sought and take.window.over(self._steps) and len(take.judged_ns) < 2 * self._sought
-        if may_go_on and steps_to_record(take.judged_ns, self._before_again) is not None:
-            take.window = replace(take.window, end=self._steps + 1)
 
     # -- The profiler and the files
 
@@ -485,13 +469,13 @@ class WindowRecorder:
         if takes.failures and self._repeats and takes.rehearsal is not None:
             self._keep_first(takes.rehearsal)
             return
-        if not (self._steps or takes.done) and take is not None and take.in_memory and self.why_worthless:
+        if not self._steps and take is not None and take.in_memory and self.why_worthless:
             reason = self.why_worthless(take)
             if reason is not None:
                 takes.rehearsal = takes.recording = None
                 takes.failures.append(f"There is no trace: the program marked no step, used no GPU and {reason}.")
                 return
-        if take is None or not take.wanted or (takes.done and self._options.by_steps and not take.judged_ns):
+        if take is None or not take.wanted:
             takes.recording = None
             return
         if take is not takes.by_steps(self._steps):
@@ -517,7 +501,7 @@ class WindowRecorder:
         self._takes.notes += self._takes.failures
         self._takes.failures.clear()
         self._takes.rehearsal = self._takes.recording = None
-        self._takes.done = [first]
+        self._takes.done = first
 
     def _keep_rehearsal(self) -> None:
         rehearsal = self._takes.rehearsal
@@ -577,58 +561,38 @@ class WindowRecorder:
 
     def _clock_first(self) -> None:
         """Do so for a first recording that stays, since the program ended before or during a better one."""
-        if self._repeats and self._takes.done == [self._first]:
+        if self._repeats and self._takes.done is self._first:
             self._clock(self._before_again if self.state is State.RECORDING else None)
 
     def _pace_differs(self) -> bool:
         """Return whether the recorded steps are not the program's usual ones, so that later steps are recorded."""
-        why = self._why_again() if self._times_again and self._is_alone() else None
-        if why is not None:
-            self._why_now.append(f"{why} Steps after step {self._steps:,} are recorded instead.")
-        return why is not None
-
-    def _why_again(self) -> str | None:
-        """Return a sentence on why other steps have to be recorded; None if none have to."""
-        now_ns = self._pace.elsewhere()
+        now_ns = self._pace.elsewhere() if self._times_again and self._is_alone() else None
         if now_ns is not None:
-            self._sought = 0
-            return (
+            self._why_now.append(
                 f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends "
-                f"more of its time in steps of {duration(now_ns)}."
+                f"more of its time in steps of {duration(now_ns)}. Steps after step {self._steps:,} are recorded "
+                "instead."
             )
-        if self._pace.steps < self._next_look or not self._pace.is_that_recorded:
-            return None
-        self._next_look = math.ceil(_NEXT_LOOK * self._pace.steps)
-        recorded_ns, groups = self.step_times.recorded_ns, self._pace.at_recorded_pace
-        self._sought = steps_to_record(recorded_ns, groups) or 0
-        if not self._sought:
-            return None
-        recorded_pct, pct = (round(100 * long_steps(steps)[1]) for steps in (each_of(recorded_ns), groups))
-        return (
-            f"Steps that take over twice the median have {pct}% of the program's time, but {recorded_pct}% of that of "
-            f"the {plural(len(recorded_ns), 'recorded step')}."
-        )
+        return now_ns is not None
 
     def _record_again(self) -> None:
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
-        self._first = self._takes.rehearsal = self._takes.done.pop()
+        self._first = self._takes.rehearsal = self._takes.done
+        self._takes.done = None
         self._repeats = True
 
     # -- The end
 
     def _explain(self) -> None:
-        """Note windows that the program, which has ended, did not reach."""
-        takes, repeat = self._takes, self._options.repeat
-        done = len(takes.done)
-        if not done and self._slow is not None:
+        """Note a window that the program, which has ended, did not reach."""
+        takes = self._takes
+        if takes.done is None and self._slow is not None:
             takes.notes.append(self._slow.why_none())
-        elif not done and not takes.failures:
+        elif takes.done is None and not takes.failures:
             takes.failures.append(self._options.why_none())
-        elif done < repeat and not takes.failures:
-            takes.notes.append(f"The program ended after {done} of {repeat} windows.")
 
     def _explain_times(self) -> None:
-        if self._takes.done and self._options.plain_steps and not (self._options.by_steps or self._takes.timed):
+        if self._takes.done and self._options.plain_steps and self._options.by_clock and not self._takes.timed:
             self._takes.notes.append(_NO_PLAIN_STEPS)
 
 
@@ -658,7 +622,7 @@ _MEANINGS: dict[str, Callable[[WindowRecorder], object]] = {
     "steps_are_left": lambda r: not r._take.window.over(r._steps),
     "steps_are_long": lambda r: r._timer.full and median_ns(r._timer.lengths_ns) > LONGEST_STEP_NS,
     "steps_are_timed": lambda r: r._timer.full,
-    "windows_follow": lambda r: not r._take.wanted or len(r._takes.done) + 1 < r._options.repeat,
+    "windows_follow": lambda r: not r._take.wanted,
     # Actions
     "amend": lambda r: r._takes.amend(),
     "await_steps": lambda r: r._add_steps(wait=True),

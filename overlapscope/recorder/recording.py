@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import inspect
 import os
 import shlex
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from overlapscope.base.registry import load
 from overlapscope.base.words import clean
@@ -28,13 +27,12 @@ from overlapscope.recorder.destination import (
     rank_by_launcher,
     rank_of,
     remove_former_ranks,
-    window_path,
 )
-from overlapscope.recorder.driver import Driver, Marker, StepMarks
+from overlapscope.recorder.driver import Driver, StepMarks
 from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
-from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
+from overlapscope.recorder.program_profilers import OwnProfiler
 from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.states import State
@@ -45,8 +43,7 @@ _ELSEWHERE = (
     "them on that thread."
 )
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _UNTIMED = (
     "No plain steps were timed: with CUDA 12 and older, or TEARDOWN_CUPTI=0, CUPTI stays attached after a "
@@ -57,7 +54,7 @@ _UNGUARDED = (
 )
 
 
-class Recording:
+class Recording(contextlib.ContextDecorator):
     """Records what runs inside it with torch.profiler, and writes the trace.
 
         with overlapscope.record("x.trace.json.gz") as rec:
@@ -108,11 +105,7 @@ class Recording:
             by=options.steps_by if self._finds_steps else MARKS,
             whole_program=self._whole_program,
         )
-        self._profilers: OwnProfiler | IgnoredProfilers = (
-            IgnoredProfilers(lambda: self._marks.mark(Marker.PROFILER))
-            if options.ignore_own_profiler
-            else OwnProfiler(self._driver.give_way, self._driver.working)
-        )
+        self._profilers = OwnProfiler(self._driver.give_way, self._driver.working)
         self._ended = False
         self.observers: dict[str, Observer] = {}
         """Observers of the program, by the names of their plugins."""
@@ -127,16 +120,13 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """Absolute path of this rank's trace file; with several windows, of the latest that was written."""
+        """Absolute path of this rank's trace file."""
         return self.paths[-1] if self.paths else self._destination.path(self._rank or rank_of(os.environ))
 
     @property
     def job(self) -> Path:
         """Trace files of all ranks: a directory or a glob pattern."""
-        pattern = self._destination.pattern_of_ranks()
-        if pattern is None:
-            return self.path.parent
-        return window_path(pattern, len(self.paths)) if self.options.repeat > 1 else pattern
+        return self._destination.pattern_of_ranks() or self.path.parent
 
     @property
     def may_be_elsewhere(self) -> bool:
@@ -154,7 +144,7 @@ class Recording:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Files that were written so far, one for each window."""
+        """The file, once it is written."""
         return () if self._recorder is None else self._recorder.paths
 
     @property
@@ -250,7 +240,7 @@ class Recording:
         """
         for listener in step_listeners:
             listener()
-        self._marks.mark(Marker.PROGRAM)
+        self._marks.mark(by_program=True)
 
     @property
     def step_source(self) -> str | None:
@@ -268,7 +258,7 @@ class Recording:
                     self._rank = self._rank or rank_of(os.environ)
                 recorder.happen("step")
                 self._driver.trigger.advance(recorder)
-                done = self.options.by_steps and recorder.complete and recorder.failure is None
+                done = not self.options.by_clock and recorder.complete and recorder.failure is None
                 if done and not self._driver.gave_way:
                     # They slow every operator. Here, no operator is under way.
                     self._stop_observers(early=True)
@@ -338,13 +328,6 @@ class Recording:
         with contextlib.suppress(Exception):
             print(f"overlapscope: {clean(sentence)}", file=sys.stderr, flush=True)
 
-    def end_after(self, error: BaseException) -> None:
-        """Call `end` for a program that fails with `error`, to which a failure here is added as a note."""
-        try:
-            self.end()
-        except OverlapscopeError as failure:
-            error.add_note(f"overlapscope: {failure}")
-
     def __enter__(self) -> Self:
         self.begin()
         return self
@@ -352,22 +335,23 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
+        try:
             self.end()
-        else:
-            self.end_after(error)
+        except OverlapscopeError as failure:
+            if error is None:
+                raise
+            # The program's own exception goes on.
+            error.add_note(f"overlapscope: {failure}")
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, function: Function) -> Function:
         kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
         if any(is_kind(function) for is_kind in kinds):
             raise UsageError(f"{function.__qualname__} returns before it has run; use `with` inside it instead.")
+        return super().__call__(function)
 
-        @functools.wraps(function)
-        def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Recording(self._destination.as_asked, self.options):
-                return function(*args, **kwargs)
-
-        return recorded
+    def _recreate_cm(self) -> Self:
+        """Return the recording of a call."""
+        return type(self)(self._destination.as_asked, self.options)
 
     def _file_to_write(self) -> Path:
         self._rank = self._rank or rank_of(os.environ)

@@ -1,4 +1,4 @@
-"""Running a script, a module or a notebook as `__main__`, as Python itself does.
+"""Running a script or a module as `__main__`, as Python itself does.
 
 `runpy` would do most of this, but it removes the program's `__main__` after the program's last line. Threads and exit
 handlers of the program could then not pickle its functions and classes any more.
@@ -6,17 +6,13 @@ handlers of the program could then not pickle its functions and classes any more
 
 from __future__ import annotations
 
-import ast
 import atexit
 import builtins
 import importlib.machinery
 import importlib.util
 import io
-import json
-import linecache
 import os
 import pkgutil
-import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -43,7 +39,7 @@ class Ending:
 
 
 def run_script(path: str, arguments: Sequence[str]) -> BaseException | None:
-    """Run a file, a directory or zip file with a `__main__.py`, or a notebook, as `python PATH ARGUMENTS` does.
+    """Run a file, or a directory or zip file with a `__main__.py`, as `python PATH ARGUMENTS` does.
 
     Returns:
         The exception that ended the program, for `last_words`; None if it ran to its end.
@@ -51,6 +47,8 @@ def run_script(path: str, arguments: Sequence[str]) -> BaseException | None:
     Raises:
         UsageError: There is no such program; nothing has run then.
     """
+    if path.endswith(".ipynb"):
+        raise UsageError(f"{path}: is a notebook, which IPython runs: `overlapscope run -m IPython {path}`.")
     # Python makes the path absolute, but does not normalize it.
     absolute = os.path.join(os.getcwd(), path)
     sys.argv[:] = [path, *arguments]
@@ -118,8 +116,6 @@ def _of_file(path: str, source: bytes) -> tuple[CodeType, ModuleType]:
         loader = importlib.machinery.SourcelessFileLoader("__main__", path)
         code = loader.get_code("__main__")
         module.__loader__ = loader
-    elif path.endswith(".ipynb"):
-        code = compiled_notebook(path, source)
     else:
         code = compile(source, path, "exec", dont_inherit=True)
         module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
@@ -254,77 +250,3 @@ def _of_the_program(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None and traceback.tb_frame.f_globals.get("__name__") in _NOT_THE_PROGRAMS:
         traceback = traceback.tb_next
     return traceback
-
-
-# -- Notebooks of Jupyter: their code cells, one after the other ---------------------------------------
-
-_IPYTHON = ("%", "!", "?")
-"""Prefixes of lines in IPython's own language."""
-_TIMED = re.compile(r"%(?:time|timeit|prun|memit)\s+(?:-(?:[nrpslTD]\s*\S+|\w)\s+)*(?P<statement>[^-\s].*)")
-"""A magic that runs a Python statement. Some of its options have a value: `%timeit -q -n 3 f()`."""
-_ASSIGNED = re.compile(r"(?P<target>\s*[\w.,\s\[\]]+=\s*)(?P<magic>[%!].*)")
-"""The output of a magic or a shell command that is given a name: `files = !ls`."""
-
-
-def compiled_notebook(path: str, source: bytes) -> CodeType:
-    """Compile a notebook, without the lines that only IPython understands, and let tracebacks show its lines.
-
-    Returns:
-        The code of all its cells, as one module.
-
-    Raises:
-        UsageError: The file is not a notebook.
-        SyntaxError: Its code is not Python.
-    """
-    try:
-        cells = json.loads(source)["cells"]
-        code = [_text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{path}: is not a notebook of Jupyter; save it again, or name a script.") from None
-    text = "\n".join(map(_python, code)) + "\n"
-    name = f"{path}, code cells"
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    return compile(text, name, "exec", dont_inherit=True)
-
-
-def _text(source: str | list[str]) -> str:
-    return source if isinstance(source, str) else "".join(source)
-
-
-def _python(cell: str) -> str:
-    """Return a cell with the same number of lines, of which those for IPython do nothing."""
-    lines = cell.splitlines()
-    # A magic that times or captures a cell leaves it in Python; others, as for a shell, do not.
-    if cell.startswith("%%") and not cell.startswith(("%%time", "%%capture", "%%prun")):
-        return "\n".join(f"# {line}" for line in lines)
-    for _ in range(len(lines)):
-        try:
-            ast.parse("\n".join(lines))
-        except SyntaxError as error:
-            # A line of a string, or a line that continues an expression with `%`, is Python.
-            place = (error.lineno or 0) - 1
-            if not 0 <= place < len(lines):
-                break
-            python = _without_magic(lines[place])
-            if python is None:
-                break
-            lines[place] = python
-        else:
-            break
-    return "\n".join(lines)
-
-
-def _without_magic(line: str) -> str | None:
-    """Return a line of IPython's as Python, or None if it isn't one."""
-    code = line.lstrip()
-    indent = line[: len(line) - len(code)]
-    if timed := _TIMED.fullmatch(code):
-        return f"{indent}{timed['statement']}"
-    if code.startswith(_IPYTHON):
-        # A block needs a statement; at the beginning of a line, `__future__` may follow.
-        return f"{indent}pass  # {code}" if indent else f"# {code}"
-    if assigned := _ASSIGNED.fullmatch(line):
-        if timed := _TIMED.fullmatch(assigned["magic"]):
-            return f"{assigned['target']}{timed['statement']}"
-        return f"{assigned['target']}[]  # {assigned['magic']}"
-    return None

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 Event = Literal["start", "put_off", "cuda", "step", "open", "memory", "close", "end", "failed", "abandon", "discard"]
 """Events of a recorder.
 
-`start` or `put_off` is the first, `cuda` the first use of CUDA, and `step` the end of a step. Clocks and ranges of the
-program `open` and `close` windows. At `memory`, the memory of what was recorded is checked. `end` is the program's end,
-and `failed` an error. `discard` gives the recording up, and `abandon` does so on another thread than its own, where
-another profiler is about to start. Stopping ours would crash the process then (torch 2.13), unless it records all
-threads, so it is only forgotten.
+`start` or `put_off` is the first, `cuda` the first use of CUDA, and `step` the end of a step. A clock may `open` and
+`close` windows. At `memory`, the memory of what was recorded is checked. `end` is the program's end, and `failed` an
+error. `discard` gives the recording up, and `abandon` does so on another thread than its own, where another profiler is
+about to start. Stopping ours would crash the process then (torch 2.13), unless it records all threads, so it is only
+forgotten.
 """
 
 

@@ -1,15 +1,14 @@
-"""The takes of all windows, which are runs of the profiler: the choice of a take for each window, and its file."""
+"""The takes of a window, which are runs of the profiler: the choice of one, and its file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder import destination, trace_file
+from overlapscope.recorder import trace_file
 from overlapscope.recorder.session import Session
 from overlapscope.recorder.step_times import StepTimings
 from overlapscope.recorder.trace_file import Metadata, Written
@@ -29,18 +28,17 @@ class _WindowFile:
 
 
 class WindowTakes:
-    """Takes of the window under way, of which one counts, and those of earlier windows.
+    """Takes of the window, of which one counts.
 
     The recording counts as soon as it has a step and at least as many judged steps as the rehearsal. Until then the
     rehearsal does, or a recording without a step (`unmarked`) if neither has a step yet. If a take turns out to have no
     GPU op with a time when it stops, an earlier take that has them counts instead.
     """
 
-    def __init__(self, path: Callable[[], Path], windows: int, *, since_ns: int) -> None:
-        """Prepare for that many windows. `path()` returns the file's path; `since_ns` is that of `destination.put`."""
-        self._path, self._windows, self._since_ns = path, windows, since_ns
-        self._files: dict[int, _WindowFile] = {}
-        """Files by the numbers of their windows, which begin at 1."""
+    def __init__(self, path: Callable[[], Path], *, since_ns: int) -> None:
+        """Prepare to write one. `path()` returns the file's path; `since_ns` is that of `destination.put`."""
+        self._path, self._since_ns = path, since_ns
+        self._file: _WindowFile | None = None
         self._beside: list[str] = []
         """Sentence on a file with another name than its own."""
         self.rehearsal: Session | None = None
@@ -48,8 +46,8 @@ class WindowTakes:
         self.recording: Session | None = None
         self.unmarked: Session | None = None
         """Recording without a step that is in the file, until a step is recorded."""
-        self.done: list[Session] = []
-        """WindowTakes that are in the files of earlier windows."""
+        self.done: Session | None = None
+        """Take that is in the file for good, unless steps are recorded again."""
         self.notes: list[str] = []
         """Sentences that are about no take in particular."""
         self.failures: list[str] = []
@@ -73,27 +71,22 @@ class WindowTakes:
         return recording if more else rehearsal
 
     def last(self, steps: int) -> Session | None:
-        """Return the take that counts of the window under way, or else that of the window before."""
-        return self.counting(steps) or (self.done[-1] if self.done else None)
+        """Return the take that counts of the window under way, or else the one that is done."""
+        return self.counting(steps) or self.done
 
     def all_notes(self, steps: int) -> list[str]:
-        """Return the sentences about all takes that are, or would be, in files."""
-        counting = self.counting(steps)
-        takes = self.done if counting is None else [*self.done, counting]
+        """Return the sentences about the takes that are, or would be, in the file."""
+        takes = filter(None, (self.done, self.counting(steps)))
         return [*(note for take in takes for note in take.notes), *self._beside, *self.notes, *self.failures]
 
     def write(self, take: Session) -> None:
-        """Write a take as the present window, unless it is in the file already."""
+        """Write a take, unless it is in the file already."""
         if not take.in_memory:
             return
         try:
             path = self._path()
-            if self._windows > 1:
-                path = destination.window_path(path, len(self.done) + 1)
-                with suppress(OSError):
-                    path.parent.mkdir(exist_ok=True)  # a rank's
             written = trace_file.write(take.export, path, no_steps=take.no_steps, since_ns=self._since_ns)
-            self._files[len(self.done) + 1] = _WindowFile(written, take.metadata, take.metadata)
+            self._file = _WindowFile(written, take.metadata, take.metadata)
             if written.path != path:
                 self._beside = [f"{path}: belongs to another process, so this trace is {written.path.name}."]
         except RecordingFailed as failure:
@@ -102,9 +95,9 @@ class WindowTakes:
             take.release()
 
     def finish(self, take: Session) -> None:
-        """Write the take that counts, and forget the others of its window."""
+        """Write the take that counts, and forget the others."""
         self.write(take)
-        self.done.append(take)
+        self.done = take
         for other in filter(None, (self.rehearsal, self.recording)):
             other.release()
         self.forget()
@@ -113,56 +106,58 @@ class WindowTakes:
         """Forget all takes of the present window."""
         self.rehearsal = self.recording = self.unmarked = None
 
-    # -- The files
+    # -- The file
 
     @property
-    def paths(self) -> tuple[Path, ...]:
-        """Files that were written, in the order of their windows."""
-        return tuple(file.written.path for file in self._files.values())
+    def path(self) -> Path | None:
+        """File that was written."""
+        return None if self._file is None else self._file.written.path
 
     @property
     def pending(self) -> bool:
         """True if `amend` has something to add."""
-        return any(file.amended != file.metadata for file in self._files.values())
+        return self._file is not None and self._file.amended != self._file.metadata
 
     @property
     def timed(self) -> bool:
-        """True if steps were timed around any window."""
-        times = (file.metadata.plain_steps for file in self._files.values())
-        return self.pending or any(timed.before.host_ns or timed.after.host_ns for timed in times)
+        """True if steps were timed around the window."""
+        if self._file is None:
+            return False
+        plain = self._file.metadata.plain_steps
+        return self.pending or bool(plain.before.host_ns or plain.after.host_ns)
 
     def step_times(self, steps: int) -> StepTimings:
-        """Return the lengths of steps with the profiler, of the `last` take, and without, as the last file has them."""
+        """Return the lengths of steps with the profiler, of the `last` take, and without, as the file has them."""
         from overlapscope.trace.model import PlainSteps
 
-        last, files = self.last(steps), [*self._files.values()]
-        metadata = files[-1].metadata if files else Metadata(0, PlainSteps())
+        last = self.last(steps)
+        metadata = Metadata(0, PlainSteps()) if self._file is None else self._file.metadata
         return StepTimings(metadata.plain_steps, () if last is None else tuple(last.judged_ns), metadata.host_activity)
 
     def add(self, activity: HostActivity | None = None, **plain: TimedSteps | ClockedSteps) -> None:
-        """Note what came after the window that was written last: activity of the host, and fields of `PlainSteps`."""
+        """Note what came after the window: activity of the host, and fields of `PlainSteps`."""
         from msgspec.structs import replace as replace_struct
 
-        if self._files:
-            file = self._files[max(self._files)]
-            plain_steps = replace_struct(file.amended.plain_steps, **plain)
-            activity = activity or file.amended.host_activity
-            file.amended = replace(file.amended, plain_steps=plain_steps, host_activity=activity)
+        if self._file is not None:
+            amended = self._file.amended
+            plain_steps = replace_struct(amended.plain_steps, **plain)
+            self._file.amended = replace(
+                amended, plain_steps=plain_steps, host_activity=activity or amended.host_activity
+            )
 
     def found(self, counts: dict[str, int]) -> None:
         """Note how many things each observer found."""
-        for file in self._files.values():
-            file.amended = replace(file.amended, found=counts)
+        if self._file is not None:
+            self._file.amended = replace(self._file.amended, found=counts)
 
     def amend(self) -> None:
-        """Add what came after the recording to the files, and note which cannot be amended."""
-        for file in self._files.values():
-            if file.amended != file.metadata:
-                try:
-                    file.written = trace_file.amend(
-                        file.written, file.metadata.json().encode(), file.amended.json().encode()
-                    )
-                    file.metadata = file.amended
-                except RecordingFailed as failure:
-                    file.amended = file.metadata
-                    self.notes.append(f"{failure} It lacks what was measured after the recording.")
+        """Add what came after the recording to the file, and note if it cannot be amended."""
+        file = self._file
+        if file is None or file.amended == file.metadata:
+            return
+        try:
+            file.written = trace_file.amend(file.written, file.metadata.json().encode(), file.amended.json().encode())
+            file.metadata = file.amended
+        except RecordingFailed as failure:
+            file.amended = file.metadata
+            self.notes.append(f"{failure} It lacks what was measured after the recording.")

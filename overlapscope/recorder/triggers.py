@@ -1,16 +1,15 @@
-"""Triggers that open and close windows without steps: a clock, or a range of the program."""
+"""Triggers that open and close windows without steps, by the clock."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
-from overlapscope.recorder.options import CUDA_PROFILER_API, Options
-from overlapscope.recorder.wrapping import Undo, around, before, together
+from overlapscope.recorder.options import Options
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import WindowRecorder
@@ -24,6 +23,8 @@ FIRST_STEP_S: float = 60
 """Length of the first one at most, in seconds, if the program seems to be in its first step meanwhile."""
 _LOOK_AGAIN_S = 1
 _AGAIN_S = 0.05
+_LATE_NS = 500_000_000
+"""Report what happens later than this."""
 
 
 class Trigger:
@@ -54,23 +55,26 @@ def trigger_of(options: Options, call: Callable[[], None], *, bounded: bool) -> 
     """
     if bounded:
         return UnmarkedTrigger(call)
-    if options.capture_range is not None:
-        return CaptureRangeTrigger(options.capture_range, call)
     if options.by_clock:
         return ClockTrigger(options.delay_s or 0, options.duration_s, call)
     return Trigger()
 
 
 class ClockTrigger(Trigger):
-    """Opens and closes windows by a `Timetable`.
+    """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
 
     On the main thread, `call` interrupts the program when a window is due, even while the thread waits. On another
     thread, windows open and close with the next step. Both are late inside a long call into C, and a note says so.
     """
 
     def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:
+        """With a `duration_s` of None, a window stays open until the program ends."""
         super().__init__()
-        self._timetable = Timetable(delay_s, duration_s)
+        self._delay_ns, self._duration_ns = _ns(delay_s), _ns(math.inf if duration_s is None else duration_s)
+        self._due_ns = 0
+        """Time of the next opening or closing, in nanoseconds of `base.clock`."""
+        self._refused = False
+        """True if a window is due and cannot open."""
         self._call = call
         self._asked = self._woken = False
         self._interruption = Interruption(self._delivered)
@@ -79,7 +83,7 @@ class ClockTrigger(Trigger):
         self._changed = threading.Condition()
 
     def start(self, recorder: WindowRecorder) -> None:
-        self._timetable.start(clock.now_ns())
+        self._next_after(self._delay_ns)
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
             with threads_without_signals():
@@ -93,28 +97,36 @@ class ClockTrigger(Trigger):
 
     def advance(self, recorder: WindowRecorder) -> None:
         begun_ns = clock.now_ns()
-        if self._stopped or self._timetable.left_ns(begun_ns) > 0:
+        if self._stopped or begun_ns < self._due_ns:
             return
         closes = recorder.recording
         recorder.happen("close" if closes else "open")
-        if closes:
-            self._go_on(self._timetable.close, begun_ns)
-        elif recorder.recording:
-            self._go_on(self._timetable.open, begun_ns)
+        if closes or recorder.recording:
+            self._note("closed" if closes else "opened", begun_ns - self._due_ns)
+            # The time that the profiler needs to start is not part of the window.
+            self._next_after(self._delay_ns if closes else self._duration_ns)
         else:
-            self._timetable.refuse()
+            self._refused = True
 
-    def _go_on(self, note: Callable[[int, int], str | None], begun_ns: int) -> None:
+    def _next_after(self, length_ns: int) -> None:
+        """Let the next opening or closing be due after this time."""
         with self._changed:
-            late = note(begun_ns, clock.now_ns())
+            self._due_ns, self._refused = clock.now_ns() + length_ns, False
             self._changed.notify()
-        if late is not None:
-            self.notes.append(late)
+
+    def _note(self, event: str, late_ns: int) -> None:
+        if late_ns > _LATE_NS:
+            why = (
+                "another profiler ran, or a range of the last window was open"
+                if self._refused
+                else "the thread that records was inside one call"
+            )
+            self.notes.append(f"A window {event} {late_ns / clock.NS_PER_S:.1f} s late: until then {why}.")
 
     def _watch(self) -> None:
         with self._changed:
             while not self._stopped:
-                left_ns = self._timetable.left_ns(clock.now_ns())
+                left_ns = self._due_ns - clock.now_ns()
                 if left_ns > 0:
                     self._woken = False
                     self._changed.wait(left_ns / clock.NS_PER_S)
@@ -130,6 +142,11 @@ class ClockTrigger(Trigger):
         self._call()
         # Reset only now, since another request would come while the program's handlers of signals are deferred.
         self._asked = False
+
+
+def _ns(seconds: float) -> int:
+    """Return a length of time in nanoseconds, no longer than threads can wait."""
+    return round(min(seconds, threading.TIMEOUT_MAX) * clock.NS_PER_S)
 
 
 class UnmarkedTrigger(ClockTrigger):
@@ -150,163 +167,18 @@ class UnmarkedTrigger(ClockTrigger):
         self.advance(recorder)
 
     def advance(self, recorder: WindowRecorder) -> None:
+        now_ns = clock.now_ns()
         if recorder.marked or recorder.bounded_out:
             self.stop()
         elif self._started:
-            if recorder.recording:
-                self._wait_for_first_step(recorder)
+            if self._due_ns <= now_ns < self._latest_ns and recorder.recording and recorder.awaits_first_step():
+                self._next_after(_ns(_LOOK_AGAIN_S))
             super().advance(recorder)
-            # The user has chosen no times, so nothing is late.
-            self.notes.clear()
         elif recorder.recording:
             self._started = True
-            self._latest_ns = clock.now_ns() + round(FIRST_STEP_S * clock.NS_PER_S)
+            self._latest_ns = now_ns + _ns(FIRST_STEP_S)
             super().start(recorder)
-            self._go_on(self._timetable.open, clock.now_ns())
+            self._next_after(self._duration_ns)
 
-    def _wait_for_first_step(self, recorder: WindowRecorder) -> None:
-        now_ns = clock.now_ns()
-        if self._timetable.left_ns(now_ns) <= 0 and now_ns < self._latest_ns and recorder.awaits_first_step():
-            with self._changed:
-                self._timetable.put_off(_LOOK_AGAIN_S)
-                self._changed.notify()
-
-
-class CaptureRangeTrigger(Trigger):
-    """Opens a window in a range of a given name, of `record_function` or NVTX, or between calls of the CUDA runtime.
-
-    Only ranges on the thread that starts it count.
-    """
-
-    def __init__(self, name: str, call: Callable[[], None]) -> None:
-        super().__init__()
-        self._name = name
-        self._call = call
-        self._thread = -1
-        self._inside: object = None
-        """Outermost open range of that name: a `record_function`, or the depth of an NVTX range."""
-        self._depth = 0
-        self._undo: Undo = lambda: None
-
-    def start(self, recorder: WindowRecorder) -> None:
-        import torch
-        from torch.cuda import nvtx
-
-        self._thread = threading.get_ident()
-        undos: list[Undo] = []
-        if self._name != CUDA_PROFILER_API:
-            undos.append(before(torch.profiler.record_function, "__enter__", self._enters))
-            undos.append(around(torch.profiler.record_function, "__exit__", self._leaves))
-            undos.append(before(nvtx, "range_push", self._pushes))
-            undos.append(around(nvtx, "range_pop", self._pops))
-        elif runtime := getattr(torch._C, "_cudart", None):
-            # `torch.cuda.profiler` calls these, too. PyTorch for CPUs does not have them.
-            undos.append(before(runtime, "cudaProfilerStart", lambda: self._open(self._name)))
-            undos.append(before(runtime, "cudaProfilerStop", lambda: self._close(self._name)))
-        self._undo = together(*undos)
-
-    def stop(self) -> None:
-        self._undo()
-
-    def advance(self, recorder: WindowRecorder) -> None:
-        recorder.happen("close" if self._inside is None else "open")
-
-    def _enters(self, entered: Any) -> None:
-        if entered.name == self._name:
-            self._open(entered)
-
-    def _leaves(self, leave: Callable[..., Any], entered: Any, *error: Any) -> Any:
-        try:
-            return leave(entered, *error)
-        finally:
-            self._close(entered)
-
-    def _pushes(self, name: str, *_: Any, **__: Any) -> None:
-        if threading.get_ident() == self._thread:
-            self._depth += 1
-            if name == self._name:
-                self._open(self._depth)
-
-    def _pops(self, pop: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        try:
-            return pop(*args, **options)
-        finally:
-            if threading.get_ident() == self._thread:
-                self._close(self._depth)
-                self._depth -= 1
-
-    def _open(self, opened: object) -> None:
-        if self._inside is None and threading.get_ident() == self._thread:
-            self._inside = opened
-            self._call()
-
-    def _close(self, closed: object) -> None:
-        if self._inside is not None and self._inside == closed and threading.get_ident() == self._thread:
-            self._inside = None
-            self._call()
-
-
-# -- Times at which windows open and close -----------------------------------------------------------
-
-_LATE_NS: Final = 500_000_000
-"""Report what happens later than this."""
-
-
-class Timetable:
-    """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
-
-    It decides and does not wait: callers pass the time, in nanoseconds of `base.clock`.
-    """
-
-    def __init__(self, delay_s: float, duration_s: float | None) -> None:
-        """With a `duration_s` of None, a window stays open until the program ends."""
-        self._delay_ns = _ns(delay_s)
-        self._duration_ns = _ns(math.inf if duration_s is None else duration_s)
-        self._due_ns = 0
-        self._refused = False
-        """A window is due and cannot open."""
-
-    def start(self, now_ns: int) -> None:
-        """Begin with the first delay."""
-        self._due_ns = now_ns + self._delay_ns
-
-    def left_ns(self, now_ns: int) -> int:
-        """Return the time until the next opening or closing, in nanoseconds. It is due where that is 0 or less."""
-        return self._due_ns - now_ns
-
-    def put_off(self, by_s: float) -> None:
-        """Postpone the next opening or closing by some seconds."""
-        self._due_ns += _ns(by_s)
-
-    def refuse(self) -> None:
-        """Note that a window cannot open though it is due. It stays due."""
-        self._refused = True
-
-    def open(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window opened: the profiler was asked to start at `begun_ns`, and ran at `now_ns`.
-
-        Returns:
-            A sentence if it opened late.
-        """
-        return self._next("opened", begun_ns, now_ns + self._duration_ns)
-
-    def close(self, begun_ns: int, now_ns: int) -> str | None:
-        """Note that a window closed, and return a sentence if it did so late. See `open`."""
-        return self._next("closed", begun_ns, now_ns + self._delay_ns)
-
-    def _next(self, event: str, begun_ns: int, due_ns: int) -> str | None:
-        late_ns, refused = begun_ns - self._due_ns, self._refused
-        self._due_ns, self._refused = due_ns, False
-        if late_ns <= _LATE_NS:
-            return None
-        why = (
-            "another profiler ran, or a range of the last window was open"
-            if refused
-            else "the thread that records was inside one call"
-        )
-        return f"A window {event} {late_ns / clock.NS_PER_S:.1f} s late: until then {why}."
-
-
-def _ns(seconds: float) -> int:
-    """Return a length of time in nanoseconds, no longer than threads can wait."""
-    return round(min(seconds, threading.TIMEOUT_MAX) * clock.NS_PER_S)
+    def _note(self, event: str, late_ns: int) -> None:
+        """Note nothing: the user has chosen no times, so nothing is late."""

@@ -94,7 +94,14 @@ PROGRAMS = {
     "gan.py": GAN,
     "sample.py": SAMPLE,
     "serve.py": SERVE,
-    "train.ipynb": json.dumps({"cells": [{"cell_type": "code", "source": PROGRAM}]}),
+    "train.ipynb": json.dumps(
+        {
+            "cells": [{"cell_type": "code", "metadata": {}, "outputs": [], "source": PROGRAM}],
+            "metadata": {},
+            "nbformat": 4,
+            "nbformat_minor": 4,
+        }
+    ),
 }
 
 

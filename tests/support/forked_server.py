@@ -67,6 +67,11 @@ class Stash:
             parent, _, child = each.rpartition(".")
             if parent not in stage and parent in sys.modules:
                 setattr(sys.modules[parent], child, loaded)
+        if name == "torch":
+            from overlapscope.recorder import at_import
+
+            # torch calls it at the end of its import.
+            at_import.start()
 
 
 def load_torch() -> None:

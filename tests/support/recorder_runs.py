@@ -227,13 +227,11 @@ def _options(random: Random) -> Options:
         case "whole":
             options |= {"wait": random.choice([0, 3])}
         case "clock":
-            options |= {"delay_s": 1, "duration_s": 2, "repeat": random.choice([1, 2])}
+            options |= {"delay_s": 1, "duration_s": 2}
         case "range":
-            options |= {"capture_range": "x", "repeat": random.choice([1, 3])}
+            options |= {"delay_s": 0}
         case "slow":
-            options |= {"slow_step": 2, "repeat": random.choice([1, 2]), "warmup": 1}
-        case "several":
-            options |= {"wait": random.choice([0, 2]), "active": 2, "repeat": random.choice([2, 3])}
+            options |= {"slow_step": 2, "warmup": 1}
     return Options(**options)
 
 
@@ -243,7 +241,7 @@ def _events(random: Random, options: Options, *, bounded: bool) -> Iterator[str]
         yield random.choice(["close", "open", "memory"]) if bounded else "cuda"
     steps, odd = random.choice([0, 1, 3, 8, 20, 40, 80, 400]), random.choice([0, 0.02, 0.1])
     for _ in range(steps):
-        if not options.by_steps and random.random() < 0.3:
+        if options.by_clock and random.random() < 0.3:
             yield random.choice(["open", "close"])
         elif random.random() < odd:
             yield random.choice(["cuda", "memory", "move"])

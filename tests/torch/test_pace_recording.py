@@ -54,30 +54,7 @@ def run(recorder: WindowRecorder, now: FakeClock, lengths_ms: Iterator[int], cou
         recorder.happen("step")
 
 
-def test_steps_are_recorded_again_until_a_long_one_is_among_them(path: Path, now: FakeClock) -> None:
-    recorder = recorder_of(path)
-    program = cycle([1] * 9 + [50])
-    run(recorder, now, program, 400)
-    recorder.happen("end")
-    assert "Steps that take over twice the median have 85% of the program's time, but 0%" in " ".join(recorder.notes)
-    judged = recorder.step_times.recorded_ns
-    assert 10 <= len(judged) <= 20 and 50 * NS_PER_MS in judged
-    assert len(steps(path)) == len(judged) + 1
-    clocked = ov.load(path).plain_steps.clocked
-    assert clocked.recorded_ns == 50 * NS_PER_MS
-    assert clocked.span_ns / clocked.steps == pytest.approx(5.9 * NS_PER_MS, rel=0.03)
-
-
-@pytest.mark.parametrize("turn", [[1, 1, 4], [2, 9], [3, 3, 1, 1, 20]])
-def test_steps_in_turn_are_recorded_in_whole_turns(turn: list[int], path: Path, now: FakeClock) -> None:
-    recorder = recorder_of(path)
-    run(recorder, now, cycle(turn), 400)
-    recorder.happen("end")
-    judged = [ns // NS_PER_MS for ns in recorder.step_times.recorded_ns]
-    assert sum(judged) / len(judged) == pytest.approx(sum(turn) / len(turn), rel=0.15)
-
-
-def test_steps_of_another_pace_are_not_long_steps(path: Path, now: FakeClock) -> None:
+def test_steps_are_recorded_again_at_another_pace(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle([100]), 70)
     run(recorder, now, cycle([20]), 400)
@@ -88,7 +65,7 @@ def test_steps_of_another_pace_are_not_long_steps(path: Path, now: FakeClock) ->
     assert clocked.span_ns == clocked.steps * 20 * NS_PER_MS and clocked.steps > 300
 
 
-def test_steps_are_not_recorded_again_if_long_ones_are_rare(path: Path, now: FakeClock) -> None:
+def test_steps_are_not_recorded_again_if_some_are_long(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle([1] * 99 + [500]), 900)
     recorder.happen("end")
@@ -102,10 +79,10 @@ def test_a_program_that_ends_while_steps_are_recorded_again_keeps_the_first_reco
     more: int, path: Path, now: FakeClock
 ) -> None:
     recorder = recorder_of(path)
-    program = cycle([1] * 9 + [50])
+    run(recorder, now, cycle([100]), 90)
     while not recorder.repeating:
-        run(recorder, now, program, 1)
-    run(recorder, now, program, more)
+        run(recorder, now, cycle([20]), 1)
+    run(recorder, now, cycle([20]), more)
     recorder.happen("end")
     assert recorder.complete and len(steps(path)) == 3
     plain = ov.load(path).plain_steps

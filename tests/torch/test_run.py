@@ -174,7 +174,7 @@ CANNOT_RUN: list[tuple[list[str], str]] = [
     (["--output", "no/where.json", "plain.py"], "the directory no does not exist"),
     (["--whole", "--wait", "3", "plain.py"], "--whole and --wait both choose what is recorded"),
     (["--output", "there.json", "there.json"], "there.json: is also an input"),
-    (["there.ipynb"], "there.ipynb: is not a notebook"),
+    (["there.ipynb"], "`overlapscope run -m IPython there.ipynb`"),
     (["--forty-two", "plain.py"], "--forty-two"),
     ([], "required: SCRIPT\n"),
 ]
@@ -191,7 +191,6 @@ def test_what_cannot_be_run_is_reported_in_a_sentence_and_exits_2(programs: Path
     (programs / "empty").mkdir()
     write(programs / "there.json", "mine")
     write(programs / "there.trace.json.gz", "mine")
-    write(programs / "there.ipynb", "{}")
     every = json.dumps([arguments for arguments, _ in CANNOT_RUN])
     run = execute([sys.executable, "-c", RUN_EACH, every], programs)
     assert (run.returncode, run.stdout) == (0, "2\n" * len(CANNOT_RUN)), run.stderr

@@ -104,8 +104,8 @@ OWN_PROFILERS = {
         "with torch.autograd.profiler.emit_itt(): torch.ones(3)\n",
         [],
         [
-            "overlapscope: The program marks its ops for another profiler with emit_itt, and only one can run; "
-            "--ignore-own-profiler ignores those.",
+            "overlapscope: The program marks its ops for another profiler with emit_itt, and only one can run; without "
+            "it, the program is recorded.",
             "overlapscope: nothing was recorded.",
         ],
         None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -67,16 +66,3 @@ def test_the_whole_program_is_recorded_where_that_is_asked_for(tmp_path: Path) -
     assert ours(run) == [wrote("train.trace.json.gz"), no_gpu()]
     assert steps(tmp_path / "train.trace.json.gz") == list(range(45))
     assert "aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")
-
-
-def test_a_notebook_runs_without_what_only_ipython_understands(tmp_path: Path) -> None:
-    cells = [
-        {"cell_type": "markdown", "source": ["1 / 0"]},
-        {"cell_type": "code", "execution_count": None, "source": ["%matplotlib inline\n", "if True:\n", "  !ls\n"]},
-        {"cell_type": "code", "source": "%%bash\nfor"},
-        {"cell_type": "code", "source": f"%%time\n{TRAIN}for _ in range(3): train()\nprint(__name__)"},
-    ]
-    write(tmp_path / "train.ipynb", json.dumps({"cells": cells, "metadata": None}))
-    run = forked.run([*FORKED, "train.ipynb"], tmp_path)
-    assert (run.returncode, run.stdout) == (0, "__main__\n"), run.stderr
-    assert steps(tmp_path / "train.trace.json.gz") == [0, 1, 2]

@@ -61,12 +61,6 @@ PROGRAMS = {
     "the program's marks": SteppingProgram(
         "optimizer = sgd(net)\nfor _ in range(45): train(2, optimizer); overlapscope.step()", "overlapscope.step()"
     ),
-    "profiler.step()": SteppingProgram(
-        "optimizer = sgd(net)\nwith torch.profiler.profile() as p:\n"
-        "    for _ in range(45): train(2, optimizer); p.step()",
-        "profiler.step()",
-        options=("--ignore-own-profiler",),
-    ),
     "an optimizer": SteppingProgram("train(45, sgd(net))", "calls of SGD.step", inside=FORWARD),
     "a cross-validation that keeps its optimizers": SteppingProgram(
         "kept = [sgd(net) for _ in range(3)]\nfor optimizer in kept: train(25, optimizer)",

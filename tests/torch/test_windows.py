@@ -1,8 +1,4 @@
-"""Tests of recording windows that neither steps nor the clock open and close: a range, several windows in a row, and
-programs whose own profiler is ignored.
-
-Every program here is a process of its own; `test_windows_by_time` has the windows of the clock.
-"""
+"""Names of further traces, and options of a window that do not go together."""
 
 from __future__ import annotations
 
@@ -13,172 +9,31 @@ import pytest
 import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.recorder.destination import window_path
-from tests.support import forked
-from tests.support.recorded import names, steps, timed
-from tests.support.run_command import HEAD, run
 
 pytest.importorskip("torch", reason="records with torch")
 
 
-def run_as_it_is(program: str, cwd: Path) -> None:
-    """Run a program that records by itself."""
-    done = forked.run(["-c", HEAD + program], cwd)
-    assert done.returncode == 0, done.stderr
-
-
-class TestARange:
-    EPOCHS = "for epoch in range(3):\n    with record_function('epoch'):\n        for _ in range(4): work('in'); ov.step()\n    for _ in range(8): work('out'); ov.step()"  # fmt: skip  # noqa: E501
-
-    def test_from_its_entry_until_it_is_left(self, tmp_path: Path) -> None:
-        output = run("--capture-range epoch --warmup 1 --plain-steps 3", self.EPOCHS, tmp_path)
-        range_names = names(tmp_path / "x.json")
-        assert range_names.count("epoch") == 1 and range_names.count("in") == 4 and "out" not in range_names
-        # The step that was under way when it opened is none of its steps, nor is the one when it closed.
-        assert steps(tmp_path / "x.json") == [1, 2, 3]
-        assert ov.load(tmp_path / "x.json").warm_up_steps == 1
-        assert timed(tmp_path / "x.json") == (0, 3)
-        assert output == []
-
-    def test_one_that_is_never_entered(self, tmp_path: Path) -> None:
-        output = run("--capture-range epochs", self.EPOCHS, tmp_path)
-        assert output[0] == "There is no trace: the program never entered a range epochs on its main thread."
-
-    def test_those_of_nvtx_lie_within_one_another(self, tmp_path: Path) -> None:
-        # PyTorch for CPUs has no NVTX.
-        program = (
-            "from torch.cuda import nvtx\n"
-            "class Stub:\n    rangePushA = staticmethod(lambda name: 0)\n    rangePop = staticmethod(lambda: 0)\n"
-            "nvtx._nvtx = Stub\n"
-            "with nvtx.range('outer'):\n    work('before')\n    nvtx.range_push('chosen')\n"
-            "    with nvtx.range('chosen'): work('in')\n    work('in')\n    nvtx.range_pop()\n    work('after')\n"
-        )
-        run("--capture-range chosen", program, tmp_path)
-        assert names(tmp_path / "x.json") == ["in", "in"]
-
-    def test_between_the_calls_of_the_cuda_runtime(self, tmp_path: Path) -> None:
-        # PyTorch for CPUs has no such module, which `torch.cuda.cudart()` gives.
-        program = (
-            "class Runtime:\n    cudaProfilerStart = cudaProfilerStop = staticmethod(lambda: 0)\n"
-            "torch._C._cudart = Runtime\n"
-            "with ov.record('y.json', capture_range='cudaProfilerApi'):\n    work('before')\n"
-            "    Runtime.cudaProfilerStart()\n    work('in')\n    Runtime.cudaProfilerStop()\n    work('after')\n"
-        )
-        run_as_it_is(program, tmp_path)
-        assert names(tmp_path / "y.json") == ["in"]
-
-    def test_nothing_is_left_of_it_behind_the_window(self, tmp_path: Path) -> None:
-        program = (
-            "enter = record_function.__enter__\n"
-            "with ov.record('y.json', capture_range='chosen', plain_steps=0):\n"
-            "    with record_function('chosen'): assert record_function.__enter__ is not enter\n"
-            "    assert record_function.__enter__ is enter\n"
-        )
-        run_as_it_is(program, tmp_path)
-
-    def test_scripted_ranges_still_compile(self, tmp_path: Path) -> None:
-        program = (
-            "@torch.jit.script\ndef scripted(x):\n    with record_function('inner'): return x + 1\n"
-            "with record_function('chosen'): scripted(torch.ones(1))\n"
-        )
-        run("--capture-range chosen", program, tmp_path)
-        assert sorted(names(tmp_path / "x.json")) == ["chosen", "inner"]
-
-
-class TestSeveralWindows:
-    LOOP = "for number in range({}):\n    work('w')\n    ov.step()"
-
-    def test_each_has_a_file_and_the_steps_timed_around_it(self, tmp_path: Path) -> None:
-        run("--repeat 3 --wait 4 --warmup 1 --active 2 --plain-steps 3", self.LOOP.format(60), tmp_path)
-        paths = [tmp_path / f"x-{number}.json" for number in (1, 2, 3)]
-        # Between two windows two steps settle, three are timed, and at least four pass.
-        assert [steps(path) for path in paths] == [[11, 12, 13], [19, 20, 21], [27, 28, 29]]
-        assert [timed(path) for path in paths] == [(3, 3)] * 3
-        assert [ov.load(path).warm_up_steps for path in paths] == [1, 1, 1]
-
-    def test_a_program_that_ends_before_the_last_is_reported(self, tmp_path: Path) -> None:
-        output = run("--repeat 9 --wait 0 --warmup 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
-        assert [steps(path) for path in sorted(tmp_path.glob("x-*"))] == [[0, 1], [3, 4], [6, 7]]
-        assert output[0] == "The program ended after 3 of 9 windows."
-
-    def test_none_of_them_is_overwritten(self, tmp_path: Path) -> None:
-        (tmp_path / "x-2.json").write_text("another's")
-        output = run("--repeat 2 --wait 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
-        assert "the previous trace is now x-2.json.1." in output
-        assert (tmp_path / "x-2.json.1").read_text() == "another's"
-
-    @pytest.mark.parametrize(
-        ("path", "expected"),
-        [
-            ("runs/x.trace.json.gz", "runs/x-2.trace.json.gz"),
-            ("x.json", "x-2.json"),
-            ("runs/x.traces/rank3.trace.json.gz", "runs/x-2.traces/rank3.trace.json.gz"),
-        ],
-    )
-    def test_their_names(self, path: str, expected: str) -> None:
-        assert window_path(Path(path), 2) == Path(expected)
-
-
-class TestIgnoringTheProgramsOwnProfiler:
-    PROGRAM = """
-import gzip, json
-from torch.profiler import ProfilerActivity, profile, schedule
-options = {"schedule": schedule(wait=1, warmup=1, active=2), "on_trace_ready": lambda _: 1 / 0, "with_stack": True}
-with profile(activities=[ProfilerActivity.CPU], **options) as prof:
-    for number in range(9):
-        work("loop")
-        prof.step()
-assert prof.step_num == 9
-assert prof.key_averages().table(sort_by="self_cpu_time_total") == "" and not len(prof.events())
-prof.export_chrome_trace("own.json")
-prof.export_chrome_trace("own.json.gz")
-prof.export_stacks("own.txt")
-assert json.load(open("own.json")) == json.load(gzip.open("own.json.gz")) == {"traceEvents": []}
-with torch.autograd.profiler.profile() as prof:
-    work("old")
-assert prof.table() == "" and prof.self_cpu_time_total == 0
-prof.export_chrome_trace("old.json")
-with torch.autograd.profiler.emit_nvtx():
-    work("nvtx")
-torch.autograd._disable_profiler()
-"""
-
-    def test_it_records_nothing_and_marks_the_steps(self, tmp_path: Path) -> None:
-        output = run("--ignore-own-profiler --wait 0 --warmup 0 --active 9 --plain-steps 0", self.PROGRAM, tmp_path)
-        assert output == ["The program's own profiler was ignored: its tables and exports are empty."]
-        assert steps(tmp_path / "x.json") == list(range(9))
-        assert names(tmp_path / "x.json").count("loop") == 9
-
-    def test_in_code_until_the_recording_ends(self, tmp_path: Path) -> None:
-        program = """
-with ov.record("y.json", ignore_own_profiler=True, plain_steps=0) as rec:
-    ignored = torch.profiler.profile()
-    ignored.start()
-    work("in")
-    rec.step()
-ignored.step()
-ignored.stop()
-with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
-    work("behind")
-assert "behind" in prof.key_averages().table()
-prof.export_chrome_trace("own.json")
-"""
-        run_as_it_is(program, tmp_path)
-        assert names(tmp_path / "y.json") == ["ProfilerStep#0", "in"]
-        assert names(tmp_path / "own.json") == ["behind"]
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("runs/x.trace.json.gz", "runs/x-2.trace.json.gz"),
+        ("x.json", "x-2.json"),
+        ("runs/x.traces/rank3.trace.json.gz", "runs/x-2.traces/rank3.trace.json.gz"),
+    ],
+)
+def test_further_traces_have_numbers(path: str, expected: str) -> None:
+    assert window_path(Path(path), 2) == Path(expected)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"duration_s": 1, "active": 2}, "delay_s or duration_s and active both choose what is recorded"),
-        ({"capture_range": "x", "delay_s": 0}, "capture_range and delay_s or duration_s both choose"),
-        ({"capture_range": "x", "slow_step": 2}, "slow_step and capture_range both choose"),
+        ({"delay_s": 0, "slow_step": 2}, "slow_step and delay_s or duration_s both choose"),
         ({"delay_s": float("nan")}, "delay_s is nan; it must be 0 or more"),
         ({"duration_s": 0}, "duration_s is 0; it must be more than 0"),
         ({"slow_step": 1}, "slow_step is 1; it must be more than 1"),
         ({"slow_step": 2, "warmup": 0}, "slow_step needs a warmup"),
-        ({"repeat": 2}, "repeat needs windows with an end"),
-        ({"repeat": 0, "active": 1}, "repeat is 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, float], message: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.base import clock
-from overlapscope.recorder.pace import Pace, becomes_faster, steps_to_record
+from overlapscope.recorder.pace import Pace, becomes_faster
 from tests.support.fake_clock import NS_PER_MS, FakeClock
 
 lengths_ms = st.integers(1, 2000)
@@ -106,33 +106,12 @@ def test_steps_count_from_the_first_of_two_recordings_at_the_same_pace(now: Fake
     clocked(pace, now, [40] * 33)
     pace.record([44 * NS_PER_MS] * 10)
     assert at_pace(clocked(pace, now, [40] * 3)) == [(36, 40.0)]
-    pace.record([60 * NS_PER_MS] * 10, at_same_pace=True)
-    assert at_pace(clocked(pace, now, [40] * 4)) == [(40, 40.0)]
     pace.record([90 * NS_PER_MS] * 10)
     assert at_pace(clocked(pace, now, [90])) == [(1, 90.0)]
 
 
 def test_all_steps_of_a_program_that_ends_soon_count(now: FakeClock) -> None:
     assert at_pace(clocked(recorded(now, [3] * 10), now, [3, 3, 90])) == [(2, 3.0), (1, 90.0)]
-
-
-@pytest.mark.parametrize(
-    ("recorded", "every", "wanted"),
-    [
-        ([1, 1, 1, 1, 1], [(90, 1), (10, 20)], 10),
-        ([1, 1, 20, 1, 1], [(90, 1), (10, 20)], None),  # as much of the time as in all
-        ([1, 1, 1, 1, 1], [(98, 1), (2, 20)], None),  # two may be by chance
-        ([1, 1, 1, 1, 1], [(990, 1), (10, 100)], None),  # too rare
-        ([1, 1, 100, 1, 1], [(9900, 1), (10, 100)], 5),  # too rare to be among so few
-        ([1, 1, 4, 1, 1], [(200, 1), (100, 4)], 6),  # two turns of three
-        ([4, 1, 1, 4, 1, 1], [(201, 1), (100, 4)], None),
-        ([4, 4, 4, 4, 4], [(200, 1), (100, 4)], 6),
-    ],
-)
-def test_more_steps_are_recorded_if_long_ones_are_missing(
-    recorded: list[int], every: list[tuple[int, int]], wanted: int | None
-) -> None:
-    assert steps_to_record(recorded, [(steps, steps * ms) for steps, ms in every]) == wanted
 
 
 def test_the_sentence_has_all_steps_of_a_long_program(now: FakeClock) -> None:

@@ -91,37 +91,39 @@ class Findings:
 
     def host_access(self, kind: Kind, copy: Copy, line: CodeLine) -> None:
         """Note that the host accesses memory at `line` that `copy` may still be using."""
-        stream, copied_at = copy.launch.stream, copy.launch.line
-        if not self._is_known(kind, copied_at, line):
-            first = self._place(copied_at, _COPY_DOES[copy.direction])
-            second = self._place(line, _ACCESS_DOES[kind])
-            missing = _missing_synchronization(stream, first, second)
-            hazard = Hazard(kind, first, second, copy.tensor, (_stream_name(stream),), missing)
-            self._hazards[kind, copied_at, line] = hazard
+        first, second = (copy.launch.line, _COPY_DOES[copy.direction]), (line, _ACCESS_DOES[kind])
+        self._note(kind, first, second, copy.tensor, [copy.launch], _missing_synchronization)
 
     def unordered(self, earlier: Use, later: Use, tensor: object) -> None:
         """Note that a launch uses memory that another stream may still be using."""
-        kind: Kind = "stream-without-wait"
-        if not self._is_known(kind, earlier.launch.line, later.launch.line):
-            first, second = (
-                self._place(use.launch.line, f"{'writes' if use.write else 'reads'} it on {stream}")
-                for use in (earlier, later)
-                for stream in [_stream_name(use.launch.stream)]
+        launches = [earlier.launch, later.launch]
+        does = [
+            f"{'writes' if use.write else 'reads'} it on {_stream_name(use.launch.stream)}" for use in (earlier, later)
+        ]
+        first, second = zip((launch.line for launch in launches), does, strict=True)
+        self._note("stream-without-wait", first, second, tensor, launches, _missing_wait)
+
+    def _note(
+        self,
+        kind: Kind,
+        first: tuple[CodeLine, str],
+        second: tuple[CodeLine, str],
+        tensor: object,
+        launches: list[Launch],
+        missing: Callable[[Launch, HazardPlace, HazardPlace], str],
+    ) -> None:
+        """Note that two lines race, each with its action. A pair of lines that raced before is counted."""
+        key = kind, first[0], second[0]
+        hazard = self._hazards.get(key)
+        if hazard is None:
+            one, other = (
+                HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), does)
+                for line, does in (first, second)
             )
-            streams = _stream_name(earlier.launch.stream), _stream_name(later.launch.stream)
-            missing = _missing_wait(earlier.launch, first, second)
-            hazard = Hazard(kind, first, second, str(tensor), streams, missing)
-            self._hazards[kind, earlier.launch.line, later.launch.line] = hazard
-
-    def _is_known(self, kind: Kind, first: CodeLine, second: CodeLine) -> bool:
-        """Return whether this pair of lines has raced before, and count it if so."""
-        hazard = self._hazards.get((kind, first, second))
-        if hazard is not None:
-            self._hazards[kind, first, second] = replace(hazard, count=hazard.count + 1)
-        return hazard is not None
-
-    def _place(self, line: CodeLine, does: str) -> HazardPlace:
-        return HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), does)
+            streams = tuple(_stream_name(launch.stream) for launch in launches)
+            self._hazards[key] = Hazard(kind, one, other, str(tensor), streams, missing(launches[0], one, other))
+        else:
+            self._hazards[key] = replace(hazard, count=hazard.count + 1)
 
 
 def _stream_name(handle: int) -> str:
@@ -129,9 +131,9 @@ def _stream_name(handle: int) -> str:
     return f"stream {handle:#x}" if handle else "the default stream"
 
 
-def _missing_synchronization(stream: int, copy: HazardPlace, access: HazardPlace) -> str:
+def _missing_synchronization(launch: Launch, copy: HazardPlace, access: HazardPlace) -> str:
     """Return the call that is missing between a copy and an access of the host."""
-    if stream == 0:
+    if launch.stream == 0:
         call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded after the copy,"
     else:
         call = f"synchronize() of the stream of {copy}, or of an event recorded after the copy,"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -19,7 +19,6 @@ from overlapscope.plugins.hazards.memory import CodeLine, Copy, Direction, Touch
 from overlapscope.plugins.hazards.operators import (
     READ_SCALAR,
     Transfer,
-    arguments,
     clones_inputs,
     collective_arguments,
     dispatches_itself,
@@ -46,11 +45,20 @@ class _HostAccess:
     conflicts: list[Copy] = field(default_factory=list)
 
 
-class _DeviceTouch(NamedTuple):
-    """Memory of a device that an operator uses."""
+@dataclass(slots=True)
+class _OnStream:
+    """Work of a call on a stream."""
 
-    device: int
-    touch: Touch
+    stream: int = -1
+    """Handle of the stream; unknown until the call ends."""
+    reads: list[Touch] = field(default_factory=list)
+    writes: list[Touch] = field(default_factory=list)
+    copies: list[tuple[Direction, Touch]] = field(default_factory=list)
+    """Copies that may outlast the call."""
+    waited_for: bool = False
+    """True if the call has waited for the end of the work."""
+    is_collective: bool = False
+    """True for a collective that may outlast its call."""
 
 
 @dataclass(slots=True)
@@ -60,24 +68,16 @@ class OperatorCall:
     operator: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    reads: list[_DeviceTouch] = field(default_factory=list)
-    writes: list[_DeviceTouch] = field(default_factory=list)
+    on_device: dict[int, _OnStream] = field(default_factory=dict)
+    """Its work on each device."""
     host: list[_HostAccess] = field(default_factory=list)
 
-
-@dataclass(slots=True)
-class _OnStream:
-    """Work of a call on a stream."""
-
-    stream: int
-    reads: list[Touch] = field(default_factory=list)
-    writes: list[Touch] = field(default_factory=list)
-    copies: list[tuple[Direction, Touch]] = field(default_factory=list)
-    """Copies that may outlast the call."""
-    waited_for: bool = False
-    """True if the call has waited for the end of the work."""
-    is_collective: bool = False
-    """True for a collective that may outlast its call."""
+    def uses(self, tensor: torch.Tensor, *, written: bool) -> None:
+        """Note a tensor of a device that it reads or writes."""
+        memory = touch(tensor)
+        if memory is not None:
+            work = self.on_device.setdefault(tensor.get_device(), _OnStream())
+            (work.writes if written else work.reads).append(memory)
 
 
 class HazardMode(TorchDispatchMode):
@@ -149,10 +149,9 @@ class HazardMode(TorchDispatchMode):
     def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorCall:
         """Note the call of an operator, and compare the host's accesses with the copies under way before it."""
         call = OperatorCall(operator, args, kwargs)
-        uses = tensors_used if is_collective(operator) else _tensors_used
-        for tensor, written in uses(operator, args, kwargs):
+        for tensor, written in tensors_used(operator, args, kwargs):
             if tensor.is_cuda:
-                _add(call.writes if written else call.reads, tensor)
+                call.uses(tensor, written=written)
             elif tensor.is_cpu and self._books.copies and (memory := touch(tensor)) is not None:
                 call.host.append(_HostAccess(tensor, memory, written))
         if call.host:
@@ -162,13 +161,9 @@ class HazardMode(TorchDispatchMode):
 
     def end(self, call: OperatorCall, result: Any, frame: FrameType) -> None:
         """Note the end of a call from `frame`."""
-        if arguments(call.operator).writes_output:
-            for tensor in tensors(result):
-                if tensor.is_cuda:
-                    _add(call.writes, tensor)
-        uses_device = bool(call.reads or call.writes)
+        self._note_returned(call, result)
         # Captured work runs when its graph is replayed, which is not reported.
-        if not (uses_device or call.host) or (uses_device and torch.cuda.is_current_stream_capturing()):
+        if not (call.on_device or call.host) or (call.on_device and torch.cuda.is_current_stream_capturing()):
             return
         transfers = made_by(call.operator, call.args, call.kwargs, result)
         by_device = [transfer for transfer in transfers if transfer.is_dma]
@@ -179,6 +174,11 @@ class HazardMode(TorchDispatchMode):
         by_host = [access for access in call.host if all(access.tensor is not transfer.host for transfer in by_device)]
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
+
+    def _note_returned(self, call: OperatorCall, result: Any) -> None:
+        for tensor in tensors_returned(call.operator, call.args, call.kwargs, result):
+            if tensor.is_cuda:
+                call.uses(tensor, written=True)
 
     def _communicate(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
@@ -192,9 +192,7 @@ class HazardMode(TorchDispatchMode):
         return result
 
     def _end_collective(self, call: OperatorCall, result: Any, events: list[SyncEvent], frame: FrameType) -> None:
-        for tensor in tensors_returned(call.operator, call.args, call.kwargs, result):
-            if tensor.is_cuda:
-                _add(call.writes, tensor)
+        self._note_returned(call, result)
         line = self._user_code.line(frame)
         copying, launch = self._collective_launches(call, events)
         at = len(events) if launch is None else launch_index(events, launch.stream)
@@ -211,7 +209,7 @@ class HazardMode(TorchDispatchMode):
         self, call: OperatorCall, events: list[SyncEvent]
     ) -> tuple[list[_OnStream], _OnStream | None]:
         """Return a collective's work on the current stream before it communicates, and the rest of its work."""
-        operator, devices = call.operator, {used.device for used in (*call.reads, *call.writes)}
+        operator, devices = call.operator, [*call.on_device]
         gpu_is_used = bool(devices) or any(tensor.is_cuda for tensor in tensors([*call.args, *call.kwargs.values()]))
         if not gpu_is_used or torch.cuda.is_current_stream_capturing() or not self._hears_of_allocations():
             return [], None
@@ -223,33 +221,30 @@ class HazardMode(TorchDispatchMode):
         if stream is None:
             self.not_followed.add(operator._schema.name)
             return [], None
-        reads, writes = ([used.touch for used in uses] for uses in (call.reads, call.writes))
-        launch = _OnStream(stream, reads, writes, is_collective=stream != current)
+        (launch,) = call.on_device.values()
+        launch.stream, launch.is_collective = stream, stream != current
         if launch.is_collective:
             self._sync_events.collective_streams.add(stream)
         if not clones_inputs(operator):
             return [], launch
-        launch.reads = []
+        reads, launch.reads = launch.reads, []
         return [_OnStream(current, reads)], launch
 
     def _launches(self, call: OperatorCall, transfers: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
-        launches: dict[int, _OnStream] = {}
         waits = call.operator is READ_SCALAR or (
             bool(transfers) and all(transfer.ends_with_call for transfer in transfers)
         )
-        for device in {used.device for used in (*call.reads, *call.writes)}:
-            launch = launches[device] = _OnStream(torch.cuda.current_stream(device).cuda_stream)
-            launch.waited_for = waits
-            if self._hears_of_allocations():
-                launch.reads += [used.touch for used in call.reads if used.device == device]
-                launch.writes += [used.touch for used in call.writes if used.device == device]
+        for device, launch in call.on_device.items():
+            launch.stream, launch.waited_for = torch.cuda.current_stream(device).cuda_stream, waits
+            if not self._hears_of_allocations():
+                launch.reads, launch.writes = [], []
         for transfer in by_device:
-            on_stream, memory = launches.get(transfer.device.get_device()), touch(transfer.host)
+            on_stream, memory = call.on_device.get(transfer.device.get_device()), touch(transfer.host)
             if on_stream is not None and memory is not None:
                 (on_stream.writes if transfer.to_host else on_stream.reads).append(memory)
                 if transfer.non_blocking:
                     on_stream.copies.append(("d2h" if transfer.to_host else "h2d", memory))
-        return list(launches.values())
+        return list(call.on_device.values())
 
     def _hears_of_allocations(self) -> bool:
         """Return whether torch reports when device memory is reused, so that it has no earlier uses."""
@@ -279,17 +274,3 @@ class HazardMode(TorchDispatchMode):
             if launch.waited_for:
                 # torch reported the wait before the launch was in the books.
                 self._clock.all_streams_wait_for_stream(launch.stream)
-
-
-def _tensors_used(
-    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[tuple[torch.Tensor, bool]]:
-    for used in arguments(operator).used:
-        for tensor in tensors(used.value(args, kwargs)):
-            yield tensor, used.written
-
-
-def _add(to: list[_DeviceTouch], tensor: torch.Tensor) -> None:
-    memory = touch(tensor)
-    if memory is not None:
-        to.append(_DeviceTouch(tensor.get_device(), memory))

@@ -253,6 +253,10 @@ def collective_arguments(operator: OpOverload) -> Arguments | None:
     return None
 
 
+def _known_arguments(operator: OpOverload) -> Arguments | None:
+    return collective_arguments(operator) if is_collective(operator) else arguments(operator)
+
+
 def clones_inputs(operator: OpOverload) -> bool:
     """Return whether a collective's inputs are read on the current stream."""
     return operator.namespace in _FUNCTIONAL and _short_name(operator) in _CLONED
@@ -261,8 +265,8 @@ def clones_inputs(operator: OpOverload) -> bool:
 def tensors_used(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[torch.Tensor, bool]]:
-    """Yield the tensors that a collective uses, and whether it writes them. Those that it returns come later."""
-    known, writes = collective_arguments(operator), not _only_reads(operator, args, kwargs)
+    """Yield the tensors that an operator uses, and whether it writes them. Those that it returns come later."""
+    known, writes = _known_arguments(operator), not _only_reads(operator, args, kwargs)
     for used in known.used if known is not None else ():
         for tensor in tensors(used.value(args, kwargs)):
             if tensor.is_contiguous() or operator._schema.name not in _FLATTENED:
@@ -272,8 +276,8 @@ def tensors_used(
 def tensors_returned(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> Iterator[torch.Tensor]:
-    """Yield the new tensors that a collective writes and returns."""
-    known = collective_arguments(operator)
+    """Yield the new tensors that an operator writes and returns."""
+    known = _known_arguments(operator)
     if known is not None and known.writes_output and not _only_reads(operator, args, kwargs):
         yield from tensors(result)
 
@@ -284,7 +288,7 @@ def _only_reads(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     The root of a broadcast only sends, as do all but the root of a reduction. Both send in place.
     """
     name = _short_name(operator)
-    if name not in ("broadcast_", "broadcast", "reduce_"):
+    if not is_collective(operator) or name not in ("broadcast_", "broadcast", "reduce_"):
         return False
     names = [argument.name for argument in operator._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}

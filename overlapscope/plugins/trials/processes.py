@@ -16,7 +16,7 @@ import msgspec
 
 from overlapscope.base.child import Child
 from overlapscope.plugins.trials.protocol import VARIABLE, EndedRun, RankOutcome, Task, all_complete
-from overlapscope.recorder import imports
+from overlapscope.recorder import at_import
 
 OUTPUT: Final = "output.txt"
 _HELPER = "compile_worker"
@@ -79,7 +79,7 @@ class CommandLine(msgspec.Struct, frozen=True):
 def environment(task: Task) -> dict[str, str]:
     """Return environment variables that make a program, and every Python process that it starts, do a task."""
     variables = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
-    return imports.start_environment(f"{__name__}:watch") | variables
+    return {at_import.PLACE: f"{__name__}:watch"} | variables
 
 
 def watch() -> None:

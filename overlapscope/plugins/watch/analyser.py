@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import resource
-import selectors
 import signal
 import subprocess
 import sys
@@ -18,7 +16,8 @@ import threading
 import time
 from pathlib import Path
 from statistics import fmean
-from typing import IO, TYPE_CHECKING, Final
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -36,7 +35,6 @@ _NICEST = 19
 GRACE_S: Final = 10.0
 """Time that a program waits for it at its end, in seconds."""
 _LOOK_S = 1.0
-_MOST_BYTES = 1 << 20
 _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
 """Suffix of metrics by unit, suffix of their scalars, and factor between the two."""
 
@@ -63,10 +61,6 @@ class Analysed(msgspec.Struct, frozen=True, kw_only=True):
     """True if the report was written."""
     failures: tuple[str, ...] = ()
     """Sentences on failures."""
-    cpu_s: float = 0.0
-    """Processor time of the process, in seconds."""
-    max_rss_bytes: int = 0
-    """Maximum memory of the process."""
 
 
 def main() -> None:
@@ -79,15 +73,9 @@ def main() -> None:
     with io.FileIO(0, closefd=False) as stdin:
         task = msgspec.json.decode(stdin.readline(), type=AnalysisTask)
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    done = analyse(task)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    done = msgspec.structs.replace(
-        done,
-        cpu_s=used.ru_utime + used.ru_stime,
-        max_rss_bytes=used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-    )
+    done = msgspec.json.encode(analyse(task))
     with open(answer, "wb") as out:
-        out.write(msgspec.json.encode(done))
+        out.write(done)
 
 
 def analyse(task: AnalysisTask) -> Analysed:
@@ -154,45 +142,36 @@ def _analysed(task: AnalysisTask) -> Analysed:
     # A new process instead of a fork, which may not use CUDA if the program has used it.
     # -P: a file of the program may have the name of a module of Python's.
     command = [sys.executable, "-P", "-m", "overlapscope.plugins.watch.analyser"]
-    pipe = subprocess.PIPE
-    child = Child(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_environment())
-    assert child.stdin is not None and child.stdout is not None
-    try:
+    with TemporaryFile() as out:
+        child = Child(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.DEVNULL, env=_environment())
+        assert child.stdin is not None
         # A process that dies before it has read the task breaks the pipe; how it ended says more.
         with contextlib.suppress(BrokenPipeError):
             child.stdin.write(msgspec.json.encode(task) + b"\n")
             child.stdin.flush()
-        answer = _answer(child.stdout)
-    finally:
+        ended = _ends_in_time(child)
         # If it still runs, it ends when its stdin is closed.
         with contextlib.suppress(BrokenPipeError):
             child.stdin.close()
-        child.stdout.close()
-        if not child.ends_within(_LOOK_S):
+        if not ended:
             child.end()
-    if answer is None:
-        return Analysed(failures=("the program ended before its last recording was analyzed.",))
+            return Analysed(failures=("the program ended before its last recording was analyzed.",))
+        out.seek(0)
+        answer = out.read()
     if not answer:
         return Analysed(failures=(f"the process that analyses a recording {how_it_ended(child.returncode)}.",))
     return msgspec.json.decode(answer, type=Analysed)
 
 
-def _answer(out: IO[bytes]) -> bytes | None:
-    """Return its whole output; None if the program has ended and the answer takes too long."""
-    answer, until = b"", None
-    with selectors.DefaultSelector() as ready:
-        ready.register(out, selectors.EVENT_READ)
-        while len(answer) < _MOST_BYTES:
-            if until is None and not threading.main_thread().is_alive():
-                until = time.monotonic() + GRACE_S
-            if until is not None and time.monotonic() >= until:
-                return None
-            if ready.select(_LOOK_S):
-                block = os.read(out.fileno(), 1 << 16)
-                if not block:
-                    break
-                answer += block
-    return answer
+def _ends_in_time(child: Child) -> bool:
+    """Wait for its end, and return false if the program has ended and this takes too long."""
+    until = None
+    while not child.ends_within(_LOOK_S):
+        if until is None and not threading.main_thread().is_alive():
+            until = time.monotonic() + GRACE_S
+        if until is not None and time.monotonic() >= until:
+            return False
+    return True
 
 
 def _environment() -> dict[str, str]:

@@ -64,8 +64,7 @@ def watch(
         keep: Maximum size of reports and traces on the disk.
         job: Name of the figures in the history, by default that of the script.
         history: File that figures are added to, by default the user's.
-        log: Tools that figures are sent to: a SummaryWriter of TensorBoard, a run of Weights & Biases or `"wandb"`,
-            `"mlflow"`, `"prometheus:FILE.prom"`, `"prometheus:PORT"`, or a list of these.
+        log: Function that figures are sent to (`outlets.SentFigures`), on another thread, or a list of functions.
 
     Raises:
         UsageError: The arguments make no sense.

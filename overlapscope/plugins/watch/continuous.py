@@ -8,24 +8,22 @@ import re
 import shutil
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import field
 from msgspec.structs import replace
 
 from overlapscope.base import clock, disk
 from overlapscope.base.median import median_ns
 from overlapscope.base.output import tell
-from overlapscope.base.words import duration, parse_size, parse_span
+from overlapscope.base.words import duration, parse_size, parse_span, shorten
 from overlapscope.errors import UsageError
-from overlapscope.plugins.watch.analyser import GRACE_S, Analysed, AnalysisTask, analyse_apart
+from overlapscope.plugins.watch.analyser import GRACE_S, AnalysisTask, analyse_apart
+from overlapscope.plugins.watch.outlets import Outlet, SentFigures
 from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome
-from overlapscope.plugins.watch.sinks import Outlet, SentFigures, Sink, sink
 from overlapscope.plugins.watch.watcher import Watcher
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
@@ -34,8 +32,6 @@ from overlapscope.report.origin import Origin
 
 _TIMED_STEPS: Final = 10
 """Number of steps to time without the profiler right before a recording."""
-_REMEMBERED: Final = 100
-"""Number of recordings whose costs are kept."""
 _FIRST_STEPS: Final = 20
 _FIRST_NS: Final = 60_000_000_000
 """Before the first recording, the program makes `_FIRST_STEPS` steps and runs for `_FIRST_NS`: until then it compiles,
@@ -56,7 +52,8 @@ class WatchSettings(msgspec.Struct, frozen=True):
     """Directory of the recordings."""
     origin: Origin
     """Origin of the program; its `at_ns` is the start."""
-    sinks: tuple[Sink, ...]
+    log: tuple[Callable[[SentFigures], object], ...]
+    """Functions that figures are sent to."""
 
 
 def settings(
@@ -73,7 +70,10 @@ def settings(
         raise UsageError("every is 0s; it must be more.")
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
-    sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
+    functions = tuple(log) if isinstance(log, list | tuple) else (log,)
+    for function in functions:
+        if not callable(function):
+            raise UsageError(f"log={shorten(repr(function), 60)} is not a function that takes figures.")
     program, place, beside = origin(job), "", disk.user_folder("Application Support", "XDG_DATA_HOME", ".local/share")
     for keeper in keepers():
         place, beside = keeper.place(history)
@@ -88,17 +88,8 @@ def settings(
         history=place,
         directory=directory_of(beside, program.job),
         origin=program,
-        sinks=sinks,
+        log=functions,
     )
-
-
-class RecordingCosts(msgspec.Struct):
-    """Costs of the latest recordings of this process, which `benchmarks/watching.py` reports."""
-
-    stood_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Time that each recording added to the program's steps, in nanoseconds."""
-    analysed: deque[Analysed] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Results of the analyses."""
 
 
 class _Turn(msgspec.Struct, frozen=True):
@@ -123,7 +114,7 @@ class Continuous:
 
     def __init__(self, watcher: Watcher, settings: WatchSettings) -> None:
         self._watcher, self._settings = watcher, settings
-        self._outlets = [Outlet(sink) for sink in settings.sinks]
+        self._outlets = [Outlet(function) for function in settings.log]
         self._process = os.getpid()
         self._reported: set[str] = set()
         """Kinds of failures that were reported."""
@@ -132,7 +123,6 @@ class Continuous:
         """True if a recording has left CUPTI attached."""
         self._following: threading.Thread | None = None
         self._turns = Turns(settings.every_ns, clock.now_ns())
-        self.costs = RecordingCosts()
         # A recording that is under way when the program ends is written, and needs room.
         atexit.register(make_room, settings.directory, settings.keep_bytes)
         self.start()
@@ -196,8 +186,6 @@ class Continuous:
         # After a recording that leaves CUPTI attached, no step runs at its usual speed.
         plain_ns = None if self._attached else usual_ns or None
         self._attached = cupti.stays_attached()
-        for outlet in self._outlets:
-            self._complain(outlet.name, outlet.bind())
         figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / REPORT)
         # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
         self._following = threading.Thread(
@@ -222,7 +210,6 @@ class Continuous:
                     origin=origin,
                 )
             )
-            self.costs.analysed.append(done)
             tidy(turn.directory)
             for failure in done.failures:
                 self._complain("analysis", failure)
@@ -241,7 +228,6 @@ class Continuous:
     def _reckon(self, cost_ns: int) -> None:
         """Delay the next recording by the cost of this one."""
         cost_ns = max(0, cost_ns)
-        self.costs.stood_ns.append(cost_ns)
         apart_ns = self._turns.pay(cost_ns)
         if apart_ns > self._settings.every_ns:
             self._complain(

@@ -1,7 +1,6 @@
 """Samples and facts of the host in steps after the recording, for `Trace.host_activity`.
 
-`host_sampler` conducts them. One of the `samplers` starts a process that runs py-spy and reads the state of the thread
-that marks the steps: `outside_script`, which recognizes waits for the GIL by its address. If py-spy is missing or may
-not read the program, the other samples stacks on a thread of the program. `stacks` limits their number and size, and
-`facts` has the counters of the system and of the garbage collector.
+`host_sampler` conducts them. `outside` starts a process that runs py-spy and reads the state of the thread that marks
+the steps: `outside_script`, which recognizes waits for the GIL by its address. `stacks` limits their number and size,
+and `facts` has the counters of the system and of the garbage collector.
 """

@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
 from overlapscope.base.extras import install_line
-from overlapscope.recorder.sampling import samplers
 from overlapscope.recorder.sampling.facts import FactTaker
-from overlapscope.recorder.sampling.samplers import InsideSampler, OutsideSampler
+from overlapscope.recorder.sampling.outside import OutsideSampler
 from overlapscope.recorder.sampling.stacks import host_stacks
 
 if TYPE_CHECKING:
@@ -33,9 +31,7 @@ _TAIL = 10
 """Minimum ratio of the sampled steps to what follows them until the program ends, since that is sampled as well."""
 _PATIENCE_S = 1.0
 """Maximum time for which a program's end waits for the result."""
-_TASKS = Path("/proc/self/task")
-"""Directory that only Linux has. Without it, nothing shows whether a thread runs."""
-_INSIDE = "Python stacks were sampled by a thread of the program, which is less exact: {}."
+_NO_STACKS = "No Python stacks were sampled: {}."
 _MISSING = "py-spy is not installed (`{}`)"
 _FORBIDDEN = "py-spy may not read the program. In a container, the capability SYS_PTRACE allows it"
 _FAILED = "py-spy failed ({})"
@@ -51,11 +47,10 @@ class HostSampler:
         self.activity: HostActivity | None = None
         """The result; None until it is complete, and if there is none."""
         self.note: str | None = None
-        """Sentence for the user on how the samples were taken, if they could be better."""
+        """Sentence for the user on what could not be sampled."""
         self.over = False
         """True if nothing more is to come."""
         self._outside: OutsideSampler | None = None
-        self._inside: InsideSampler | None = None
         self._thread = threading.get_native_id()
         self._fact_taker = FactTaker(self._thread)
         self._facts: SystemFacts | None = None
@@ -87,11 +82,9 @@ class HostSampler:
         """End the sampling, and drop samples that were not returned."""
         self.over = True
         self._fact_taker.abandon()
-        if self._inside is not None:
-            self._inside.stop()
         if self._outside is not None:
             self._outside.stop()
-        self._inside = self._outside = None
+        self._outside = None
 
     def _start_facts(self, _: int) -> None:
         self._fact_taker.start()
@@ -111,9 +104,6 @@ class HostSampler:
                 return
             outside.stop()
             outside = self._outside = None
-        if _TASKS.is_dir() and (outside is None or not outside.has_stacks):
-            self._inside = InsideSampler()
-            self._inside.start()
         self._begin(self._sample)
         if outside is not None:
             outside.begin()
@@ -138,12 +128,10 @@ class HostSampler:
     def _end(self) -> None:
         """Sample no more."""
         self._at_mark = self._collect
-        if self._outside is not None:
-            self._outside.end()
-        if self._inside is not None:
-            self._inside.stop()
         if self._outside is None:
             self._build({})
+        else:
+            self._outside.end()
 
     def _take_result(self, within_s: float) -> None:
         """Take the result of a process that has ended."""
@@ -161,22 +149,15 @@ class HostSampler:
         from overlapscope.trace.host_activity import HostActivity, ThreadStates
 
         assert self._facts is not None
-        if self._inside is not None:
-            interval_ns, sampler = samplers.INTERVAL_NS, "sys._current_frames"
-            frames, stacks = host_stacks(*self._inside.samples())
-            self.note = None if self._outside is None else _INSIDE.format(_why(content["problem"]))
-        elif self._outside is not None:
-            interval_ns = clock.NS_PER_S // content["stacks_per_s"]
-            sampler = f"py-spy {content['version']}"
-            frames, stacks = host_stacks(content["all"], content["running"])
-        else:
-            interval_ns, sampler, frames, stacks = 0, "", (), ()
+        frames, stacks = host_stacks(content.get("all", ()), content.get("running", ()))
+        if self._outside is not None and not self._outside.has_stacks:
+            self.note = _NO_STACKS.format(_why(content["problem"]))
         self.activity = HostActivity(
             thread=self._thread,
             steps=self._steps,
             span_ns=self._marked_ns - self._began_ns,
-            interval_ns=interval_ns if stacks else 0,
-            sampler=sampler if stacks else "",
+            interval_ns=clock.NS_PER_S // content["stacks_per_s"] if stacks else 0,
+            sampler=f"py-spy {content['version']}" if stacks else "",
             frames=frames,
             stacks=stacks,
             states=ThreadStates(*content.get("states", ())),

@@ -5,7 +5,6 @@ Each behaves under `overlapscope run` as it does alone: exit code, output, trace
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,21 +56,11 @@ _ENDS = _text("""
 """)
 
 
-def _notebook(*cells: str) -> str:
-    return json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]})
-
-
 # `tests/torch/test_run.py` starts folders, packages and zip files.
 STARTS = {
     "a module": ProgramToRun(_ENDS, ("-m", "program", "-x")),
     "a text": ProgramToRun(_ENDS, ("-c", _ENDS, "x")),
     "standard input": ProgramToRun(_ENDS, ("-",), stdin=_ENDS),
-    "a notebook": ProgramToRun(
-        _notebook(_text("loss = train(60)"), "%matplotlib inline\nprint(loss)", "%%bash\necho no\n"),
-        ("program.ipynb",),
-        ("-c", _text("print(train(60))")),
-        file="program.ipynb",
-    ),
     "a debugger": ProgramToRun(
         _text("import pdb; loss = train(60); pdb.Pdb(readrc=False, nosigint=True).set_trace(); print('goes on')"),
         stdin="p loss > 0\nc\n",

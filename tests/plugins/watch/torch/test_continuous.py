@@ -94,7 +94,7 @@ def test_in_real_time_a_training_loop_is_recorded_analysed_and_told_of(run: Run,
         """
 # Recordings of steps this short are seldom otherwise.
 continuous.MOST_OF_TIME = 1e9
-api.watch(**asked, every="0.1s", log=[f"prometheus:{here}/overlap.prom"])
+api.watch(**asked, every="0.1s", log=[lambda figures: (here / "figures").write_text(str(figures.scalars))])
 while len(list(here.glob("watched/*/*/report.html"))) < 2:
     train()
     time.sleep(0.001)
@@ -109,7 +109,7 @@ print("trained")
         points = history.points("host_step_time")
     assert len(rows) >= 2 and {row.origin.job for row in rows} == {"train"}
     assert len(points) == len(rows)
-    assert "overlapscope_host_step_seconds" in (tmp_path / "overlap.prom").read_text()
+    assert "'host_step_ms': " in (tmp_path / "figures").read_text()
     for recording in watched(tmp_path):
         assert {path.name for path in recording.iterdir()} == {continuous.REPORT, continuous.TRACE}
 
@@ -250,19 +250,17 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
     assert watched(tmp_path) == []
 
 
-def test_a_sink_that_raises_is_reported_once(run: Run, tmp_path: Path) -> None:
+def test_a_function_that_raises_is_reported_once(run: Run, tmp_path: Path) -> None:
     done = run(
         """
-class Writer:
-    def add_scalar(self, *_): raise RuntimeError("no\\x1b[31m connection")
-    add_text = add_scalar
+def send(figures): raise RuntimeError("no\\x1b[31m connection")
 
-api.watch(**asked, log=Writer())
+api.watch(**asked, log=send)
 record()
 record()
 """
     )
-    assert done.stderr == ("overlapscope: figures did not reach TensorBoard (RuntimeError: no\\x1b[31m connection).\n")
+    assert done.stderr == ("overlapscope: figures did not reach send (RuntimeError: no\\x1b[31m connection).\n")
     assert len(watched(tmp_path)) == 2
 
 
@@ -318,7 +316,7 @@ at_import.start()
 def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run, tmp_path: Path) -> None:
     run(
         """
-import overlapscope.plugins.watch.callbacks
+import overlapscope.plugins.watch.api
 overlapscope.watch(**asked)
 from overlapscope import watch
 watch(**asked)

@@ -1,10 +1,7 @@
-"""The recorders for training frameworks, in a training of a few steps by the real framework."""
+"""Recordings around trainings of a few steps by the real frameworks."""
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,7 @@ from tests.support import forked
 
 torch = pytest.importorskip("torch", reason="trains with torch")
 
-ROOT = Path(__file__).parents[2]
-STEPS = 6
+STEPS = 24
 
 
 def step_names(path: Path) -> list[str]:
@@ -31,14 +27,6 @@ def step_names(path: Path) -> list[str]:
 def data() -> Any:
     inputs = torch.randn(STEPS * 4, 8)
     return torch.utils.data.TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
-
-
-@pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("transformers", "transformers")])
-def test_without_the_framework_one_sentence_says_what_to_install(module: str, package: str) -> None:
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import overlapscope.recorder.callbacks.{module}"
-    # -S: without installed packages.
-    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
-    assert "MissingPackage: " in done.stderr and done.stderr.endswith(f"pip install {package}.\n")
 
 
 class TestLightning:
@@ -65,10 +53,9 @@ class TestLightning:
 
         return LightningRegression()
 
-    def fit(self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, **options: str | int) -> None:
+    def fit(self, lightning: Any, model: Any, data: Any, directory: Path, **options: str | int) -> None:
         trainer = lightning.Trainer(
             max_epochs=1,
-            callbacks=[recorder],
             default_root_dir=directory,
             logger=False,
             enable_checkpointing=False,
@@ -78,69 +65,53 @@ class TestLightning:
         )
         trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4))
 
-    def test_each_batch_is_a_step(self, lightning: Any, model: Any, data: Any, tmp_path: Path) -> None:
-        from overlapscope.recorder.callbacks.lightning import Recorder
-
-        recorder = Recorder(tmp_path / "x.trace.json.gz", wait=2, warmup=1, active=2, plain_steps=0)
-        self.fit(lightning, model, data, recorder, tmp_path)
-        assert step_names(recorder.recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
-        self.fit(lightning, model, data, recorder, tmp_path)
-        assert current() is None
+    def test_each_optimizer_step_is_a_step(self, lightning: Any, model: Any, data: Any, tmp_path: Path) -> None:
+        with ov.record(tmp_path / "x.trace.json.gz", wait=2, warmup=1, active=2, plain_steps=0) as recording:
+            self.fit(lightning, model, data, tmp_path)
+        assert step_names(recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
+        assert recording.step_source == "calls of SGD.step"
 
     @pytest.mark.parametrize("plain_steps", [0, 10])
     def test_lightning_s_own_profiler_takes_its_place(
         self, plain_steps: int, lightning: Any, model: Any, data: Any, tmp_path: Path
     ) -> None:
         """Two at once would crash the process."""
-        from overlapscope.recorder.callbacks.lightning import Recorder
-
-        recorder = Recorder(tmp_path / "x.trace.json.gz", plain_steps=plain_steps)
-        self.fit(lightning, model, data, recorder, tmp_path, profiler="pytorch")
-        assert recorder.recording.notes == ("The program's own torch.profiler was used, with its schedule.",)
-        assert step_names(recorder.recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
+        with ov.record(tmp_path / "x.trace.json.gz", plain_steps=plain_steps) as recording:
+            self.fit(lightning, model, data, tmp_path, profiler="pytorch")
+        assert recording.notes == ("The program's own torch.profiler was used, with its schedule.",)
+        assert step_names(recording.path) == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
 
     def test_a_training_that_fails_leaves_its_trace(
         self, lightning: Any, model: Any, data: Any, tmp_path: Path
     ) -> None:
-        from overlapscope.recorder.callbacks.lightning import Recorder
-
-        model.fails_at = 3
-        recorder = Recorder(tmp_path / "x.trace.json.gz")
-        with pytest.raises(ZeroDivisionError):
-            self.fit(lightning, model, data, recorder, tmp_path)
-        assert step_names(recorder.recording.path) == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
+        model.fails_at = 12
+        with (
+            pytest.raises(ZeroDivisionError),
+            ov.record(tmp_path / "x.trace.json.gz", plain_steps=0) as recording,
+        ):
+            self.fit(lightning, model, data, tmp_path)
+        assert step_names(recording.path)
         assert current() is None
 
     def test_ranks_that_the_trainer_starts_as_scripts_write_a_file_each(self, lightning: Any, tmp_path: Path) -> None:
         program = tmp_path / "program.py"
         program.write_text(
-            "import torch, lightning.pytorch as lightning\n"
+            "import torch, lightning.pytorch as lightning, overlapscope\n"
             "from lightning.pytorch.demos.boring_classes import BoringModel\n"
-            "from overlapscope.recorder.callbacks.lightning import Recorder\n"
             "quiet = dict.fromkeys(['logger', 'enable_checkpointing', 'enable_progress_bar'], False)\n"
-            "trainer = lightning.Trainer(max_steps=3, accelerator='cpu', devices=2, strategy='ddp',\n"
-            "    callbacks=[Recorder('x.trace.json.gz', plain_steps=0)], limit_val_batches=0, **quiet)\n"
-            "trainer.fit(BoringModel())\n"
+            "trainer = lightning.Trainer(max_steps=16, accelerator='cpu', devices=2, strategy='ddp',\n"
+            "    limit_val_batches=0, **quiet)\n"
+            "with overlapscope.record('x.trace.json.gz', active=3, plain_steps=0): trainer.fit(BoringModel())\n"
         )
         done = forked.run([program], tmp_path)
         assert done.returncode == 0, done.stderr
-        self.check_ranks(tmp_path)
-
-    def test_ranks_that_the_trainer_forks_write_a_file_each(
-        self, lightning: Any, model: Any, data: Any, tmp_path: Path
-    ) -> None:
-        from overlapscope.recorder.callbacks.lightning import Recorder
-
-        recorder = Recorder(tmp_path / "x.trace.json.gz", plain_steps=0)
-        # As it reaches spawned processes, which would take ten seconds to import Lightning.
-        self.fit(lightning, model, data, pickle.loads(pickle.dumps(recorder)), tmp_path, strategy="ddp_fork", devices=2)
         self.check_ranks(tmp_path)
 
     def check_ranks(self, directory: Path) -> None:
         assert not (directory / "x.trace.json.gz").exists()
         written = sorted((directory / "x.traces").iterdir())
         assert [file.name for file in written] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
-        assert [len(step_names(file)) for file in written] == [3, 3]
+        assert [len(step_names(file)) for file in written] == [4, 4]
 
 
 class TestTransformers:
@@ -161,7 +132,7 @@ class TestTransformers:
                     raise ZeroDivisionError("the program's own")
                 return {"loss": torch.nn.functional.mse_loss(self.layer(inputs), labels)}
 
-        def train(recorder: Any, fails_at: int = STEPS) -> None:
+        def train(fails_at: int = STEPS) -> None:
             arguments = transformers.TrainingArguments(
                 output_dir=str(tmp_path),
                 per_device_train_batch_size=4,
@@ -174,29 +145,20 @@ class TestTransformers:
                 model=RegressionWithLoss(fails_at),
                 args=arguments,
                 train_dataset=[{"inputs": inputs, "labels": labels} for inputs, labels in data],
-                callbacks=[recorder],
             )
             trainer.train()
 
         return train
 
     def test_each_optimizer_step_is_a_step(self, train: Any, tmp_path: Path) -> None:
-        from overlapscope.recorder.callbacks.transformers import Recorder
+        with ov.record(tmp_path / "x.trace.json.gz", warmup=1, active=2, plain_steps=0) as recording:
+            train()
+        assert step_names(recording.path) == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
 
-        recorder = Recorder(tmp_path / "x.trace.json.gz", warmup=1, active=2, plain_steps=0)
-        train(recorder)
-        assert step_names(recorder.recording.path) == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
-        assert current() is None
-
-    def test_a_failed_training_is_written_when_the_next_begins(self, train: Any, tmp_path: Path) -> None:
-        from overlapscope.recorder.callbacks.transformers import Recorder
-
-        recorder = Recorder(tmp_path / "x.trace.json.gz", warmup=0, plain_steps=1)
-        with pytest.raises(ZeroDivisionError):
-            train(recorder, fails_at=2)
-        failed = recorder.recording
-        assert not failed.path.exists()
-        train(recorder)
-        assert failed.finished
-        # The first five are rehearsed; for more there are too few.
-        assert len(step_names(recorder.recording.path)) == STEPS - 1
+    def test_a_training_that_fails_leaves_its_trace(self, train: Any, tmp_path: Path) -> None:
+        with (
+            pytest.raises(ZeroDivisionError),
+            ov.record(tmp_path / "x.trace.json.gz", plain_steps=0) as recording,
+        ):
+            train(fails_at=12)
+        assert step_names(recording.path)
