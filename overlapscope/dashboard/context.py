@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.host_lines import FlamePart
 from overlapscope.analysis.results import Device
 from overlapscope.base.intervals import I64
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import RECORDED, Opened
+from overlapscope.dashboard.source import line_of
 from overlapscope.documents.colors import palette
 from overlapscope.plugin import plugins
 from overlapscope.report.page import DeviceReport
@@ -214,6 +216,14 @@ class PageContext(Struct, frozen=True):
         return next(
             (analysis for analysis in self.opened.analysis.devices if analysis.result.device == device.device), None
         )
+
+    @property
+    def source(self) -> Callable[[FlamePart], str] | None:
+        """Returns the lines of code that the trace names, for a server of this machine's user alone; else None."""
+        if not self.library.shows_source:
+            return None
+        opened = self.opened
+        return lambda part: line_of(part.file, part.line, part.function, opened.path, opened.bounds_ns[0])
 
     def timeline_href(self, window: Window) -> str:
         """Return the URL of the timeline around a window, with as much time again on either side."""

@@ -84,10 +84,11 @@ def launch(
     """
     from overlapscope.dashboard.library import Library
     from overlapscope.dashboard.pages import with_data
+    from overlapscope.dashboard.source import is_private
     from overlapscope.reading import LIMIT_BYTES
 
     limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    library = Library(sources, limit_bytes=limit_bytes, cache=cache)
+    library = Library(sources, limit_bytes=limit_bytes, cache=cache, shows_source=is_private(host, base))
     entries = library.entries()
     if compare and len(entries) != 2:
         raise UsageError(f"--compare takes two traces, the one before and the one after; here are {len(entries)}.")

@@ -163,6 +163,7 @@ class Library:
         limit_bytes: int = LIMIT_BYTES,
         cache: bool = True,
         data: Mapping[str, Any] = MappingProxyType({}),
+        shows_source: bool = False,
     ) -> None:
         """Find the traces; `limit_bytes` and `cache` are those of `load`, `data` is that of pages, by name.
 
@@ -171,6 +172,8 @@ class Library:
         """
         self.data = data
         """Data of pages that are not about a trace, by page (`PluginPage.data`); None where there is none."""
+        self.shows_source = shows_source
+        """Whether pages may show lines of files that a trace names (`source.py`)."""
         self.predictions = Predictions()
         """Predictions for the loaded traces."""
         self._limit_bytes = limit_bytes

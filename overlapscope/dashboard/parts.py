@@ -179,7 +179,7 @@ def host(context: PageContext) -> list[Component]:
         missing = host_view.why_no_lines(section)
         return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
-    flame = partial(charts.flame_graph, sampled)
+    flame = partial(charts.flame_graph, sampled, source=context.source)
     blocks: list[Block] = [*map(Text, host_view.sentences(section, sampled))]
     blocks.append(Chart("host-flame", "", flame, note=host_view.LEGEND))
     if has_wrappers(sampled.activity):

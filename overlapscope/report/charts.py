@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -99,7 +100,11 @@ _LEVELS = 24
 _ROW_PX = 24
 
 
-def flame_graph(host: SampledHost, dark: bool, *, wrappers: bool = False) -> Figure:
+SourceOf = Callable[[FlamePart], str]
+"""Returns the line of code of a part; empty if unknown."""
+
+
+def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *, wrappers: bool = False) -> Figure:
     """Return the calls of the main thread in an average step, each below its caller.
 
     Functions that only call another one, such as `_call_impl`, are left out unless `wrappers` are wanted.
@@ -137,7 +142,9 @@ def flame_graph(host: SampledHost, dark: bool, *, wrappers: bool = False) -> Fig
         },
         "textinfo": "label",
         "textfont": {"color": [legible(fill) for fill in fills]},
-        "customdata": [_flame_hover(part, host, unit) for part in every],
+        "customdata": [
+            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in every
+        ],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     height = _ROW_PX * (min(_flame_depth(parts), _LEVELS - 1) + 1) + 16
@@ -159,8 +166,9 @@ def _flame_label(part: FlamePart) -> str:
     return escape(f"{part.function} ({place(part.file, part.line)})" if part.is_own else part.function)
 
 
-def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit) -> str:
+def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit, code: str) -> str:
     where = f"<br>{escape(place(part.file, part.line), 120)}" if part.file else ""
+    where += f"<br><b>{escape(code, 120)}</b>" if code else ""
     return (
         f"{escape(part.function or 'other parts, each below 0.5%', 120)}{where}"
         f"<br>{unit.text(host.time_ns(part.samples))} a step ({share(part.samples, host.samples)}), "

@@ -134,6 +134,13 @@ def test_the_flame_graph_leaves_out_functions_that_only_call_another_unless_they
     assert folded["values"][0] == whole["values"][0] == 1500
 
 
+def test_the_flame_graph_shows_the_code_of_the_users_lines_as_text() -> None:
+    (section,) = _sections(GPU, _activity((600, 600), (400, 0)))
+    (data,) = charts.flame_graph(_of(section), False, source=lambda part: f"<code of {part.function}>")["data"]
+    shown = ["&lt;code of " in text for text in data["customdata"]]
+    assert shown[1] and any(shown) and not all(shown)
+
+
 def test_the_terminal_shows_the_lines_once(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert main(["analyze", str(SAMPLES)]) == 0
     (line,) = re.findall(r"\ntrain\.py:14 .*", capsysbinary.readouterr().out.decode())
