@@ -26,13 +26,11 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.saved import encode
 from overlapscope.reading import kineto
-from overlapscope.reading._crew import Crew
-from overlapscope.reading._events import typed_events
+from overlapscope.reading._events import any_events
 from overlapscope.reading._stream import boundaries
 from overlapscope.reading.files import BLOCK_BYTES
 from overlapscope.report.model import build
 
-_ALONE = Crew(threads=1)
 _MOST = 16
 
 
@@ -60,7 +58,7 @@ def arrays(path: Path) -> list[bytes]:
 
 def typed_decode(pieces: list[bytes]) -> int:
     """Decode all events into typed structs and drop them: the least that any reader with msgspec needs."""
-    return sum(len(typed_events.decode(piece)) for piece in pieces)
+    return sum(len(any_events.decode(piece)) for piece in pieces)
 
 
 def stages(path: Path, repeats: int) -> dict[str, Any]:
@@ -81,8 +79,8 @@ def stages(path: Path, repeats: int) -> dict[str, Any]:
         for _ in range(repeats):
             timed("plain read", lambda: plain_read(path))
             timed("bare typed decode, one process", lambda: typed_decode(pieces))
-            timed("reading, one process", lambda: kineto.read(path, progress=False, crew=_ALONE))
-            timed("reading packed, one process", lambda: kineto.read(packed, progress=False, crew=_ALONE))
+            timed("reading, one process", lambda: kineto.read(path, progress=False, threads=1))
+            timed("reading packed, one process", lambda: kineto.read(packed, progress=False, threads=1))
             timed("reading packed, unpacked ahead", lambda: kineto.read(packed, progress=False))
             timed("reading from the cache", lambda: ov.load(path, progress=False))
             trace = timed("reading, all cores", lambda: kineto.read(path, progress=False))
@@ -93,7 +91,7 @@ def stages(path: Path, repeats: int) -> dict[str, Any]:
             "bytes": path.stat().st_size,
             "packed_bytes": packed.stat().st_size,
             "cached_bytes": sum(file.stat().st_size for file in Path(directory).rglob("*") if file != packed),
-            "events": sum(len(typed_events.decode(piece)) for piece in pieces),
+            "events": sum(len(any_events.decode(piece)) for piece in pieces),
             "gpu_ops": len(trace.gpu_ops),
             "seconds": {stage: statistics.median(each) for stage, each in seconds.items()},
         }
@@ -103,7 +101,7 @@ def profile(path: Path, what: str) -> list[dict[str, Any]]:
     """Return the functions with the most time of their own; under the profiler everything in Python takes longer."""
     profiler = cProfile.Profile()
     if what == "reading":
-        profiler.runcall(kineto.read, path, progress=False, crew=_ALONE)
+        profiler.runcall(kineto.read, path, progress=False, threads=1)
     else:
         trace = kineto.read(path, progress=False)
         profiler.enable()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugin import plugins
@@ -33,6 +33,14 @@ CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
 """File where `overlapscope scenarios calibrate` writes its result, relative to the working directory."""
 
 
+class LoadOptions(TypedDict, total=False):
+    """Options of `load`."""
+
+    limit_bytes: int | None
+    cache: bool
+    steps_by: str | None
+
+
 def each(sources: Source | Iterable[Source]) -> list[Source]:
     """Return the sources as a list."""
     return [sources] if isinstance(sources, Trace | str | os.PathLike) else list(sources)
@@ -46,10 +54,8 @@ def read_traces(sources: Source | Iterable[Source]) -> list[Trace]:
     return traces
 
 
-def read_trace(
-    source: Source, *, limit_bytes: int | None = None, cache: bool = True, steps_by: str | None = None
-) -> Trace:
-    """Return a single trace, reading it from a file if needed. The options are those of `load`.
+def read_trace(source: Source, **options: Unpack[LoadOptions]) -> Trace:
+    """Return a single trace, reading it from a file if needed.
 
     Raises:
         UsageError: The source is a directory.
@@ -60,8 +66,7 @@ def read_trace(
         return source
     if os.path.isdir(source):
         raise UsageError(f"{source}: is a directory; name one trace in it, because each rank is predicted separately.")
-    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
-    return load(os.fspath(source), limit_bytes=limit, cache=cache, steps_by=steps_by)
+    return load(os.fspath(source), **options)
 
 
 def recordings_of(job: Report | Source | Iterable[Source]) -> list[Trace]:
@@ -79,41 +84,34 @@ def recordings_of(job: Report | Source | Iterable[Source]) -> list[Trace]:
     ]
 
 
-def read_recordings(
-    paths: Sequence[str | Path], *, limit_bytes: int | None = None, cache: bool = True, steps_by: str | None = None
-) -> list[Trace]:
-    """Return the traces at some paths, to be judged by a contract. The options are those of `load`.
+def read_recordings(paths: Sequence[str | Path], **options: Unpack[LoadOptions]) -> list[Trace]:
+    """Return the traces at some paths, to be judged by a contract.
 
     Raises:
         UsageError: A file is a report, which doesn't show the order of calls.
         UnreadableTrace: A file can't be read.
     """
-    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     files = find_traces(paths).files
     for path in files:
-        if kind_of(path, limit) is not None:
+        if kind_of(path, options.get("limit_bytes")) is not None:
             raise UsageError(f"{path}: is no recording, so it can't be judged by a contract; pass the trace.")
-    return [load(path, limit_bytes=limit, cache=cache, steps_by=steps_by) for path in files]
+    return [load(path, **options) for path in files]
 
 
 def read_report(
     paths: Sequence[str | Path],
     *,
-    limit_bytes: int | None = None,
-    cache: bool = True,
-    steps_by: str | None = None,
     plain_step_ns: int | None = None,
     replayed: bool = False,
+    **options: Unpack[LoadOptions],
 ) -> Report:
     """Return a report about all ranks of a job.
 
     Args:
         paths: Traces, directories, patterns and reports.
-        limit_bytes: As in `load`.
-        cache: As in `load`.
-        steps_by: As in `load`.
         plain_step_ns: As in `report.build`; only for traces.
         replayed: Whether to predict the savings of fixes by replay. Comparing and judging reports doesn't need them.
+        options: Options of `load`.
 
     Raises:
         UnreadableTrace: A file is neither a trace nor a report of this version.
@@ -124,18 +122,12 @@ def read_report(
     from overlapscope.report.model import Report, build
     from overlapscope.rules.finding import costliest_first
 
-    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
     found = find_traces(paths)
-    files = found.files
-    kinds = {path: kind_of(path, limit) for path in files}
+    kinds = {path: kind_of(path, options.get("limit_bytes")) for path in found.files}
     reports = [_read_written(path, kind) for path, kind in kinds.items() if kind is not None]
     if reports and plain_step_ns is not None:
         raise UsageError(TOLD_OF_A_REPORT)
-    analyses = [
-        analyze_trace(load(path, limit_bytes=limit, cache=cache, steps_by=steps_by))
-        for path in files
-        if kinds[path] is None
-    ]
+    analyses = [analyze_trace(load(path, **options)) for path, kind in kinds.items() if kind is None]
     if analyses:
         reports.append(build(analyses, replayed=replayed, plain_step_ns=plain_step_ns))
     findings = [finding for report in reports for finding in report.findings]
@@ -149,20 +141,13 @@ def read_report(
     )
 
 
-def read_baseline(
-    path: str | Path,
-    *,
-    ranges: Iterable[str] = (),
-    limit_bytes: int | None = None,
-    cache: bool = True,
-) -> Baseline:
+def read_baseline(path: str | Path, *, ranges: Iterable[str] = (), **options: Unpack[LoadOptions]) -> Baseline:
     """Return the baseline in a file, or make one from traces or a report.
 
     Args:
         path: The file or directory.
         ranges: Patterns of ranges to include besides steps.
-        limit_bytes: As in `load`.
-        cache: As in `load`.
+        options: Options of `load`.
 
     Raises:
         UnreadableTrace: The path is not a baseline, trace or report.
@@ -172,8 +157,7 @@ def read_baseline(
 
     if kind_of(input_path(path)) == "baseline":
         return baseline.from_json(_bytes(input_path(path)), str(path))
-    report = read_report([path], limit_bytes=limit_bytes, cache=cache)
-    return baseline.of(report, ranges=ranges)
+    return baseline.of(read_report([path], **options), ranges=ranges)
 
 
 def read_calibration(path: Path | None, trace: Trace, *, device: int | None = None) -> Calibration | None:

@@ -91,6 +91,15 @@ class Recorder(NamedTuple):
     """What it records as ops of the host."""
 
 
+KINETO: Final = Recorder(
+    "kineto",
+    "torch.profiler",
+    gpu_activity="ProfilerActivity.CUDA",
+    launches="Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+    sync_events="Record with enable_cuda_sync_events=True.",
+)
+
+
 class TraceSource(NamedTuple):
     """A kind of recording."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from overlapscope.plugin import Recorder, plugins
+from overlapscope.plugin import KINETO, Recorder, plugins
 
 # -- Ops ---------------------------------------------------------------------------------------------
 
@@ -33,24 +33,11 @@ def op_words(name: str | None) -> str:
 
 # -- Recorders ---------------------------------------------------------------------------------------
 
-_OF_CORE: Final = {
-    recorder.id: recorder
-    for recorder in (
-        Recorder(
-            "kineto",
-            "torch.profiler",
-            gpu_activity="ProfilerActivity.CUDA",
-            launches="Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
-            sync_events="Record with enable_cuda_sync_events=True.",
-        ),
-    )
-}
-
 
 def recorder_by_id(id: str) -> Recorder:
     """Return the record of a recorder; generic words for an unknown one."""
     of_plugins = (source.recorder for each in plugins() for source in each.sources)
-    return next((recorder for recorder in (*_OF_CORE.values(), *of_plugins) if recorder.id == id), None) or Recorder(
+    return next((recorder for recorder in (KINETO, *of_plugins) if recorder.id == id), None) or Recorder(
         id,
         id,
         gpu_activity="GPU activity",

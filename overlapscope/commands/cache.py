@@ -14,8 +14,8 @@ class CacheCommand:
     """Show or clear the cache of large traces: a trace that was read before
     opens in a moment.
 
-    The cache identifies a trace by its content. Clearing it costs only the
-    time to read the traces again.
+    A copy of a trace, or one that was changed, is read again. Clearing the
+    cache costs only the time to read the traces again.
 
     OVERLAPSCOPE_CACHE_DIR sets the folder, OVERLAPSCOPE_CACHE_SIZE the limit
     (such as 20GB; 0 turns the cache off).

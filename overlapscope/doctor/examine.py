@@ -203,7 +203,7 @@ def _reading() -> Examined:
     return Examined(
         id="reading",
         status="missing",
-        detail="The compiled reader is not installed; large traces take two to four times as long to read.",
+        detail="The compiled reader is not installed; large traces take about ten times as long to read.",
         remedy="Install a C compiler (`cc`), then overlapscope again; the wheel for Linux has it already.",
     )
 

@@ -56,7 +56,7 @@ _LARGE_BYTES = 16 << 20
 def load(
     source: str | Path,
     *,
-    limit_bytes: int = LIMIT_BYTES,
+    limit_bytes: int | None = None,
     progress: Progress = True,
     cache: bool = True,
     steps_by: str | None = None,
@@ -67,11 +67,11 @@ def load(
 
     Args:
         source: Path of the file.
-        limit_bytes: Maximum unpacked size. A few kilobytes of gzip can hold terabytes.
+        limit_bytes: Maximum unpacked size, by default LIMIT_BYTES. A few kilobytes of gzip can hold terabytes.
         progress: Whether to show a bar on stderr if stderr is a terminal and reading takes over a second; or a function
             to call instead with the bytes read so far and in total.
-        cache: Whether to keep the columns of a large file, and to take them from the cache when the same content is
-            read again (`docs/how-it-works/cache.md`). The Trace is the same.
+        cache: Whether to keep the columns of a large file, and to take them from the cache when the same file is read
+            again (`docs/how-it-works/cache.md`). The Trace is the same.
         steps_by: Name of the ranges to use as steps, in which `*` and `?` stand for any characters.
         periodic: Whether a recording without marked steps gets steps from its own period (`Trace.period`).
         captures: Recordings of the captures of the CUDA graphs that the program launches, as for `expand`.
@@ -84,7 +84,7 @@ def load(
     path = input_path(source)
     if path.is_dir():
         raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
-    request = ReadRequest(limit_bytes, progress)
+    request = ReadRequest(LIMIT_BYTES if limit_bytes is None else limit_bytes, progress)
     trace = _read_or_cached(path, request, cache)
     if trace.unpacked_bytes >= _LARGE_BYTES:
         release_free_memory()

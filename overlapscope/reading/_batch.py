@@ -1,84 +1,70 @@
-"""Decoded events as parallel columns, one row per event that ends up in a table, and their arguments."""
+"""Events as parallel columns, one row per event that ends up in a table, and their arguments."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from msgspec import Raw, Struct, field
 
-from overlapscope.reading._events import (
-    NOTHING,
-    UNDECODABLE,
-    CallArgs,
-    Complete,
-    EventTable,
-    Instant,
-    OpArgs,
-    decoded_args,
-    decoded_text,
-    table_of,
-)
-from overlapscope.reading._times import DOUBLES_BELOW_US, UNREADABLE, text_to_ns, to_ns
-from overlapscope.trace.model import F64, I32, I64, Index
+from overlapscope.reading._events import BoundingInstant, EventTable, NamedRow, decoded_text, table_of
+from overlapscope.reading._times import UNREADABLE
+from overlapscope.trace.model import I32, I64, Index
 
 # -- Arguments of events -----------------------------------------------------------------------------
 
 
-class EventArguments(Protocol):
-    """Attributes of some rows (those of `CallArgs` or `OpArgs`, `pid` and `tid`), however the events were decoded."""
+class EventArguments(Struct, frozen=True):
+    """Arguments of GPU ops, synchronization records, runtime calls, or of the device's annotations."""
+
+    thread: I64
+    values: I64
+    """One row per event, with a column for each of `places`. Texts are numbers of `texts`, -1 where missing."""
+    places: dict[str, int]
+    """Column of `pid` and of each attribute of `CallArgs` or `OpArgs`."""
+    texts: Sequence[Raw]
 
     def number(self, attribute: str) -> I64:
         """Return whole numbers; of a text, the number in it."""
+        return (self.thread if attribute == "tid" else self.values[:, self.places[attribute]]).copy()
 
     def text(self, attribute: str) -> list[str]:
         """Return texts, and other values as JSON; empty where missing."""
+        numbers = self.values[:, self.places[attribute]].tolist()
+        decoded = {at: decoded_text(self.texts[at]) if at >= 0 else "" for at in set(numbers)}
+        return [decoded[at] for at in numbers]
 
-    def processes(self) -> set[int | str]:
-        """Return the processes of calls, as written."""
-
-    def take(self, rows: Index) -> Self:
+    def take(self, rows: Index) -> EventArguments:
         """Return the arguments of some of the rows."""
+        return EventArguments(self.thread[rows], self.values[rows], self.places, self.texts)
 
 
-class DecodedArguments(Struct, frozen=True):
-    """Arguments of events that were decoded to structs."""
-
-    events: list[Any]
-    """Events, for their `pid` and `tid`."""
-    args: list[Any]
-    """Arguments of each event; empty for tables that need none."""
-
-    def number(self, attribute: str) -> I64:
-        """Return an attribute as whole numbers."""
-        return column(self.events if attribute in ("pid", "tid") else self.args, attribute)
-
-    def text(self, attribute: str) -> list[str]:
-        """Return an attribute as texts."""
-        values = map(attrgetter(attribute), self.args)
-        return [decoded_text(value) if isinstance(value, Raw) else value for value in values]
-
-    def processes(self) -> set[int | str]:
-        """Return the events' processes."""
-        return {event.pid for event in self.events}
-
-    def take(self, rows: Index) -> DecodedArguments:
-        """Return the arguments of some of the rows."""
-        chosen = rows.tolist()
-        return DecodedArguments([self.events[row] for row in chosen], [self.args[row] for row in chosen])
+def _arguments(rows: list[NamedRow], thread: I64) -> EventArguments:
+    args, texts = [row.args for row in rows], Numbered()
+    columns = {"pid": _numbers([row.pid for row in rows])}
+    kind: type[Struct] | None = None if args[0] is None else type(args[0])
+    for attribute, default in zip(kind.__struct_fields__, kind.__struct_defaults__, strict=True) if kind else ():
+        values = list(map(attrgetter(attribute), args))
+        if isinstance(default, str):
+            values = [texts[msgspec.json.encode(value)] if value else -1 for value in values]
+        elif isinstance(default, Raw):
+            values = [texts[bytes(value)] if value is not default else -1 for value in values]
+        columns[attribute] = _numbers(values)
+    places = {name: place for place, name in enumerate(columns)}
+    return EventArguments(thread, np.column_stack([*columns.values()]), places, [*map(Raw, texts)])
 
 
-def column(items: list[Any], attribute: str) -> I64:
-    """Return an attribute of each item as whole numbers; of a text, the number in it."""
+def _numbers(values: list[int | str]) -> I64:
+    """Return whole numbers; of a text, the number in it."""
     try:
         # Unlike numpy, it takes no text such as `1_0` for a number.
-        return np.array(array("q", list(map(attrgetter(attribute), items))), dtype=np.int64)
+        return np.array(array("q", values), dtype=np.int64)  # type: ignore[type-var]
     except (TypeError, OverflowError):
-        return np.array([number(getattr(item, attribute)) for item in items], dtype=np.int64)
+        return np.array(list(map(number, values)), dtype=np.int64)
 
 
 def number(identity: int | str) -> int:
@@ -96,19 +82,7 @@ def _wrapped(value: int) -> int:
     return value - (1 << 64) if 0 <= value < 1 << 64 else -1
 
 
-_NUMBER_BEGINS = frozenset(b"-0123456789")
-
-_floats = msgspec.json.Decoder(list[float])
-_packer = msgspec.msgpack.Encoder()
-_PACKED = np.dtype([("mark", np.uint8), ("double", ">f8")])
-_ARGS: dict[EventTable, type[CallArgs | OpArgs]] = {
-    EventTable.RUNTIME: CallArgs,
-    EventTable.GPU: OpArgs,
-    EventTable.SYNC: OpArgs,
-}
-"""Argument types of the tables whose events' arguments are read."""
-
-_name = attrgetter("name")
+_LARGEST_NS: Final = 1 << 62
 
 
 def _none() -> I32:
@@ -140,12 +114,16 @@ class Batch(msgspec.Struct):
     """Thread ids."""
     parts: dict[EventTable, tuple[Index, EventArguments]] = field(default_factory=dict)
     """Rows and arguments of each table that has more columns than those above."""
+    callers: set[int | str] = field(default_factory=set)
+    """Processes of runtime calls, as written."""
     repaired: int = 0
-    """Number of rows with an argument of a wrong type, or without a duration."""
+    """Number of arguments of a wrong type, and of rows without a duration."""
     markers: list[tuple[str, int, int]] = field(default_factory=list)
     """Instants that bound the recording: (name, nanoseconds, place among the batch's events)."""
     count: int = 0
     """Number of events of any phase."""
+    raw: list[Raw] = field(default_factory=list)
+    """Text of each event, for readers that ask for it instead of columns (`_stream.RawEvents`)."""
 
 
 class Numbered(dict[Any, int]):
@@ -156,62 +134,34 @@ class Numbered(dict[Any, int]):
         return number
 
 
-def batch_of_rows(
-    rows: list[Any], categories: Sequence[str], category: I32, place: I32, start_ns: I64, dur_ns: I64, count: int
-) -> Batch:
-    """Return a batch of rows that have a `name` and a `tid`, among `count` events, with `parts` still empty."""
-    words = Numbered()
-    name = np.fromiter(map(words.__getitem__, map(_name, rows)), np.int32, len(rows))
-    thread = column(rows, "tid")
-    return Batch(tuple(words), name, categories, category, place, start_ns, dur_ns, thread, count=count)
-
-
-def batch_of_events(events: Sequence[Any]) -> Batch:
-    """Return a batch of typed events; None among them stands for an event of a phase that is not needed.
-
-    Raises:
-        msgspec.ValidationError: A start is not a number, so the events have to be converted from untyped JSON.
-    """
-    place = [i for i, event in enumerate(events) if type(event) is Complete and table_of[event.cat]]
-    rows = [events[i] for i in place]
-    categories = Numbered()
-    category = np.fromiter((categories[row.cat] for row in rows), np.int32, len(rows))
-    dur_us = _doubles([row.dur for row in rows])
-    missing = np.isnan(dur_us)
-    dur_us[missing] = 0.0
-    start_ns = _starts_ns([row.ts for row in rows])
-    places = np.array(place, dtype=np.int32)
-    batch = batch_of_rows(rows, tuple(categories), category, places, start_ns, to_ns(dur_us), len(events))
-    batch.markers = [(event.name, text_to_ns(event.ts), i) for i, event in enumerate(events) if _is_marker(event)]
-    batch.repaired = int(missing.sum())
-    tables = np.array([table_of[name] for name in categories], dtype=np.int32)
-    for table, at in rows_of(tables[category]):
-        chosen = [rows[i] for i in at.tolist()]
-        args: list[Any] = []
-        if table in _ARGS:
-            args, repaired = decoded_args(_ARGS[table], [row.args for row in chosen])
-            batch.repaired += repaired
-        batch.parts[table] = at, DecodedArguments(chosen, args)
+def batch_of_events(events: Sequence[NamedRow | BoundingInstant | None]) -> Batch:
+    """Return a batch of events; None among them stands for an event that no table takes."""
+    place = [i for i, event in enumerate(events) if type(event) is NamedRow]
+    rows: list[Any] = [events[i] for i in place]
+    words, categories, count = Numbered(), Numbered(), len(rows)
+    batch = Batch(
+        name=np.fromiter((words[row.name] for row in rows), np.int32, count),
+        category=np.fromiter((categories[row.category] for row in rows), np.int32, count),
+        place=np.array(place, dtype=np.int32),
+        start_ns=_times(row.start_ns for row in rows),
+        dur_ns=_times(row.dur_ns for row in rows),
+        thread=_numbers([row.tid for row in rows]),
+        repaired=sum(row.repaired for row in rows),
+        markers=[(*event, i) for i, event in enumerate(events) if type(event) is BoundingInstant],
+        count=len(events),
+    )
+    batch.words, batch.categories = tuple(words), tuple(categories)
+    tables = np.array([table_of[category] for category in categories], np.int32)
+    for table, at in rows_of(tables[batch.category]):
+        chosen = [rows[row] for row in at.tolist()]
+        batch.parts[table] = at, _arguments(chosen, batch.thread[at])
+        if table == EventTable.RUNTIME:
+            batch.callers = {row.pid for row in chosen}
     return batch
 
 
-def _starts_ns(texts: list[Raw]) -> I64:
-    try:
-        start_us = _doubles(_floats.decode(b"[" + b",".join(texts) + b"]"))
-    except UNDECODABLE:
-        if any(text is not NOTHING and bytes(text)[0] not in _NUMBER_BEGINS for text in texts):
-            raise msgspec.ValidationError("a start is not a number") from None
-    else:
-        if not (start_us >= DOUBLES_BELOW_US).any():
-            return to_ns(start_us)
-    return np.fromiter(map(text_to_ns, texts), np.int64, len(texts))
-
-
-def _doubles(values: list[float]) -> F64:
-    # MessagePack writes each double after a marker byte, in half the time that numpy takes to read a list.
-    packed = _packer.encode(values)
-    begin = len(packed) - len(values) * _PACKED.itemsize
-    return np.frombuffer(packed, _PACKED, len(values), begin)["double"].astype(np.float64)
+def _times(times_ns: Iterable[int]) -> I64:
+    return np.array([ns if abs(ns) < _LARGEST_NS else UNREADABLE for ns in times_ns], np.int64)
 
 
 def rows_of(table: I32) -> Iterator[tuple[EventTable, Index]]:
@@ -220,52 +170,3 @@ def rows_of(table: I32) -> Iterator[tuple[EventTable, Index]]:
         at = np.flatnonzero(table == number)
         if len(at):
             yield number, at
-
-
-def _is_marker(event: Any) -> bool:
-    if type(event) is not Instant or not event.name.startswith(("Iteration Start", "Record Window End")):
-        return False
-    # The compiled scanner passes over this category.
-    return event.cat != "cpu_instant_event"
-
-
-# -- Recordings of other formats ---------------------------------------------------------------------
-
-_LARGEST_NS: Final = 1 << 62
-
-
-class NamedRow(Struct, gc=False):
-    """An event as Kineto would write it."""
-
-    category: str
-    name: str
-    tid: int
-    start_ns: int
-    dur_ns: int
-    pid: int = -1
-    args: Any = None
-    """`OpArgs` of a GPU op, `CallArgs` of a runtime call, None for others."""
-
-
-def batch_of_named(rows: list[NamedRow]) -> Batch:
-    """Return all rows of a Trace, as a batch."""
-    categories = tuple(dict.fromkeys(row.category for row in rows))
-    number = {category: place for place, category in enumerate(categories)}
-    batch = batch_of_rows(
-        rows,
-        categories,
-        category=np.fromiter((number[row.category] for row in rows), np.int32, len(rows)),
-        place=np.arange(len(rows), dtype=np.int32),
-        start_ns=np.fromiter((_time(row.start_ns) for row in rows), np.int64, len(rows)),
-        dur_ns=np.fromiter((_time(row.dur_ns) for row in rows), np.int64, len(rows)),
-        count=len(rows),
-    )
-    tables = np.array([table_of[category] for category in categories], np.int32)
-    for table, at in rows_of(tables[batch.category]):
-        chosen = [rows[row] for row in at.tolist()]
-        batch.parts[table] = at, DecodedArguments(chosen, [row.args for row in chosen])
-    return batch
-
-
-def _time(ns: int) -> int:
-    return ns if abs(ns) < _LARGEST_NS else int(UNREADABLE)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from overlapscope.base.memory import check_room
 from overlapscope.reading._batch import Batch, EventArguments, Numbered
 from overlapscope.reading._events import ABSENT, UNDECODABLE, EventTable, table_of
 from overlapscope.trace import op_names
-from overlapscope.trace.model import I32, I64, Bool, Index, Sync
+from overlapscope.trace.model import F64, I32, I64, Bool, Index, Sync
 
 _SYNCS = {
     "event sync": Sync.EVENT,
@@ -43,8 +44,21 @@ COLLECTIVE_NUMBERS = ("group_size", "elements_in", "elements_out", "sequence")
 
 Part = tuple[I32, I32, I64, I64, I64, I32]
 """Columns of all rows of a batch: category, name, start, duration, thread, and place in the list of events."""
-Values = tuple[Index, I64]
-"""Indices of rows with more columns, and these columns, one row each."""
+Values = tuple[Index, Mapping[str, I64 | F64]]
+"""Indices of rows with more columns, and these columns by name; -1 where nothing is stated."""
+FURTHER: dict[EventTable, tuple[str, ...]] = {
+    EventTable.RUNTIME: ("correlation",),
+    EventTable.GPU: (
+        *("device", "stream", "correlation", "bytes", "stated_gb_per_s", "blocks", "block_threads"),
+        *("source_device", "target_device", "graph_node"),
+    ),
+    EventTable.SYNC: (
+        *("kind", "device", "stream", "correlation", "event", "source_stream", "record_correlation", "source_device"),
+    ),
+    EventTable.DEVICE_ANNOTATION: ("device", "stream"),
+    EventTable.COLLECTIVE: (*COLLECTIVE_TEXTS, *COLLECTIVE_NUMBERS),
+}
+"""Further columns of some tables, named as those of the Trace's tables (`collective` is their `name_id`)."""
 
 
 class EventColumns:
@@ -67,7 +81,7 @@ class EventColumns:
         """Processes that called the runtime, as written."""
         self.parts: list[Part] = []
         self.values: dict[EventTable, list[Values]] = {}
-        """Further columns of some tables, in the order that `_tables` expects."""
+        """Further columns of some tables."""
         self._rows = 0
         self.events = 0
         """Number of events of any phase so far."""
@@ -76,6 +90,7 @@ class EventColumns:
         """Add a batch of events. Raises UnreadableTrace if the events need more memory than there is."""
         self.markers.extend((name, ns, place + self.events) for name, ns, place in batch.markers)
         self.repaired += batch.repaired
+        self.callers |= batch.callers
         place = batch.place + np.int32(self.events)
         self.events += batch.count
         if not len(place):
@@ -89,8 +104,7 @@ class EventColumns:
         for table, (at, args) in batch.parts.items():
             match table:
                 case EventTable.RUNTIME:
-                    self._add(table, at, args.number("correlation"))
-                    self.callers |= args.processes()
+                    self._add(table, at, {"correlation": args.number("correlation")})
                 case EventTable.GPU:
                     self._add(table, at, self._ops(args))
                     self._add_collectives(args, at)
@@ -101,14 +115,36 @@ class EventColumns:
         self._rows += len(place)
         check_room(self._source, self._rows)
 
+    def append(
+        self,
+        category: str,
+        name: I32,
+        start_ns: I64,
+        dur_ns: I64,
+        thread: I64 | None = None,
+        **values: I64,
+    ) -> None:
+        """Add rows of one category from columns; `values` are those of `FURTHER`."""
+        count = len(name)
+        place = np.arange(self.events, self.events + count, dtype=np.int32)
+        thread = np.full(count, -1) if thread is None else thread
+        number = np.full(count, self.categories[category], np.int32)
+        self.parts.append((number, name, start_ns, dur_ns, thread, place))
+        if table_of[category] in FURTHER:
+            self._add(table_of[category], np.arange(count), values)
+        self._rows += count
+        self.events += count
+
     def keep(self, kept: Bool) -> None:
         """Forget the rows and markers of events that are not kept, by their places in the file."""
         ignored = self.categories[""]
         self.parts = [(np.where(kept[part[-1]], part[0], np.int32(ignored)), *part[1:]) for part in self.parts]
         self.markers = [marker for marker in self.markers if kept[marker[-1]]]
 
-    def _add(self, table: EventTable, at: Index, values: I64) -> None:
-        self.values.setdefault(table, []).append((at + self._rows, values))
+    def _add(self, table: EventTable, at: Index, values: Mapping[str, I64 | F64]) -> None:
+        none = np.full(len(at), -1)
+        columns = {name: values.get(name, none) for name in FURTHER[table]}
+        self.values.setdefault(table, []).append((at + self._rows, columns))
 
     def tables(self) -> I32:
         """Return the table of each category number."""
@@ -121,47 +157,52 @@ class EventColumns:
         named = [self.names[op_names.with_direction(op_names.MTIA_COPY, direction)] for direction in directions]
         names[at[copies]] = named
 
-    def _ops(self, args: EventArguments) -> I64:
-        stated = [_bandwidth(text) if text else -1.0 for text in args.text("bandwidth")]
-        # Stored as the bits of doubles, because all columns have one type.
-        bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
-        numbers = args.number("correlation"), np.maximum(args.number("bytes"), args.number("size"))
-        extents = [_products(args.text(attribute)) for attribute in ("grid", "block")]
-        sides = [device_or_none(args.number(attribute)) for attribute in ("from_device", "to_device")]
-        node = args.number("graph_node")
-        return np.column_stack(
-            (self._devices(args), self._op_streams(args), *numbers, bandwidth, *extents, *sides, node)
-        )
+    def _ops(self, args: EventArguments) -> dict[str, I64 | F64]:
+        source, target = (device_or_none(args.number(attribute)) for attribute in ("from_device", "to_device"))
+        return {
+            "device": self._devices(args),
+            "stream": self._op_streams(args),
+            "correlation": args.number("correlation"),
+            "bytes": np.maximum(args.number("bytes"), args.number("size")),
+            "stated_gb_per_s": np.array([_bandwidth(text) if text else -1.0 for text in args.text("bandwidth")]),
+            "blocks": _products(args.text("grid")),
+            "block_threads": _products(args.text("block")),
+            "source_device": source,
+            "target_device": target,
+            "graph_node": args.number("graph_node"),
+        }
 
     def _add_collectives(self, args: EventArguments, at: Index) -> None:
         chosen = np.flatnonzero([collective != "" for collective in args.text("collective")])
         if not len(chosen):
             return
         stated = args.take(chosen)
+        # The numbers of texts must not depend on the batches, so texts are numbered row by row.
         texts = zip(*map(stated.text, COLLECTIVE_TEXTS), strict=True)
-        ids = [[self.texts[text] if text else -1 for text in row] for row in texts]
-        values = np.column_stack([np.array(ids, dtype=np.int64), *map(stated.number, COLLECTIVE_NUMBERS)])
-        self._add(EventTable.COLLECTIVE, at[chosen], values)
+        ids = np.array([[self.texts[text] if text else -1 for text in row] for row in texts], np.int64)
+        numbers = {name: stated.number(name) for name in COLLECTIVE_NUMBERS}
+        self._add(EventTable.COLLECTIVE, at[chosen], dict(zip(COLLECTIVE_TEXTS, ids.T, strict=True)) | numbers)
 
-    def _device_annotations(self, args: EventArguments) -> I64:
+    def _device_annotations(self, args: EventArguments) -> dict[str, I64]:
         """Return device and stream of a device's annotations, which are the process and thread of the event."""
-        return np.column_stack((device_or_none(args.number("pid")), self._streams(args.number("tid"))))
+        return {"device": device_or_none(args.number("pid")), "stream": self._streams(args.number("tid"))}
 
-    def _syncs(self, args: EventArguments, names: list[str]) -> I64:
+    def _syncs(self, args: EventArguments, names: list[str]) -> dict[str, I64]:
         kinds = map(_sync_kind, args.text("sync_kind"), args.text("sync_type"), names)
         # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host thread.
-        streams = self._streams(args.number("stream"))
-        return np.column_stack(
-            (
-                np.array([*kinds], dtype=np.int64),
-                self._devices(args),
-                streams,
-                args.number("correlation"),
-                args.number("event"),
-                self._streams(args.number("source_stream")),
-                args.number("record_correlation"),
-            )
-        )
+        streams, devices = self._streams(args.number("stream")), self._devices(args)
+        source = self._streams(args.number("source_stream"))
+        return {
+            "kind": np.array([*kinds], dtype=np.int64),
+            "device": devices,
+            "stream": streams,
+            "correlation": args.number("correlation"),
+            "event": args.number("event"),
+            "source_stream": source,
+            "record_correlation": args.number("record_correlation"),
+            # Kineto names a stream without its device; it means a stream of the waiting device.
+            "source_device": np.where(source >= 0, devices, -1),
+        }
 
     @staticmethod
     def _devices(args: EventArguments) -> I64:
@@ -188,15 +229,6 @@ class EventColumns:
             # Some backends print the address of a queue. It does not fit the column, so it gets a number of its own.
             streams[i] = _FIRST_LARGE_STREAM + self._large_streams[int(streams[i])]
         return streams
-
-
-_Columns = TypeVar("_Columns", Part, Values)
-
-
-def joined(parts: list[_Columns]) -> _Columns:
-    """Return the columns of some parts joined. There must be a part."""
-    combined: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-    return combined  # type: ignore[no-any-return]
 
 
 def device_or_none(devices: I64) -> I64:

@@ -1,8 +1,6 @@
-"""Events of a Chrome trace as typed structs, their conversion from untyped JSON, and losses while reading.
+"""Events of a Chrome trace as rows, their conversion from JSON, and losses while reading.
 
-The analysis needs only complete events (`ph` X) and instants (`i`). The other phases are listed, so that decoding their
-events costs nothing. Stretches with an unlisted phase or a value of an unexpected type are decoded without types, and
-`convert` turns each value into the struct that the typed decoder would have made.
+The analysis needs only complete events (`ph` X) and the instants that bound the recording.
 """
 
 from __future__ import annotations
@@ -10,12 +8,12 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from enum import IntEnum
-from typing import Any, TypeVar, Union
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct, field
 
-from overlapscope.reading._times import decimal, to_number
+from overlapscope.reading._times import decimal, number_to_ns, to_number
 from overlapscope.trace import op_names
 
 # -- Tables by category ------------------------------------------------------------------------------
@@ -116,98 +114,38 @@ class CallArgs(Struct, gc=False, frozen=True):
     correlation: int = -1
 
 
-class Complete(Struct, tag="X", tag_field="ph", gc=False):
-    """A complete event.
+class NamedRow(Struct, gc=False):
+    """A complete event, as Kineto would write it."""
 
-    The start keeps its text, because a double cannot hold the nanoseconds of a large one. Only some tables need the
-    arguments, so they stay text too.
-    """
-
-    cat: str = ""
-    name: str = ""
+    category: str
+    name: str
+    tid: int | str
+    start_ns: int
+    dur_ns: int
     pid: int | str = -1
-    tid: int | str = -1
-    ts: Raw = NOTHING
-    """Start in microseconds."""
-    dur: float = NAN
-    """Duration in microseconds; NaN where missing."""
-    args: Raw = NOTHING
+    args: Any = None
+    """`OpArgs` of a GPU op or a synchronization record, `CallArgs` of a runtime call, None for others."""
+    repaired: int = 0
+    """Number of its faults that cost nothing but a value: arguments of a wrong type, no duration."""
 
 
-class Instant(Struct, tag="i", tag_field="ph", gc=False):
-    """An instant event."""
+class BoundingInstant(NamedTuple):
+    """An instant that bounds the recording."""
 
-    cat: str = ""
-    name: str = ""
-    ts: Raw = NOTHING
-    """Time in microseconds."""
+    name: str
+    ns: int
 
 
-_OTHER_PHASES = "MstfBECbneNODPpRcvVSTFI"
-_OTHERS: list[Any] = [
-    msgspec.defstruct(f"Other_{phase}", [], tag=phase, tag_field="ph", gc=False) for phase in _OTHER_PHASES
-]
-_EVENT: Any = Union[(Complete, Instant, *_OTHERS)]
-typed_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_EVENT])
-any_events = msgspec.json.Decoder(float_hook=decimal)
-_args: dict[type, msgspec.json.Decoder[list[Any]]] = {
-    kind: msgspec.json.Decoder(list[kind | None])  # type: ignore[valid-type]
-    for kind in (OpArgs, CallArgs)
+_ARGS: dict[EventTable, type[CallArgs | OpArgs]] = {
+    EventTable.RUNTIME: CallArgs,
+    EventTable.GPU: OpArgs,
+    EventTable.SYNC: OpArgs,
 }
+"""Argument types of the tables whose events' arguments are read."""
+any_events = msgspec.json.Decoder(float_hook=decimal)
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions that msgspec raises for bad JSON."""
-
-
-_ArgsT = TypeVar("_ArgsT", bound="OpArgs | CallArgs")
-
-
-def decoded_args(kind: type[_ArgsT], texts: list[Raw]) -> tuple[list[_ArgsT], int]:
-    """Return the arguments of many events, and the number of events with a value of a wrong type among them."""
-    decoder, nothing = _args[kind], kind()
-    try:
-        return [args or nothing for args in decoder.decode(b"[" + b",".join(texts) + b"]")], 0
-    except UNDECODABLE:
-        converted = [_convert_args(kind, _loose(args)) for args in texts]
-        return [args for args, _ in converted], sum(repaired for _, repaired in converted)
-
-
-def _loose(raw: Raw) -> Any:
-    try:
-        return any_events.decode(raw)
-    except UNDECODABLE:
-        pass
-    # The typed decoder skips arguments without checking their encoding, so bad UTF-8 shows only here.
-    import json
-
-    try:
-        return json.loads(bytes(raw).decode("utf-8", "replace"), strict=False, parse_float=decimal)
-    except (ValueError, RecursionError):
-        return "unreadable"
-
-
-def _convert_args(kind: type[_ArgsT], args: Any) -> tuple[_ArgsT, bool]:
-    if not isinstance(args, dict):
-        return kind(), args is not None
-    values: dict[str, Any] = {}
-    repaired = False
-    for attribute, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
-        if key not in args:
-            continue
-        value = args[key]
-        if attribute in _TEXTS:
-            values[attribute] = value if isinstance(value, str) else ""
-            repaired |= not isinstance(value, str)
-        elif attribute in _RAWS:
-            values[attribute] = Raw(msgspec.json.encode(_strict(value)))
-        elif isinstance(value, int) and not isinstance(value, bool):
-            values[attribute] = value
-        else:
-            number = to_number(value)
-            if number is not None:
-                values[attribute] = int(number)
-            repaired = True
-    return kind(**values), repaired
 
 
 def decoded_text(raw: Raw) -> str:
@@ -224,14 +162,10 @@ def decoded_text(raw: Raw) -> str:
     return valid_text(value) if isinstance(value, str) else bytes(raw).decode("utf-8", "replace")
 
 
-_TEXTS = ("direction", "sync_kind", "sync_type", "collective", "dtype")
-_RAWS = ("bandwidth", "group", "ranks", "description", "parts_in", "parts_out", "grid", "block")
+def convert(event: Any) -> tuple[NamedRow | BoundingInstant | None, bool] | None:
+    """Return the event in a JSON value, and whether it needed repair.
 
-
-def convert(event: Any) -> tuple[Complete | Instant | None, bool] | None:
-    """Return the typed event in a JSON value and whether it needed repair.
-
-    The event is None for a phase that the analysis does not need. Returns None where the value is not an event.
+    The event is None where no table takes it. Returns None where the value is not an event.
     """
     if not isinstance(event, dict):
         return None
@@ -240,54 +174,76 @@ def convert(event: Any) -> tuple[Complete | Instant | None, bool] | None:
     if phase is None and "ts" in event and "dur" in event:
         phase, repaired = "X", True
     if phase == "i":
-        # The typed decoder does not accept a string as an instant's time either.
-        ts = NOTHING if isinstance(event.get("ts"), str) else _time_text(event)[0]
-        return Instant(cat=valid_text(event.get("cat")), name=valid_text(event.get("name")), ts=ts), False
+        return _marker(event), False
     if phase != "X":
         return (None, False) if isinstance(phase, str) else None
-    ts, bad_ts = _time_text(event)
-    dur, bad_dur = _duration(event)
-    repaired |= bad_ts or bad_dur
-    repaired |= "name" in event and not isinstance(event["name"], str)
+    category = valid_text(event.get("cat"))
     bad_category = "cat" in event and not isinstance(event["cat"], str)
-    args = event.get("args")
-    complete = Complete(
-        cat=valid_text(event.get("cat")),
-        name=valid_text(event.get("name")),
-        pid=_identity(event.get("pid")),
-        tid=_identity(event.get("tid")),
-        ts=ts,
-        dur=dur,
-        args=_encode(args) if isinstance(args, dict) else NOTHING,
-    )
+    table = table_of[category]
     # Damage in an event that no table takes costs nothing, so it does not count as repaired.
-    return complete, bad_category or (repaired and table_of[complete.cat] != EventTable.IGNORED)
+    if table == EventTable.IGNORED:
+        return None, bad_category
+    start_ns, bad_start = _time_ns(event, "ts")
+    dur_ns, bad_dur = _time_ns(event, "dur")
+    args, bad_args = _args_of(_ARGS[table], event.get("args")) if table in _ARGS else (None, False)
+    row = NamedRow(
+        category=category,
+        name=valid_text(event.get("name")),
+        tid=_identity(event.get("tid")),
+        start_ns=start_ns,
+        dur_ns=dur_ns if "dur" in event else 0,
+        pid=_identity(event.get("pid")),
+        args=args,
+        repaired=bad_args + ("dur" not in event),
+    )
+    bad_name = "name" in event and not isinstance(event["name"], str)
+    return row, repaired or bad_category or bad_start or bad_dur or bad_name
 
 
-def _time_text(event: dict[str, Any]) -> tuple[Raw, bool]:
-    """Return the text of an event's start, and whether the start is not a number."""
-    value = event.get("ts")
+def _marker(event: dict[str, Any]) -> BoundingInstant | None:
+    name, ts = valid_text(event.get("name")), event.get("ts")
+    # The compiled scanner passes over this category.
+    if event.get("cat") == "cpu_instant_event" or not bounds_recording(name):
+        return None
+    return BoundingInstant(name, number_to_ns(None if isinstance(ts, str) else to_number(ts)))
+
+
+def bounds_recording(name: str) -> bool:
+    """Return whether an instant of this name bounds the recording."""
+    return name.startswith(("Iteration Start", "Record Window End"))
+
+
+def _time_ns(event: dict[str, Any], key: str) -> tuple[int, bool]:
+    """Return a time, and whether its value is not a number."""
+    value = event.get(key)
     number = to_number(value)
-    readable = number is not None and abs(number) < _ABSURD
-    text = Raw(format(number, "f").encode()) if readable else NOTHING
-    return text, "ts" in event and (number is None or isinstance(value, str))
+    return number_to_ns(number), key in event and (number is None or isinstance(value, str))
 
 
-def _duration(event: dict[str, Any]) -> tuple[float, bool]:
-    """Return a duration in microseconds, and whether it is not a number.
-
-    The duration is NaN where it is missing, and infinite where the value is not a number.
-    """
-    if "dur" not in event:
-        return NAN, False
-    value = event["dur"]
-    number = to_number(value)
-    if number is None:
-        return math.inf, True
-    return float(number) if abs(number) < _ABSURD else math.copysign(math.inf, number), isinstance(value, str)
-
-
-_ABSURD = Decimal(10) ** 30
+def _args_of(kind: type[CallArgs | OpArgs], args: Any) -> tuple[CallArgs | OpArgs, bool]:
+    """Return the arguments that are read, and whether one of them is of a wrong type."""
+    if not isinstance(args, dict):
+        return kind(), args is not None
+    values: dict[str, Any] = {}
+    repaired = False
+    fields = zip(kind.__struct_fields__, kind.__struct_encode_fields__, kind.__struct_defaults__, strict=True)
+    for attribute, key, default in fields:
+        if key not in args:
+            continue
+        value = args[key]
+        if isinstance(default, str):
+            values[attribute] = valid_text(value) if isinstance(value, str) else ""
+            repaired |= not isinstance(value, str)
+        elif isinstance(default, Raw):
+            values[attribute] = Raw(msgspec.json.encode(_strict(value)))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            values[attribute] = value
+        else:
+            number = to_number(value)
+            if number is not None:
+                values[attribute] = int(number)
+            repaired = True
+    return kind(**values), repaired
 
 
 def valid_text(value: Any) -> str:
@@ -313,11 +269,6 @@ def _identity(value: Any) -> int | str:
     return -1 if number is None else int(number)
 
 
-def _encode(args: dict[str, Any]) -> Raw:
-    """Return the arguments that the analysis reads as strict JSON."""
-    return Raw(msgspec.json.encode({key: _strict(args[key]) for key in args.keys() & _WANTED}))
-
-
 def _strict(value: Any) -> Any:
     """Return a value without the parts that JSON cannot hold."""
     match value:
@@ -330,9 +281,6 @@ def _strict(value: Any) -> Any:
         case bool() | int() if -(1 << 63) <= value < 1 << 64:
             return value
     return None
-
-
-_WANTED = frozenset(OpArgs.__struct_encode_fields__)
 
 
 # -- Losses ------------------------------------------------------------------------------------------

@@ -1,15 +1,15 @@
 """The processes in a Chrome trace that was merged from the traces of several.
 
 Only what launched GPU work counts as a process: workers that load data have numbers of their own, and launch nothing.
-GPU ops state a device, not a process. They belong to the process whose label they bear (`[TP00] 0`), among whose events
-they stand, or whose launches alone can explain them.
+GPU ops state a device, not a process. They belong to the process whose label they bear (`[TP00] 0`), or among whose
+events they stand. Files without labels whose events were sorted by time are refused.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
@@ -20,16 +20,14 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Raw, Struct
 
-from overlapscope.base.columns import locate
 from overlapscope.base.grouping import among, distinct
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Numbered
-from overlapscope.reading._columns import MOST_DEVICES
 from overlapscope.reading._events import NOTHING, UNDECODABLE, EventTable, table_of
-from overlapscope.reading._stream import RawBatch, RawEvents
+from overlapscope.reading._stream import RawEvents, decoded
 from overlapscope.reading.file_names import natural
 from overlapscope.reading.files import SourceFile
-from overlapscope.trace.model import F64, I8, I32, I64, Bool, Index
+from overlapscope.trace.model import F64, I32, I64, Bool
 
 _NONE: Final = -1
 """Number of an unknown process."""
@@ -62,8 +60,6 @@ _ROW: Final = np.dtype(
         ("correlation", np.int64),
     ]
 )
-_events = msgspec.json.Decoder(list[_Event])
-_event = msgspec.json.Decoder(_Event)
 _args = msgspec.json.Decoder(_Args)
 
 
@@ -122,12 +118,10 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     if not all(is_label(events.written[caller]) for caller in callers):
         # Numbers of processes may equal numbers of devices.
         process[~events.of(_HOST)] = _NONE
-    rows = np.flatnonzero((process == _NONE) & events.of(_DEVICE) & (events.correlation > 0))
-    explained = _explained(events, process, rows, len(callers))
     start_us = events.start_us[events.of(_HOST | _DEVICE)]
     # Sorted by time, the last ops of a process may stand after the first calls of the next.
-    if (start_us[1:] >= start_us[:-1]).all() or not _by_place(process, events.of(_HOST), rows, explained):
-        _by_launches(process, events, rows, explained)
+    if not (start_us[1:] >= start_us[:-1]).all():
+        _by_place(process, events.of(_HOST), len(callers))
     if distinct(process[ops]).tolist() != list(range(len(callers))):
         return "several processes, mixed so that it can't be told which of them launched a GPU op"
     return _numbered(process, events, ops, [events.written[caller] for caller in callers])
@@ -137,23 +131,10 @@ def _read(file: SourceFile) -> _Events:
     written = Numbered()
     parts = [np.empty(0, _ROW)]
     for batch in RawEvents(file).batches():
-        events = _decoded(batch.raw) if isinstance(batch, RawBatch) else [_Event()] * batch.count
-        parts.append(np.array([_row(event, written) for event in events], _ROW))
+        events = decoded(batch.raw, _Event)
+        parts.append(np.array([_row(event or _Event(), written) for event in events], _ROW))
     rows = np.concatenate(parts)
     return _Events(list(written), *(rows[name] for name in _ROW.names or ()))
-
-
-def _decoded(raw: list[Raw]) -> list[_Event]:
-    try:
-        return _events.decode(b"[" + b",".join(raw) + b"]")
-    except UNDECODABLE:
-        return list(map(_decoded_alone, raw))
-
-
-def _decoded_alone(raw: Raw) -> _Event:
-    with suppress(*UNDECODABLE):
-        return _event.decode(raw)
-    return _Event()
 
 
 def _row(event: _Event, written: Numbered) -> tuple[int, int, bool, float, int]:
@@ -186,61 +167,15 @@ def is_label(written: int | str) -> bool:
     return isinstance(written, str) and not written.isdecimal()
 
 
-def _explained(events: _Events, process: I32, rows: Index, count: int) -> I8:
-    """Return, for each process and row, 2 if the process made the call before the row began, 1 if later, else 0."""
-    explained = np.zeros((count, len(rows)), np.int8)
-    for number in range(count):
-        calls = np.flatnonzero((events.table == EventTable.RUNTIME) & (process == number) & (events.correlation > 0))
-        at = locate(events.correlation[calls], events.correlation[rows])
-        found = at >= 0
-        timely = events.start_us[calls[at[found]]] <= events.start_us[rows[found]]
-        explained[number, found] = np.where(timely, 2, 1)
-    return explained
-
-
-def _by_place(process: I32, host: Bool, rows: Index, explained: I8) -> bool:
-    """Give events to the process among whose they stand, unless only another explains them.
-
-    Returns:
-        Whether the processes follow one another.
-    """
-    stands = [np.flatnonzero(host & (process == number))[[0, -1]] for number in range(len(explained))]
-    order = sorted(range(len(stands)), key=lambda number: int(stands[number][0]))
+def _by_place(process: I32, host: Bool, count: int) -> None:
+    """Give events to the process among whose they stand, if the processes follow one another."""
+    stands = [np.flatnonzero(host & (process == number))[[0, -1]] for number in range(count)]
+    order = sorted(range(count), key=lambda number: int(stands[number][0]))
     if any(stands[left][1] > stands[right][0] for left, right in pairwise(order)):
-        return False
+        return
     begins = np.array([stands[number][0] for number in order])
     unknown = np.flatnonzero(process == _NONE)
     process[unknown] = np.array(order)[np.maximum(np.searchsorted(begins, unknown, side="right") - 1, 0)]
-    others = (explained > 0).sum(axis=0) == 1
-    others &= explained[process[rows], np.arange(len(rows))] == 0
-    process[rows[others]] = explained[:, others].argmax(axis=0)
-    return True
-
-
-def _by_launches(process: I32, events: _Events, rows: Index, explained: I8) -> None:
-    """Give a device's events to the process that alone explains them, besides what is explained already."""
-    pid, correlation = events.pid[rows], events.correlation[rows]
-    open_pids = distinct(pid).tolist()
-    # More numbers than a machine has devices are threads or nonsense, and each would be compared with all others.
-    while len(open_pids) <= MOST_DEVICES and (found := next(_only(pid, open_pids, explained), None)) is not None:
-        device, number = found
-        open_pids.remove(device)
-        process[events.of(_DEVICE) & (events.pid == device)] = number
-        explained[number, (pid != device) & among(correlation, correlation[pid == device])] = 0
-    left = among(pid, open_pids) & ((explained > 0).sum(axis=0) == 1)
-    process[rows[left]] = explained[:, left].argmax(axis=0)
-
-
-def _only(pid: I32, open_pids: list[int], explained: I8) -> Iterator[tuple[int, int]]:
-    """Yield devices, each with the only process that explains all its events, or all of them in time."""
-    for device in open_pids:
-        of_device = explained[:, pid == device]
-        of_device = of_device[:, of_device.any(axis=0)]
-        for least in (1, 2):
-            able = np.flatnonzero((of_device >= least).all(axis=1))
-            if of_device.size and len(able) == 1:
-                yield device, int(able[0])
-                break
 
 
 def _numbered(process: I32, events: _Events, ops: Bool, names: list[int | str]) -> I32:

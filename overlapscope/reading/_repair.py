@@ -16,12 +16,13 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from itertools import islice
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 from msgspec import Struct, field
 
-from overlapscope.reading._events import END_SIGHT, Complete, EventTable, Instant, Losses, convert, table_of
+from overlapscope.reading._events import END_SIGHT, Losses, NamedRow
 from overlapscope.reading._times import decimal
 
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")
@@ -33,9 +34,9 @@ _MAX_PIECES = 8
 _MAX_JOINED = 4
 """Maximum pieces to join for an event whose name looks like the boundary between two."""
 _MAX_EVENT_CHARS = 1 << 16
+_MOST_DIGITS = 1000
 
-_EventT = TypeVar("_EventT")
-_Convert = Callable[[Any], tuple[_EventT, bool] | None]
+Converter = Callable[[Any], tuple[Any, bool] | None]
 """Return the event in a JSON value and whether it needed repair; None where the value is not an event."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -46,10 +47,10 @@ _EVENT_START = re.compile(r"\{[^{}]{0,300}\"ph\"\s*:")
 _SCALAR = re.compile(r"(?:\"(?:[^\"\\]|\\.)*\"|[-+.\w]+)(?=[\s,\]]|\Z)", re.DOTALL)
 
 
-class Recovered(Struct, Generic[_EventT]):
+class Recovered(Struct):
     """Events in a stretch of the events array, and the text around them."""
 
-    events: list[_EventT] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
     """Events in order."""
     rest: str | None = None
     """Text after the last event that could be decided on; None where the array ended."""
@@ -72,18 +73,18 @@ def _reject(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-_strict = json.JSONDecoder(parse_float=decimal, parse_constant=_reject)
-_lenient = json.JSONDecoder(parse_float=decimal, parse_constant=lambda _: None, strict=False)
+def _whole(text: str) -> int | Decimal:
+    # Python refuses to read whole numbers of thousands of digits.
+    return int(text) if len(text) < _MOST_DIGITS else decimal(text)
+
+
+_strict = json.JSONDecoder(parse_float=decimal, parse_int=_whole, parse_constant=_reject)
+_lenient = json.JSONDecoder(parse_float=decimal, parse_int=_whole, parse_constant=lambda _: None, strict=False)
 _DECODERS = ((_strict, False), (_lenient, True))
 """Decoders in the order in which they are tried, and whether the text is damaged if only this one can read it."""
 
 
-def recover(text: str, losses: Losses, *, final: bool) -> Recovered[Complete | Instant | None]:
-    """Return Kineto's events at the start of `text` (`recover_as`); None for one of a phase that is not needed."""
-    return recover_as(convert, text, losses, final=final)
-
-
-def recover_as(convert: _Convert[_EventT], text: str, losses: Losses, *, final: bool) -> Recovered[_EventT]:
+def recover(convert: Converter, text: str, losses: Losses, *, final: bool) -> Recovered:
     """Return the events at the start of `text`, which begins at an event or at the comma before it.
 
     Args:
@@ -96,10 +97,10 @@ def recover_as(convert: _Convert[_EventT], text: str, losses: Losses, *, final: 
     return _Recovery(convert, text, losses, final=final).recovered()
 
 
-class _Recovery(Generic[_EventT]):
+class _Recovery:
     """One pass through damaged text."""
 
-    def __init__(self, convert: _Convert[_EventT], text: str, losses: Losses, *, final: bool) -> None:
+    def __init__(self, convert: Converter, text: str, losses: Losses, *, final: bool) -> None:
         self._convert = convert
         self._text = text
         self._losses = losses
@@ -113,8 +114,8 @@ class _Recovery(Generic[_EventT]):
         self._credit = 4 * len(text) + _MAX_EVENT_CHARS
         """Characters that may still be read in vain for objects with boundaries inside."""
 
-    def recovered(self) -> Recovered[_EventT]:
-        text, recovered, at = self._text, Recovered[_EventT](), 0
+    def recovered(self) -> Recovered:
+        text, recovered, at = self._text, Recovered(), 0
         while True:
             start = _after_separator(text, at)
             if start == len(text):
@@ -138,7 +139,7 @@ class _Recovery(Generic[_EventT]):
             self._take(start, item, recovered.events)
             at = item.end
 
-    def _take(self, start: int, item: _Item, events: list[_EventT]) -> None:
+    def _take(self, start: int, item: _Item, events: list[Any]) -> None:
         """Add an item to the events, or count it as lost."""
         text = self._text[start : item.end]
         typed = None if item.value is None else self._convert(item.value)
@@ -264,7 +265,7 @@ class _Recovery(Generic[_EventT]):
 
 def _reads_escapes(event: object, value: dict[str, Any], text: str) -> bool:
     """Return whether bytes that are not UTF-8 stand in a field that is read; other decoders check no other fields."""
-    if _SURROGATE.search(text) is None or not isinstance(event, Complete) or table_of[event.cat] == EventTable.IGNORED:
+    if _SURROGATE.search(text) is None or not isinstance(event, NamedRow):
         return False
     texts = (value.get(key) for key in ("cat", "name", "pid", "tid"))
     return any(isinstance(text, str) and _SURROGATE.search(text) is not None for text in texts)

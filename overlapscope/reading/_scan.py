@@ -19,9 +19,9 @@ import numpy as np
 from msgspec import Raw
 
 from overlapscope.base.grouping import distinct
-from overlapscope.reading._batch import Batch, number, rows_of
-from overlapscope.reading._events import UNDECODABLE, EventTable, OpArgs, decoded_text, table_of
-from overlapscope.trace.model import I32, I64, Index
+from overlapscope.reading._batch import Batch, EventArguments, number, rows_of
+from overlapscope.reading._events import UNDECODABLE, EventTable, OpArgs, bounds_recording, decoded_text, table_of
+from overlapscope.trace.model import I32, I64
 
 LIBRARY = Path(__file__).with_name("libscan.so")
 _SOURCE = LIBRARY.with_name("scan.c")
@@ -33,7 +33,9 @@ CATEGORIES = (
     *("user_annotation", "gpu_user_annotation", "cuda_sync", "overhead", "Trace", "xpu_runtime", "xpu_driver"),
 )
 """Frequent categories. Python reads arrays with an event of any other category."""
-_TABLE_OF: Final[I32] = np.array([table_of[category] for category in CATEGORIES], dtype=np.int32)
+_WITH_INSTANTS = (*CATEGORIES, "")
+"""Categories of rows. Instants that bound the recording have none."""
+_TABLE_OF: Final[I32] = np.array([table_of[category] for category in _WITH_INSTANTS], dtype=np.int32)
 """Table for each category."""
 _PASSED_OVER_IN = {
     **dict.fromkeys(("ac2g", "fwdbwd"), "stf"),
@@ -42,7 +44,7 @@ _PASSED_OVER_IN = {
 }
 """Frequent categories that no table takes, with the phases that they come in."""
 
-_PLAIN, _CALL, _OP, _PASSED_OVER = range(4)
+_PLAIN, _CALL, _OP, _PASSED_OVER, _INSTANT = range(5)
 _SHAPES = {EventTable.GPU: _OP, EventTable.SYNC: _OP, EventTable.DEVICE_ANNOTATION: _OP, EventTable.RUNTIME: _CALL}
 _IS_OP = np.array([_SHAPES.get(table) == _OP for table in EventTable])
 _TYPES = {int: 0, str: 1, Raw: 2}
@@ -96,35 +98,6 @@ class _Columns(ctypes.Structure):
 _PLACES = {attribute: place for place, attribute in enumerate(("pid", *OpArgs.__struct_fields__))}
 
 
-class ScannedArguments(msgspec.Struct, frozen=True):
-    """Arguments of GPU ops, synchronization records and runtime calls, as the library wrote them."""
-
-    thread: I64
-    values: I64
-    """One row per event, with a column for each of `places`. Texts are numbers of `texts`, -1 where missing."""
-    places: dict[str, int]
-    texts: list[Raw]
-
-    def number(self, attribute: str) -> I64:
-        """Return whole numbers; of a text, the number in it."""
-        return (self.thread if attribute == "tid" else self.values[:, self.places[attribute]]).copy()
-
-    def text(self, attribute: str) -> list[str]:
-        """Return texts, and other values as JSON."""
-        numbers = self.values[:, self.places[attribute]].tolist()
-        decoded = {at: decoded_text(self.texts[at]) if at >= 0 else "" for at in set(numbers)}
-        return [decoded[at] for at in numbers]
-
-    def processes(self) -> set[int | str]:
-        """Return the processes of calls."""
-        written = distinct(self.values[:, self.places["pid"]]).tolist()
-        return {each if each >= _TEXT else decoded_text(self.texts[each + (1 << 63)]) for each in written}
-
-    def take(self, rows: Index) -> ScannedArguments:
-        """Return the arguments of some of the rows."""
-        return ScannedArguments(self.thread[rows], self.values[rows], self.places, self.texts)
-
-
 @cache
 def _library() -> ctypes.CDLL | None:
     """Return the library; None where it was not built, is for another machine, or is older than its source."""
@@ -148,8 +121,8 @@ def is_compiled() -> bool:
 
 @cache
 def _wanted() -> _Wanted:
-    shapes = [_SHAPES.get(EventTable(table), _PLAIN) for table in _TABLE_OF]
-    categories = list(map(_word, CATEGORIES, shapes))
+    categories = [_word(category, _SHAPES.get(table_of[category], _PLAIN)) for category in CATEGORIES]
+    categories.append(_word("", _INSTANT))
     categories += [_word(name, _PASSED_OVER, phases) for name, phases in _PASSED_OVER_IN.items()]
     keys, defaults = OpArgs.__struct_encode_fields__, OpArgs.__struct_defaults__
     arguments = [_word(key, _TYPES[type(default)]) for key, default in zip(keys, defaults, strict=True)]
@@ -199,7 +172,7 @@ def _batch(columns: _Columns) -> Batch | None:
     batch = Batch(
         words=words,
         name=_array(columns.name, rows, np.int32),
-        categories=CATEGORIES,
+        categories=_WITH_INSTANTS,
         category=_array(columns.category, rows, np.int32),
         place=_array(columns.place, rows, np.int32),
         start_ns=_array(columns.start_ns, rows, np.int64),
@@ -208,6 +181,7 @@ def _batch(columns: _Columns) -> Batch | None:
         repaired=columns.no_duration,
         count=columns.events,
     )
+    _take_instants(batch, texts)
     tables = _TABLE_OF[batch.category]
     ops = _array(columns.ops, columns.n_ops * len(_PLACES), np.int64).reshape(-1, len(_PLACES))
     ops[:, 0] = _identities(ops[:, 0], texts)
@@ -215,10 +189,25 @@ def _batch(columns: _Columns) -> Batch | None:
     for table, at in rows_of(tables):
         if table == EventTable.RUNTIME:
             calls = _array(columns.calls, columns.n_calls * 2, np.int64).reshape(-1, 2)
-            batch.parts[table] = at, ScannedArguments(thread[at], calls, {"pid": 0, "correlation": 1}, texts)
+            written = distinct(calls[:, 0]).tolist()
+            batch.callers = {each if each >= _TEXT else decoded_text(texts[each + (1 << 63)]) for each in written}
+            batch.parts[table] = at, EventArguments(batch.thread[at], calls, {"pid": 0, "correlation": 1}, texts)
         else:
-            batch.parts[table] = at, ScannedArguments(thread[at], ops[tables[shown] == table], _PLACES, texts)
+            batch.parts[table] = at, EventArguments(batch.thread[at], ops[tables[shown] == table], _PLACES, texts)
     return batch
+
+
+def _take_instants(batch: Batch, texts: list[Raw]) -> None:
+    """Move the instants of a batch from its rows to its markers."""
+    is_row = batch.category != len(CATEGORIES)
+    if is_row.all():
+        return
+    for row in np.flatnonzero(~is_row).tolist():
+        name = decoded_text(texts[batch.name[row]])
+        if bounds_recording(name):
+            batch.markers.append((name, int(batch.start_ns[row]), int(batch.place[row])))
+    for column in ("name", "category", "place", "start_ns", "dur_ns", "thread"):
+        setattr(batch, column, getattr(batch, column)[is_row])
 
 
 def _json(words: _Words) -> bytes:

@@ -7,21 +7,26 @@ ends where an event ends. So any place that looks like a boundary may be tried, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Raw, field
+from msgspec import Raw, Struct
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._batch import Batch, batch_of_events
-from overlapscope.reading._events import END_SIGHT, UNDECODABLE, Losses, any_events, convert, typed_events
+from overlapscope.reading._events import END_SIGHT, NOTHING, UNDECODABLE, Losses, any_events, convert
 from overlapscope.reading._metadata import loose_metadata
-from overlapscope.reading._scan import scanner
+from overlapscope.reading._scan import is_compiled, scanner
 from overlapscope.reading.files import SourceFile, foreign
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # -- Possible cuts in a stretch of the events array, for decoding to confirm -------------------------
 
@@ -98,17 +103,38 @@ _MAX_CANDIDATES = 8
 _AFTER_ARRAY = re.compile(rb"\}\s*\]")
 
 
+class _ScannedAhead(NamedTuple):
+    """Events of a block that a thread scans before its turn."""
+
+    rest: bytes
+    """Bytes that the block before seems to leave over."""
+    scanned: Future[Batch | None]
+    after: bytes
+    """Bytes that this block leaves over if `rest` is right, and the scanner takes the events."""
+
+
+_Blocks = Generator[tuple[bytes, _ScannedAhead | None], None, None]
+_AHEAD_PER_THREAD = 2
+"""Maximum number of blocks per thread that are scanned and not yet added, which bounds the memory."""
+
+
 class EventStream:
     """The events of one file, in batches, and the metadata around them.
 
     `metadata` is complete only after the last batch, because keys may stand on either side of the events.
+
+    Threads may scan blocks before their turn. They guess where the events of each block end, and so what the next block
+    begins with. A result counts only if the bytes left over are those that were guessed. All other blocks are decoded
+    in their turn, so the events don't depend on the threads.
     """
 
-    def __init__(self, file: SourceFile, blocks: Iterator[bytes] | None = None) -> None:
-        """Start a stream of the file's blocks, or of `blocks` where another thread unpacks the file."""
+    def __init__(self, file: SourceFile, threads: int = 1) -> None:
+        """Start a stream of the file's blocks, of which several threads scan some in advance."""
         self._path: Path = file.path
         self.file = file
-        self._blocks: Iterator[bytes] = iter(file) if blocks is None else blocks
+        # Decoding in Python holds the GIL, so threads would not help.
+        self._threads = threads if is_compiled() else 1
+        self._blocks: Iterator[bytes] = iter(file)
         self._rest = b""
         """Bytes read but not decoded yet; they begin where an event begins."""
         self._least = 0
@@ -119,34 +145,77 @@ class EventStream:
         self.metadata: dict[str, Any] = {}
         self.losses = Losses()
         self._bare = False
-        self.scan: Callable[[memoryview], Batch | None] = scanner()
+        self._scan = scanner()
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Yield the events in the file's order.
 
         Raises:
             UnreadableTrace: The events array is missing or unreadable.
         """
         self._rest = self._find_array()
-        for block in self._blocks:
-            batch = self._take(block)
-            if batch is not None:
+        with closing(self._scanned_ahead() if self._threads > 1 else self._one_by_one()) as blocks:
+            for block, ahead in blocks:
+                batch = self._take(block, ahead)
+                if batch is not None:
+                    yield batch
+                if not self._read_any and self.losses.lost_events > _MOST_LOST:
+                    raise self.unreadable(_NOTHING_READ)
+                if self._ended:
+                    break
+            if not self._ended:
+                batch = self._decode(self._rest, final=True)
+                self._read_any |= batch.count > 0
                 yield batch
-            if not self._read_any and self.losses.lost_events > _MOST_LOST:
-                raise self.unreadable(_NOTHING_READ)
-            if self._ended:
-                break
-        if not self._ended:
-            batch = self._decode(self._rest, final=True)
-            self._read_any |= batch.count > 0
-            yield batch
-        self._finish()
+            self._finish(blocks)
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
             raise self.unreadable(_NOTHING_READ)
 
-    def _take(self, block: bytes) -> Batch | None:
+    def _one_by_one(self) -> _Blocks:
+        for block in self._blocks:
+            yield block, None
+
+    def _scanned_ahead(self) -> _Blocks:
+        """Yield the blocks, and the events that threads find in them."""
+        # Imported only where it is used.
+        from concurrent.futures import ThreadPoolExecutor
+
+        scanners = threading.local()
+
+        def scan(pending: bytearray, end: int) -> Batch | None:
+            if not hasattr(scanners, "scan"):
+                scanners.scan = scanner()
+            pending[end] = _CLOSING
+            batch: Batch | None = scanners.scan(memoryview(pending)[: end + 1])
+            return batch
+
+        rest = self._rest
+        waiting: deque[tuple[bytes, _ScannedAhead | None]] = deque()
+        pool = ThreadPoolExecutor(self._threads)
+        try:
+            for block in self._blocks:
+                pending = bytearray().join((b"[", rest, block))
+                ahead = None
+                end = next(boundaries(pending), 1)
+                after = bytes(pending[end:]).lstrip(BLANK).removeprefix(b",")
+                # If the system has no thread to spare, the block is decoded in its turn.
+                with suppress(RuntimeError):
+                    ahead = _ScannedAhead(rest, pool.submit(scan, pending, end), after) if end > 1 else None
+                rest = after
+                waiting.append((block, ahead))
+                if len(waiting) > _AHEAD_PER_THREAD * self._threads:
+                    yield waiting.popleft()
+            yield from waiting
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _take(self, block: bytes, ahead: _ScannedAhead | None) -> Batch | None:
         """Return the events that one more block completes; None where more bytes are needed before trying."""
+        if ahead is not None and ahead.rest == self._rest and (scanned := ahead.scanned.result()) is not None:
+            self._rest, self._least = ahead.after, 0
+            self._read_any |= scanned.count > 0
+            return scanned
         if len(self._rest) + len(block) < self._least:
             self._rest += block
             return None
@@ -161,24 +230,6 @@ class EventStream:
         # The event is longer than a block. Try again only when there is much more of it.
         self._least = 2 * len(self._rest) if len(self._rest) == held + len(block) else 0
         return batch
-
-    # -- Stretches for several threads ---
-
-    @property
-    def held(self) -> int | None:
-        """Number of bytes read but not decoded.
-
-        None where this number and the place in the file do not describe the stream's state completely: after damage, at
-        the end of the array, or inside an event longer than a block.
-        """
-        clean = not self._ended and not self._least and self.losses == Losses()
-        return len(self._rest) if clean else None
-
-    def resume(self, at: int, held: int) -> None:
-        """Continue as if the file had been read up to `at`, with `held` bytes left to decode."""
-        self._rest = b"".join(self.file.stretch(at - held, at))
-        self.file.skip_to(at)
-        self._read_any = True
 
     # -- Before the events ---
 
@@ -304,12 +355,10 @@ class EventStream:
             pending[end] = replaced
 
     def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
-        batch = self.scan(array)
+        batch = self._scan(array)
         if batch is not None:
             return "valid", batch
         try:
-            with suppress(msgspec.ValidationError):
-                return "valid", batch_of_events(typed_events.decode(array))
             values = any_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
@@ -335,18 +384,22 @@ class EventStream:
         from overlapscope.reading._repair import recover
 
         text = pending.decode("utf-8", "surrogateescape")
-        recovered = recover(text, self.losses, final=final)
+        recovered = recover(self._repairable, text, self.losses, final=final)
         if recovered.rest is None:
             self._ended = True
             self._footer = recovered.footer.encode("utf-8", "surrogateescape")
             self._rest = b""
         else:
             self._rest = recovered.rest.encode("utf-8", "surrogateescape")
-        return batch_of_events(recovered.events)
+        return self._batch_of(recovered.events)
+
+    _repairable: Callable[[Any], tuple[Any, bool] | None] = staticmethod(convert)
+    """Makes an event of a JSON value (`_repair.Converter`)."""
+    _batch_of: Callable[[list[Any]], Batch] = staticmethod(batch_of_events)
 
     # -- After the events ---
 
-    def _finish(self) -> None:
+    def _finish(self, blocks: _Blocks) -> None:
         losses = self.losses
         if self.file.broken is not None:
             losses.truncated = True
@@ -355,7 +408,7 @@ class EventStream:
             losses.truncated = True
             return
         footer = self._footer
-        for block in self._blocks:
+        for block, _ in blocks:
             if len(footer) < MAX_PENDING_BYTES:
                 footer += block
         footer = footer.strip(BLANK)
@@ -378,26 +431,73 @@ class EventStream:
                 losses.lost_bytes += len(footer)
 
 
-# -- Events as text ---
+# -- Events as text, or as structs of any type ---
 
 _raw_events = msgspec.json.Decoder(list[Raw])
+_MOST_EVENTS = 16 << 20
+"""Without a limit, a hostile file could have an event in every two bytes, and take fifty times its size in memory."""
+_T = TypeVar("_T", bound=Struct)
 
 
-class RawBatch(Batch):
-    """Events as text."""
-
-    raw: list[Raw] = field(default_factory=list)
+def _as_text(value: Any) -> tuple[Raw, bool] | None:
+    """Return the text of an event that was recovered from damaged text; `null` where JSON can't hold it."""
+    if convert(value) is None:
+        return None
+    with suppress(TypeError, ValueError, OverflowError, RecursionError):
+        return Raw(msgspec.json.encode(value)), False
+    return NOTHING, False
 
 
 class RawEvents(EventStream):
-    """The events of a file as text, without those of damaged stretches."""
+    """The events of a file as text."""
+
+    _repairable = staticmethod(_as_text)
+    _batch_of = staticmethod(lambda raw: Batch(count=len(raw), raw=raw))
 
     def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
         try:
-            events = _raw_events.decode(array)
+            return "valid", self._batch_of(_raw_events.decode(array))
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", RawBatch(count=len(events), raw=events)
 
-    def _recover(self, pending: bytes, *, final: bool) -> Batch:
-        return Batch(count=super()._recover(pending, final=final).count)
+
+def decoded(raw: list[Raw], kind: type[_T], *, strict: bool = True) -> list[_T | None]:
+    """Return events as structs; None for those that don't fit. Unless `strict`, numbers may be texts."""
+    try:
+        return [*msgspec.json.decode(b"[" + b",".join(raw) + b"]", type=list[kind], strict=strict)]  # type: ignore[valid-type]
+    except UNDECODABLE:
+        return [_decoded_alone(event, kind, strict) for event in raw]
+
+
+def _decoded_alone(event: Raw, kind: type[_T], strict: bool) -> _T | None:
+    with suppress(*UNDECODABLE):
+        return msgspec.json.decode(event, type=kind, strict=strict)
+    return None
+
+
+def events_as(
+    kind: type[_T], file: SourceFile, at: Callable[[int], None], *, strict: bool = True
+) -> tuple[list[_T], Losses]:
+    """Return all events of a file as structs, and its losses, among which are events that don't fit.
+
+    Args:
+        kind: Type of the structs.
+        file: The file.
+        at: Function to call with the number of bytes read so far.
+        strict: Whether numbers must not be texts.
+
+    Raises:
+        UnreadableTrace: The file has no readable event, or too many.
+    """
+    stream = RawEvents(file)
+    events: list[_T] = []
+    for batch in stream.batches():
+        for raw, event in zip(batch.raw, decoded(batch.raw, kind, strict=strict), strict=True):
+            if event is None:
+                stream.losses.lose(bytes(raw).decode("utf-8", "surrogateescape"))
+            else:
+                events.append(event)
+        if len(events) > _MOST_EVENTS:
+            raise UnreadableTrace(file.path, "has more events than any profiler records; record fewer steps.")
+        at(file.packed_bytes_read)
+    return events, stream.losses

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import dtypes, locate, pick
 from overlapscope.base.grouping import among, numbered
 from overlapscope.base.marks import GC_PAUSE, STEP
-from overlapscope.reading._columns import COLLECTIVE_NUMBERS, COLLECTIVE_TEXTS, EventColumns, Part, Values, joined
+from overlapscope.reading._columns import COLLECTIVE_TEXTS, FURTHER, EventColumns, Part, Values
 from overlapscope.reading._events import EventTable
 from overlapscope.trace import lost, op_names
 from overlapscope.trace.model import (
@@ -20,16 +21,15 @@ from overlapscope.trace.model import (
     I64,
     Bool,
     Collectives,
-    DeviceAnnotations,
     GpuOps,
-    HostEvents,
     Index,
     Kind,
     RuntimeCalls,
-    Syncs,
+    TraceTable,
 )
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
+_Table = TypeVar("_Table", bound=TraceTable)
 _QUEUE_FULL = "Command Buffer Full"
 """CUPTI's overhead for a full launch queue (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL). The host is ahead of the
 device and waits, with or without a profiler."""
@@ -44,6 +44,14 @@ _NO_ROWS: Part = (
     *(np.empty(0, dtype=np.int64),) * 3,
     np.empty(0, dtype=np.int32),
 )
+_LARGEST = np.iinfo(np.int64).max
+_POSSIBLE = {
+    **dict.fromkeys(("correlation", "record_correlation", "graph_node"), (1, _LARGEST)),
+    **dict.fromkeys(("bytes", "event", "sequence"), (0, _LARGEST)),
+    **dict.fromkeys(("elements_in", "elements_out"), (0, LARGEST_BYTES)),
+    "group_size": (0, np.iinfo(np.int32).max),
+}
+"""Least and largest value of some columns. Others stand for "none"."""
 _ANNOTATIONS = (STEP, "enumerate(DataLoader)#", OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD, GC_PAUSE)
 
 
@@ -64,13 +72,14 @@ class Finished:
         text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
         self.names = tuple(columns.names)
         parts = columns.parts
-        self._category, self._name, self.start_ns, self.dur_ns, self._thread, self._place = joined(parts or [_NO_ROWS])
+        joined = (np.concatenate(column) for column in zip(*(parts or [_NO_ROWS]), strict=True))
+        self._category, self._name, self.start_ns, self.dur_ns, self._thread, self._place = joined
         parts.clear()
         self._table = columns.tables()[self._category] if len(self._category) else self._category
         self._categories = list(columns.categories)
-        self._values = {table: _values(columns.values.pop(table, []), shape) for table, shape in _SHAPES.items()}
-        texts = self._values[EventTable.COLLECTIVE][1][:, : len(COLLECTIVE_TEXTS)]
-        texts[texts >= 0] = text_ids[texts[texts >= 0]]
+        self._values = {table: _joined(columns.values.pop(table, []), names) for table, names in FURTHER.items()}
+        stated = self._values[EventTable.COLLECTIVE][1]
+        stated |= {name: pick(text_ids, stated[name]) for name in COLLECTIVE_TEXTS}
         self._annotations()
         self._overheads()
         self._signals()
@@ -105,7 +114,7 @@ class Finished:
         of_mtia = np.array([category.lower() == op_names.MTIA for category in self._categories], np.bool_)
         rows = self.rows(EventTable.GPU)
         rows = rows[of_mtia[self._category[rows]]] if of_mtia.any() else rows[:0]
-        return set(self._aligned(EventTable.GPU, rows)[:, 0].tolist())
+        return set(self._aligned(EventTable.GPU, rows)["device"].tolist())
 
     def name(self, row: int) -> str:
         return str(self.names[self._name[row]])
@@ -125,19 +134,19 @@ class Finished:
         rows = self.rows(EventTable.GPU)
         at, values = self._values[EventTable.GPU]
         place = np.searchsorted(at, rows)
-        size, dur = values[place, 3], self.dur_ns[rows]
+        size, dur = values["bytes"][place], self.dur_ns[rows]
         # In a file with whole microseconds only, shorter ops have no duration.
         coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
         longest_ns = dur + (_US_NS if coarse else 1)
         fast = np.flatnonzero(size // min(_FASTEST_BYTES_PER_NS.values()) > longest_ns)
         wrong = size > LARGEST_BYTES
         if len(fast):
-            calls = self.runtime_calls(0)
+            calls = self.table(RuntimeCalls, EventTable.RUNTIME, 0)
             kind = self._kind(rows[fast], calls, self._launch(rows[fast], calls))
             wrong[fast] |= too_fast(kind, size[fast], longest_ns[fast])
         if np.maximum(size, 0)[~wrong].sum(dtype=np.float64) > _LARGEST_SUM:
             wrong = size >= 0
-        values[place[wrong], 3] = -1
+        values["bytes"][place[wrong]] = -1
         return self.parts(rows[wrong])
 
     def parts(self, rows: Index) -> dict[str, int]:
@@ -156,95 +165,53 @@ class Finished:
         """Remove rows from every table."""
         self._table[rows] = EventTable.IGNORED
 
-    def host(self, table: EventTable, base_ns: int) -> HostEvents:
-        rows = self._sorted(table)
-        return HostEvents(**self._common(rows, base_ns), thread=self._thread[rows])
-
-    def runtime_calls(self, base_ns: int) -> RuntimeCalls:
-        rows = self._sorted(EventTable.RUNTIME)
-        correlation = _positive(self._aligned(EventTable.RUNTIME, rows))
-        return RuntimeCalls(**self._common(rows, base_ns), thread=self._thread[rows], correlation=correlation)
-
-    def syncs(self, base_ns: int) -> Syncs:
-        rows = self._sorted(EventTable.SYNC)
-        values = self._aligned(EventTable.SYNC, rows)
-        return Syncs(
-            **self._common(rows, base_ns),
-            kind=values[:, 0].astype(np.int8),
-            device=values[:, 1].astype(np.int32),
-            stream=values[:, 2].astype(np.int32),
-            correlation=_positive(values[:, 3]),
-            event=np.maximum(values[:, 4], -1),
-            source_stream=values[:, 5].astype(np.int32),
-            # Kineto names a stream without its device; it means a stream of the waiting device.
-            source_device=np.where(values[:, 5] >= 0, values[:, 1], -1).astype(np.int32),
-            record_correlation=_positive(values[:, 6]),
-        )
+    def table(self, kind: type[_Table], table: EventTable, base_ns: int) -> _Table:
+        """Return a table of a Trace whose columns are those that were collected."""
+        return kind(names=self.names, **self._columns(kind, table, self._sorted(table), base_ns))
 
     def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
         rows = self._sorted(EventTable.GPU)
-        values, judged, launch = self._aligned(EventTable.GPU, rows), self._judged(rows), self._launch(rows, calls)
+        judged, launch = self._judged(rows), self._launch(rows, calls)
         return GpuOps(
-            **self._common(rows, base_ns),
+            names=self.names,
+            **self._columns(GpuOps, EventTable.GPU, rows, base_ns),
             kind=self._kind(rows, calls, launch),
-            device=values[:, 0].astype(np.int32),
-            stream=values[:, 1].astype(np.int32),
-            correlation=_positive(values[:, 2]),
             launch=launch,
-            bytes=np.maximum(values[:, 3], -1),
             source_kind=judged[:, 1].copy(),
             target_kind=judged[:, 2].copy(),
-            stated_gb_per_s=values[:, 4].copy().view(np.float64),
-            blocks=values[:, 5].copy(),
-            block_threads=values[:, 6].copy(),
-            source_device=values[:, 7].astype(np.int32),
-            target_device=values[:, 8].astype(np.int32),
-            graph_node=_positive(values[:, 9]),
         )
 
     def _launch(self, rows: Index, calls: RuntimeCalls) -> I64:
         """Return the row in `calls` of the launch of GPU ops; -1 where not recorded."""
-        correlation = _positive(self._aligned(EventTable.GPU, rows)[:, 2])
+        correlation = self._aligned(EventTable.GPU, rows)["correlation"]
         return np.where(correlation > 0, locate(calls.correlation, correlation), -1)
 
     def _kind(self, rows: Index, calls: RuntimeCalls, launch: I64) -> I8:
-        source, target = self._aligned(EventTable.GPU, rows)[:, 7:9].T.astype(np.int32)
+        stated = self._aligned(EventTable.GPU, rows)
+        source, target = (stated[side].astype(np.int32) for side in ("source_device", "target_device"))
         return with_peer_copies(self._judged(rows)[:, 0], source, target, calls, launch)
-
-    def device_annotations(self, base_ns: int) -> DeviceAnnotations:
-        rows = self._sorted(EventTable.DEVICE_ANNOTATION)
-        values = self._aligned(EventTable.DEVICE_ANNOTATION, rows).astype(np.int32)
-        return DeviceAnnotations(**self._common(rows, base_ns), device=values[:, 0], stream=values[:, 1])
 
     def collectives(self, base_ns: int) -> Collectives:
         """Return the collectives that the remaining GPU ops state."""
         rows = self._sorted(EventTable.GPU)
         rows = rows[among(rows, self._values[EventTable.COLLECTIVE][0])]
-        ops, values = self._aligned(EventTable.GPU, rows), self._aligned(EventTable.COLLECTIVE, rows)
-        stated = dict(zip((*COLLECTIVE_TEXTS, *COLLECTIVE_NUMBERS), values.T.copy(), strict=True))
-        texts = {name: stated[name].astype(np.int32) for name in COLLECTIVE_TEXTS}
-        return Collectives(
-            **self._common(rows, base_ns) | {"name_id": texts.pop("collective")},
-            device=ops[:, 0].astype(np.int32),
-            stream=ops[:, 1].astype(np.int32),
-            correlation=_positive(ops[:, 2]),
-            group_size=np.clip(stated["group_size"], -1, np.iinfo(np.int32).max).astype(np.int32),
-            elements_in=_bounded(stated["elements_in"]),
-            elements_out=_bounded(stated["elements_out"]),
-            sequence=np.maximum(stated["sequence"], -1),
-            **texts,
-        )
+        stated = self._columns(Collectives, EventTable.COLLECTIVE, rows, base_ns)
+        name_id = self._aligned(EventTable.COLLECTIVE, rows)["collective"].astype(np.int32)
+        columns = self._columns(Collectives, EventTable.GPU, rows, base_ns) | stated | {"name_id": name_id}
+        return Collectives(names=self.names, **columns)
 
-    def _common(self, rows: Index, base_ns: int) -> dict[str, Any]:
-        """Return the columns that all tables have."""
+    def _columns(self, kind: type[TraceTable], table: EventTable, rows: Index, base_ns: int) -> dict[str, Any]:
+        """Return the columns of a table of a Trace, as far as they are known by its name for them."""
         start_ns = self.start_ns[rows] + base_ns
-        return {
-            "names": self.names,
+        columns = {
             "start_ns": start_ns,
             "end_ns": start_ns + self.dur_ns[rows],
             "name_id": self._name[rows],
             "place": self._place[rows],
+            "thread": self._thread[rows],
+            **self._aligned(table, rows),
         }
+        return {name: columns[name].astype(dtype) for name, dtype in dtypes(kind).items() if name in columns}
 
     def _judged(self, rows: Index) -> I8:
         """Return kind, source and target memory of GPU ops; each distinct (category, name) is judged once."""
@@ -269,7 +236,7 @@ class Finished:
         if tie.any():
             tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
             equal = rows[tied]
-            values = self._aligned(table, equal).reshape(len(equal), -1).T[::-1] if table in _SHAPES else ()
+            values = [value.view(np.int64) for value in self._aligned(table, equal).values()][::-1]
             # A Trace holds unsigned 32-bit streams, as some recorders write them, as signed numbers.
             held = [value.astype(np.int32) for value in values]
             keys = (self._rank_of_names(equal), *values, self._thread[equal], *held, -self.dur_ns[equal], start[tied])
@@ -281,9 +248,13 @@ class Finished:
         distinct, back = np.unique(self._name[rows], return_inverse=True)
         return np.argsort(np.argsort(np.array([self.names[number] for number in distinct.tolist()], np.object_)))[back]
 
-    def _aligned(self, table: EventTable, rows: Index) -> I64:
+    def _aligned(self, table: EventTable, rows: Index) -> dict[str, NDArray[Any]]:
+        """Return the further columns of some of a table's rows, by name; none for other tables."""
+        if table not in self._values:
+            return {}
         at, values = self._values[table]
-        return values[np.searchsorted(at, rows)]
+        place = np.searchsorted(at, rows)
+        return {name: column[place] for name, column in values.items()}
 
 
 def judged(ops: Iterable[tuple[str, str]]) -> I8:
@@ -301,26 +272,15 @@ def too_fast(kind: I8, size: I64, longest_ns: I64) -> Bool:
     return wrong
 
 
-def _bounded(count: I64) -> I64:
-    return np.where((count >= 0) & (count <= LARGEST_BYTES), count, -1)
-
-
-def _positive(correlation: I64) -> I64:
-    return np.where(correlation > 0, correlation, -1)
-
-
-_SHAPES: dict[EventTable, tuple[int, ...]] = {
-    EventTable.RUNTIME: (),
-    EventTable.GPU: (10,),
-    EventTable.SYNC: (7,),
-    EventTable.DEVICE_ANNOTATION: (2,),
-    EventTable.COLLECTIVE: (len(COLLECTIVE_TEXTS) + len(COLLECTIVE_NUMBERS),),
-}
-"""Shape of a row's further columns, for some tables."""
-
-
-def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:
-    return joined(parts or [(np.empty(0, dtype=np.intp), np.empty((0, *shape), dtype=np.int64))])
+def _joined(parts: list[Values], names: tuple[str, ...]) -> tuple[Index, dict[str, NDArray[Any]]]:
+    """Return rows and further columns of all parts, with -1 for values that are not possible."""
+    if not parts:
+        return np.empty(0, np.intp), {name: np.empty(0, np.int64) for name in names}
+    columns = {name: np.concatenate([values[name] for _, values in parts]) for name in names}
+    for name in _POSSIBLE.keys() & columns.keys():
+        least, largest = _POSSIBLE[name]
+        columns[name][(columns[name] < least) | (columns[name] > largest)] = -1
+    return np.concatenate([at for at, _ in parts]), columns
 
 
 # -- Peer copies -------------------------------------------------------------------------------------

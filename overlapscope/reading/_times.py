@@ -5,11 +5,11 @@ Numbers of untyped JSON are read here too, in time proportional to the length of
 
 from __future__ import annotations
 
+import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 import numpy as np
-from msgspec import Raw
 from numpy.typing import NDArray
 
 from overlapscope.base.clock import NS_PER_S
@@ -56,24 +56,20 @@ def to_ns(microseconds: NDArray[np.float64]) -> I64:
     return ns
 
 
-def text_to_ns(raw: Raw) -> int:
-    """Return the nanoseconds in a JSON number's text; UNREADABLE where it is not a number or absurd.
+def number_to_ns(number: Decimal | None) -> int:
+    """Return the nanoseconds in a number of microseconds; UNREADABLE where it is missing, not finite or absurd.
 
-    The result is that of `to_ns` for the nearest double where doubles are precise enough, else exact. So a time does
-    not depend on how its neighbors are decoded.
+    The result is that of `to_ns` for the nearest double where doubles are precise enough, else exact.
     """
-    text = bytes(raw)
-    whole, point, fraction = text.partition(b".")
-    # Sixteen digits that begin with a 3 or less are times since 1970, and below the limit.
-    short = len(whole) < 16 or (len(whole) == 16 and whole < b"4")
-    if short and whole.isdigit() and len(fraction) <= 3 and (fraction.isdigit() or not point):
-        return int(whole + fraction.ljust(3, b"0"))
-    number = decimal(text.decode("ascii", "replace"))
-    if not number.is_finite() or abs(number) > _LARGEST_US:
+    microseconds = math.nan if number is None else float(number)
+    if not abs(microseconds) <= _LARGEST_US:
         return int(UNREADABLE)
-    if number < DOUBLES_BELOW_US:
-        return int(to_ns(np.array([float(number)]))[0])
-    return int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
+    if number is not None and microseconds >= DOUBLES_BELOW_US:
+        return int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
+    if abs(microseconds) < _SMALL_US:
+        return round(microseconds * 1000)
+    whole = math.floor(microseconds)
+    return whole * 1000 + round((microseconds - whole) * 1000)
 
 
 def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:

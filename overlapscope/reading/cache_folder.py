@@ -25,7 +25,7 @@ LIMIT_VARIABLE = "OVERLAPSCOPE_CACHE_SIZE"
 LIMIT_BYTES = 5 << 30
 
 PREFIX = "overlapscope-"
-_OURS = re.compile(rf"{PREFIX}[0-9a-fx-]+\.(?:npy|note|part)")
+_OURS = re.compile(rf"{PREFIX}[0-9a-fx-]+\.(?:npy|part)")
 _PROBE_BYTES = 1 << 20
 _TAG = "CACHEDIR.TAG"
 _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
@@ -70,7 +70,7 @@ class Held(msgspec.Struct, frozen=True):
 
     @property
     def is_entry(self) -> bool:
-        """True if the file holds a trace, and is not a note or an unfinished file."""
+        """True if the file holds a trace, and is not unfinished."""
         return self.path.suffix == ".npy"
 
 

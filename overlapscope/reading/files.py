@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from pathlib import Path
@@ -281,13 +281,11 @@ class SourceFile:
         self.limit_bytes = limit_bytes
         self._block_bytes = BLOCK_BYTES
         self.packed_bytes_read = 0
-        """Bytes read from disk so far; in a plain file, the current position."""
+        """Bytes read from disk so far."""
         self.broken: str | None = None
         """Reason why the packed stream ended too early; None if it did not."""
         self.unpacked_bytes = 0
         """Unpacked bytes read so far."""
-        self._skip_to: int | None = None
-        self._descriptor = -1
         try:
             self._place = place(path, limit_bytes)
             self.packed_bytes = self._place.stat().st_size
@@ -307,7 +305,7 @@ class SourceFile:
         Raises:
             UnreadableTrace: The content exceeds the limit.
         """
-        for block in self._blocks():
+        for block in filter(None, self._blocks()):
             self.unpacked_bytes += len(block)
             if self.unpacked_bytes > self.limit_bytes:
                 why = (
@@ -336,39 +334,14 @@ class SourceFile:
                 elif self._head.startswith(ZSTD):
                     yield from self._zstd(file)
                 else:
-                    yield from self._plain(file)
+                    yield from iter(lambda: self._read(file), b"")
         except OSError as error:
             raise self._unreadable(error) from None
 
     @property
     def plain(self) -> bool:
-        """True if the file is not packed, so that any place in it can be read at once."""
+        """True if the file is not packed."""
         return not self._head.startswith((GZIP, ZSTD))
-
-    def stretch(self, begin: int, end: int) -> Iterator[bytes]:
-        """Yield the blocks of a plain file between two places, once its first block has been read.
-
-        Any thread may call this for any stretch, without effect on the position in the file.
-        """
-        try:
-            while begin < end and (block := os.pread(self._descriptor, min(BLOCK_BYTES, end - begin), begin)):
-                begin += len(block)
-                yield block
-        except OSError as error:
-            raise self._unreadable(error) from None
-
-    def skip_to(self, place: int) -> None:
-        """Move the position in a plain file forward to `place`."""
-        self.unpacked_bytes += place - self.packed_bytes_read
-        self._skip_to = self.packed_bytes_read = place
-
-    def _plain(self, file: BinaryIO) -> Iterator[bytes]:
-        self._descriptor = file.fileno()
-        while block := self._read(file):
-            yield block
-            if self._skip_to is not None:
-                file.seek(self._skip_to)
-                self._skip_to = None
 
     def _read(self, file: BinaryIO) -> bytes:
         data = file.read(self._block_bytes)
@@ -386,8 +359,7 @@ class SourceFile:
                 yield from _salvage(before, packed)
                 self.broken = f"invalid gzip data ({error})"
                 return
-            if block:
-                yield block
+            yield block
             packed = unpack.unconsumed_tail
             if unpack.eof:
                 # Several members may follow one another. Other bytes after the last member are padding.
@@ -396,7 +368,7 @@ class SourceFile:
                     return
                 unpack, packed = zlib.decompressobj(31), rest
             packed = packed or self._read(file)
-        yield from _nonempty(unpack.flush())
+        yield unpack.flush()
         if not unpack.eof:
             self.broken = "the gzip stream ends early"
 
@@ -416,7 +388,7 @@ class SourceFile:
             except zstd.ZstdError as error:
                 self.broken = f"invalid zstd data ({error})"
                 return
-            yield from _nonempty(block)
+            yield block
             if unpack.eof:
                 packed = unpack.unused_data or self._read(file)
                 if not packed.startswith(ZSTD[: len(packed)]) or not packed:
@@ -446,7 +418,7 @@ def _salvage(unpack: Any, packed: bytes) -> Iterator[bytes]:
     """Yield the bytes before an error, from small pieces, because zlib returns nothing from a call that fails."""
     try:
         while packed:
-            yield from _nonempty(unpack.decompress(packed, 256))
+            yield unpack.decompress(packed, 256)
             packed = unpack.unconsumed_tail
     except zlib.error:
         return
@@ -463,20 +435,6 @@ def zstd_module() -> Any:
     except ImportError:
         from backports import zstd  # type: ignore[no-redef,unused-ignore]
     return zstd
-
-
-def _nonempty(block: bytes) -> Iterator[bytes]:
-    if block:
-        yield block
-
-
-def read_whole(file: SourceFile, at: Callable[[int], None]) -> bytes:
-    """Return all unpacked bytes of a file, and tell `at` the packed bytes read so far."""
-    blocks = []
-    for block in file:
-        blocks.append(block)
-        at(file.packed_bytes_read)
-    return b"".join(blocks)
 
 
 # -- Kinds of files that overlapscope itself writes --------------------------------------------------
@@ -496,13 +454,13 @@ _HEAD_BYTES: Final = 256
 _KIND: Final = rb'\s*\{\s*"kind"\s*:\s*"(\w+)"'
 
 
-def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> str | None:
+def kind_of(path: Path, limit_bytes: int | None = None) -> str | None:
     """Return the kind of a file that overlapscope wrote; None for other files and where the file cannot be opened.
 
     The kind comes first in the file.
     """
     try:
-        with place(path, limit_bytes).open("rb") as file:
+        with place(path, LIMIT_BYTES if limit_bytes is None else limit_bytes).open("rb") as file:
             match = re.match(_KIND, file.read(_HEAD_BYTES))
     except OSError:
         # Reading the file as a trace reports the error.

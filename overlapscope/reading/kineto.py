@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.marks import EVENT_NOTES, STEP
+from overlapscope.base.memory import usable_cores
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._events import EventTable, Losses, valid_text
@@ -24,10 +25,8 @@ from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, is_possible, recording
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, chosen_part, place
-from overlapscope.trace.model import Damage, Trace
-
-if TYPE_CHECKING:
-    from overlapscope.reading._crew import Crew
+from overlapscope.reading.source import ReadRequest
+from overlapscope.trace.model import Damage, DeviceAnnotations, HostEvents, RuntimeCalls, Syncs, Trace
 
 _LARGEST_BASE_NS = 1 << 62
 _OWN_HEADER = re.compile(rb"\s*\{\s*\n")
@@ -39,14 +38,15 @@ _FOREIGN = (
     "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
     "torch.profiler (`export_chrome_trace`)."
 )
-_LEAST_SHARED_BYTES = 1 << 20
-"""Smaller files are read before a thread could start."""
+_LEAST_SHARED_BYTES = 32 << 20
+"""Plain files of a smaller size are read before a thread could start."""
+_LEAST_SHARED_PACKED_BYTES = 2 << 20
 _LOOKED_THROUGH_BYTES = 16 << 20
 """Bytes of a file of another layout to look through for several processes. Reading it finds those that come later."""
 
 
 def read(
-    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, threads: int | None = None
 ) -> Trace:
     """Return the Trace in a file of JSON, plain or packed by gzip or zstd.
 
@@ -58,31 +58,24 @@ def read(
         limit_bytes: Maximum unpacked size.
         progress: Whether to show a bar on stderr if stderr is a terminal and reading takes over a second; or a function
             to call instead with the bytes read so far and in total.
-        crew: Threads that may help; the Trace is the same in every case.
+        threads: Number of threads, which doesn't change the Trace; by default one per usable core for a large file.
 
     Raises:
         UnreadableTrace: The file has no readable trace.
     """
     located, _ = file_and_part(Path(path))
     file = SourceFile(located, limit_bytes=limit_bytes)
-    if crew is None and file.packed_bytes >= _LEAST_SHARED_BYTES:
-        from overlapscope.reading._crew import Crew
-
-        crew = Crew()
+    if threads is None:
+        is_large = file.packed_bytes >= (_LEAST_SHARED_BYTES if file.plain else _LEAST_SHARED_PACKED_BYTES)
+        threads = usable_cores() if is_large else 1
     columns = EventColumns(str(path))
-    with (
-        closing(crew.blocks(file) if crew else iter(file)) as blocks,
-        ReadingBar(str(path), file.packed_bytes, progress) as bar,
-    ):
-        stream = EventStream(file, blocks)
-        for batch in stream.batches():
+    stream = EventStream(file, threads)
+    with closing(stream.batches()) as batches, ReadingBar(str(path), file.packed_bytes, progress) as bar:
+        for batch in batches:
             columns.add(batch)
             if columns.events > _MOST_UNKNOWN and not columns.parts:
                 raise stream.unreadable(_FOREIGN)
             bar.at(file.packed_bytes_read)
-            if crew is not None:
-                crew.help(stream, columns, bar.at)
-                crew = None
     if columns.events and not columns.parts and not columns.markers and "schemaVersion" not in stream.metadata:
         raise stream.unreadable(_FOREIGN)
     count, part = _keep_process(Path(path), columns, limit_bytes)
@@ -90,6 +83,11 @@ def read(
     _check_steps(path, trace)
     # The metadata are those of one of the processes, so the others' ranks are not known from them.
     return replace(trace, rank=part) if count > 1 and rank_in_name(located.name) is None else trace
+
+
+def read_requested(path: Path, request: ReadRequest) -> Trace:
+    """Return the Trace in a file, read as requested. Raises UnreadableTrace."""
+    return read(path, limit_bytes=request.limit_bytes, progress=request.progress)
 
 
 def _keep_process(path: Path, columns: EventColumns, limit_bytes: int) -> tuple[int, int]:
@@ -148,18 +146,12 @@ def parts(path: Path) -> int:
     callers: set[int | str] = set()
     with suppress(UnreadableTrace):
         for batch in EventStream(file).batches():
-            if EventTable.RUNTIME in batch.parts:
-                callers |= batch.parts[EventTable.RUNTIME][1].processes()
+            callers |= batch.callers
             if file.unpacked_bytes > _LOOKED_THROUGH_BYTES and len(callers) < 2 and not any(map(is_label, callers)):
                 return 1
         return int(processes(path, place(path, LIMIT_BYTES), LIMIT_BYTES).max()) + 1 if len(callers) > 1 else 1
     # Reading the file reports the error.
     return 1
-
-
-def recognises(head: bytes) -> bool:
-    """Return whether a file is of this kind, by the beginning of its content."""
-    return any(key in head for key in (b'"ph"', b'"traceEvents"', b'"schemaVersion"'))
 
 
 def assemble(
@@ -178,13 +170,14 @@ def assemble(
     start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
     damage = _damage(source, finished, losses, columns.repaired, begin_ns, end_ns)
-    runtime_calls = finished.runtime_calls(base_ns)
+    runtime_calls = finished.table(RuntimeCalls, EventTable.RUNTIME, base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _ordinal(distributed.get("rank"))
-    cpu_ops, annotations = (finished.host(table, base_ns) for table in (EventTable.CPU, EventTable.ANNOTATION))
-    syncs = finished.syncs(base_ns)
+    cpu_ops = finished.table(HostEvents, EventTable.CPU, base_ns)
+    annotations = finished.table(HostEvents, EventTable.ANNOTATION, base_ns)
+    syncs = finished.table(Syncs, EventTable.SYNC, base_ns)
     if any(name.startswith(EVENT_NOTES) for name in finished.names):
         from overlapscope.reading._event_notes import apply
 
@@ -196,10 +189,10 @@ def assemble(
         runtime_calls=runtime_calls,
         cpu_ops=cpu_ops,
         annotations=annotations,
-        python_frames=finished.host(EventTable.PYTHON, base_ns),
-        overheads=finished.host(EventTable.OVERHEAD, base_ns),
+        python_frames=finished.table(HostEvents, EventTable.PYTHON, base_ns),
+        overheads=finished.table(HostEvents, EventTable.OVERHEAD, base_ns),
         syncs=syncs,
-        device_annotations=finished.device_annotations(base_ns),
+        device_annotations=finished.table(DeviceAnnotations, EventTable.DEVICE_ANNOTATION, base_ns),
         collectives=finished.collectives(base_ns),
         device_names=_device_names(metadata, finished.mtias()),
         rank=rank if rank is not None else rank_in_name(source),

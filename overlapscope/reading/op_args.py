@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 from overlapscope.base.kept import kept
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._events import NAN, NOTHING, UNDECODABLE
-from overlapscope.reading._stream import RawBatch, RawEvents
+from overlapscope.reading._stream import RawEvents, decoded
 from overlapscope.reading._times import to_ns
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import SourceFile
@@ -59,7 +59,7 @@ def _read(file: SourceFile, events: HostEvents, base_ns: int, kind: type[T]) -> 
     begin = 0
     for batch in RawEvents(file).batches():
         low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
-        if isinstance(batch, RawBatch) and high > low:
+        if high > low:
             texts = [batch.raw[at] for at in (places[low:high] - begin).tolist()]
             yield from _matching(texts, events, by_place[low:high], base_ns, kind)
         begin += batch.count
@@ -70,21 +70,12 @@ def _read(file: SourceFile, events: HostEvents, base_ns: int, kind: type[T]) -> 
 def _matching(texts: list[Raw], events: HostEvents, rows: I64, base_ns: int, kind: type[T]) -> Iterator[tuple[int, T]]:
     """Yield the arguments of the events whose name and start are as expected."""
     op_type: Any = _Op[kind]  # type: ignore[valid-type]
-    try:
-        decoded = msgspec.json.decode(b"[" + b",".join(texts) + b"]", type=list[op_type])
-    except UNDECODABLE:
-        decoded = [_decoded(text, op_type) for text in texts]
-    starts = to_ns(np.array([op.ts for op in decoded])) + base_ns
+    ops = [op or _Op() for op in decoded(texts, op_type)]
+    starts = to_ns(np.array([op.ts for op in ops])) + base_ns
     same = np.abs(starts - events.start_ns[rows]) <= _SAME_NS
-    for op, row, name_id in zip(decoded, rows.tolist(), np.where(same, events.name_id[rows], -1), strict=True):
+    for op, row, name_id in zip(ops, rows.tolist(), np.where(same, events.name_id[rows], -1), strict=True):
         if name_id >= 0 and op.args is not None and op.name == events.names[name_id]:
             yield row, op.args
-
-
-def _decoded(event: Raw, op_type: Any) -> Any:
-    with suppress(*UNDECODABLE):
-        return msgspec.json.decode(event, type=op_type)
-    return _Op()
 
 
 # -- Sizes of the tensors that are inputs of CPU ops -------------------------------------------------

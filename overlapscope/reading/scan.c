@@ -15,13 +15,14 @@
 
 typedef const unsigned char *Text;
 
-enum { MOST_DEPTH = 64, MOST_DIGITS = 18, EXACT_DIGITS = 15, NS_DIGITS = 3 };
-static const int64_t LARGEST_US = (int64_t)1 << 43; /* `_times.DOUBLES_BELOW_US` */
+enum { MOST_DEPTH = 64, MOST_DIGITS = 18, EXACT_DIGITS = 15, NS_DIGITS = 3, TIME_DIGITS = 16 };
+static const int64_t DOUBLES_BELOW_US = (int64_t)1 << 43; /* as in `_times.py` */
+static const int64_t LARGEST_US = 4000000000000000;       /* `_times._LARGEST_US` */
 static const double SMALL_US = 4294967296.0;        /* `_times._SMALL_US` */
 
 /* -- what is asked for; filled in by `_scan.py` */
 
-enum Shape { UNKNOWN = -1, PLAIN, CALL, OP, PASSED_OVER };
+enum Shape { UNKNOWN = -1, PLAIN, CALL, OP, PASSED_OVER, INSTANT };
 enum Type { INTEGER, STRING, RAW };
 
 typedef struct {
@@ -275,20 +276,23 @@ static Text integer(Text at, int64_t *found) {
     return end;
 }
 
-/* Microseconds as nanoseconds, as `_times.to_ns` makes them of the nearest double. */
-static Text time_ns(Text at, int64_t *found) {
+/* Microseconds below a limit as nanoseconds, as `_times.number_to_ns` makes them. */
+static Text time_ns(Text at, int64_t below, int64_t *found) {
     static const double TENS[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15};
     int negative = *at == '-';
     Text begin = at + negative, end = digits(begin);
-    if (end == NULL || end - begin > EXACT_DIGITS) return NULL;
+    if (end == NULL || end - begin > TIME_DIGITS) return NULL;
     int64_t sum = 0, places = 0;
     for (at = begin; at < end; at++) sum = 10 * sum + (*at - '0');
-    if (sum >= LARGEST_US) return NULL;
+    if (sum >= below) return NULL;
+    int large = sum >= DOUBLES_BELOW_US;
+    if (large && negative) return NULL;
     if (*end == '.') {
         if (!is_digit(*++end)) return NULL;
         int64_t whole = end - 1 - begin;
         for (; is_digit(*end); end++, places++) {
             if (places > NS_DIGITS && whole + places >= EXACT_DIGITS) return NULL;
+            if (places == NS_DIGITS && large) return NULL;
             sum = 10 * sum + (*end - '0');
         }
         if (places > NS_DIGITS && whole + places > EXACT_DIGITS) return NULL;
@@ -413,7 +417,7 @@ static Text event(Scanner *scanner, Text at) {
     enum { PH = 1, CAT = 2, NAME = 4, PID = 8, TID = 16, TS = 32, DUR = 64, ARGS = 128 };
     /* Which fields are read of each shape, UNKNOWN first; the others need only be valid. */
     enum { ALWAYS = PH | CAT, OF_ROWS = ALWAYS | NAME | TID | TS | DUR };
-    static const int READ[] = {ALWAYS, OF_ROWS, OF_ROWS | ARGS | PID, OF_ROWS | ARGS | PID, ALWAYS};
+    static const int READ[] = {ALWAYS, OF_ROWS, OF_ROWS | ARGS | PID, OF_ROWS | ARGS | PID, ALWAYS, ALWAYS | NAME | TS};
     Columns *columns = &scanner->columns;
     Text last = scanner->last, name = NULL, text;
     int64_t length, unread, name_length = 0, tid = -1, start = INT64_MIN, dur = 0, shape = UNKNOWN;
@@ -472,10 +476,10 @@ static Text event(Scanner *scanner, Text at) {
             at = identity(scanner, at, &tid);
             break;
         case TS:
-            at = time_ns(at, &start);
+            at = time_ns(at, LARGEST_US, &start);
             break;
         case DUR:
-            at = time_ns(at, &dur);
+            at = time_ns(at, DOUBLES_BELOW_US, &dur);
             break;
         case ARGS:
             at = arguments(scanner, at, shape, said + 1);
@@ -488,6 +492,12 @@ static Text event(Scanner *scanner, Text at) {
             if (field == PID && at != NULL && *text != '"' && integer(text, &unread) != at) return NULL;
         }
         if (at == NULL || (at = next(at)) == NULL) return NULL;
+        if (*at == '}' && category < 0 && phase == 'i') {
+            /* The bounds of the recording have no category. */
+            if ((category = category_of(scanner, at, 0)) < 0) return NULL;
+            shape = scanner->wanted.categories[category].kind;
+            at = first, seen = 0;
+        }
     }
     columns->events++;
     /* Names of processes and threads have no category. */
@@ -495,12 +505,13 @@ static Text event(Scanner *scanner, Text at) {
     if (shape == PASSED_OVER) {
         return phase && strchr(scanner->wanted.categories[category].phases, phase) != NULL ? at + 1 : NULL;
     }
-    if (phase != 'X') return NULL;
+    if (phase != (shape == INSTANT ? 'i' : 'X')) return NULL;
     columns->n_calls += shape == CALL, columns->n_ops += shape == OP;
-    int64_t number = name == NULL ? number_of(&columns->names, (Text) "\"\"", 2, scanner->seed)
-                                  : number_of(&columns->names, name, name_length, scanner->seed);
+    Words *names = shape == INSTANT ? &columns->texts : &columns->names;
+    int64_t number = name == NULL ? number_of(names, (Text) "\"\"", 2, scanner->seed)
+                                  : number_of(names, name, name_length, scanner->seed);
     if (number < 0) return NULL;
-    columns->no_duration += !(seen & DUR);
+    columns->no_duration += shape != INSTANT && !(seen & DUR);
     int64_t row = columns->rows++;
     columns->category[row] = category;
     columns->place[row] = (int32_t)(columns->events - 1);

@@ -6,10 +6,9 @@ The content of a file determines its source, never its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,14 +16,11 @@ from msgspec.structs import replace
 from overlapscope import plugin
 from overlapscope.base.registry import load
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import kineto
+from overlapscope.plugin import TraceSource
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, is_pipe
 from overlapscope.trace.model import Trace
-
-if TYPE_CHECKING:
-    from overlapscope.reading._crew import Crew
 
 
 class ReadRequest(Struct, frozen=True):
@@ -34,51 +30,16 @@ class ReadRequest(Struct, frozen=True):
     """Maximum unpacked size."""
     progress: Progress = True
     """Progress, as `ReadingBar` takes it."""
-    crew: Crew | None = None
-    """Threads that may help; None for those that help by default."""
 
 
-class Source(Struct, frozen=True):
-    """A kind of recording. Plugins state theirs as `plugin.TraceSource`."""
-
-    suffixes: tuple[str, ...]
-    """Lower-case endings of the files to find in a directory. A file named by the user may have any name."""
-    recognises: Callable[[bytes], bool]
-    """Function that returns whether a file is of this kind, given up to 64 KiB of its unpacked content."""
-    read: Callable[[Path, ReadRequest], Trace]
-    """Function that returns the Trace in a file.
-
-    It raises UnreadableTrace, with a sentence that begins with the path, if there is none.
-    """
-    parts: Callable[[Path], int] | None = None
-    """Function that returns the number of processes recorded in a file, if there may be several. Each is then read by
-    its number, as `FILE@0`, `FILE@1`."""
-
-
-def _read_kineto(path: Path, request: ReadRequest) -> Trace:
-    return kineto.read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
-
-
-KINETO: Final = Source((".json", ".json.gz", ".json.zst"), kineto.recognises, _read_kineto, kineto.parts)
-
-
-def _source_of_plugin(source: plugin.TraceSource) -> Source:
-    """Return a source whose modules are imported when it first reads a file."""
-    sign = re.compile(source.sign)
-
-    def read(path: Path, request: ReadRequest) -> Trace:
-        trace: Trace = load(source.read)(path, request)
-        return trace
-
-    def parts(path: Path) -> int:
-        count: int = load(source.parts)(path) if source.parts else 1
-        return count
-
-    return Source(source.suffixes, lambda head: sign.match(head) is not None, read, parts)
-
-
-_OF_PLUGINS: Final = tuple(map(_source_of_plugin, plugin.sources()))
-_SOURCES: Final = (*_OF_PLUGINS, KINETO)
+KINETO: Final = TraceSource(
+    plugin.KINETO,
+    suffixes=(".json", ".json.gz", ".json.zst"),
+    sign=rb'(?s).*"(?:ph|traceEvents|schemaVersion)"',
+    read="overlapscope.reading.kineto:read_requested",
+    parts="overlapscope.reading.kineto:parts",
+)
+_SOURCES: Final = (*plugin.sources(), KINETO)
 """Sources in the order in which they are tried."""
 
 SUFFIXES: Final = tuple(dict.fromkeys(suffix for source in _SOURCES for suffix in source.suffixes))
@@ -93,7 +54,7 @@ def read(path: str | Path, request: ReadRequest) -> Trace:
         UsageError: A plugin of another package cannot be loaded.
     """
     source = source_of(Path(path), request.limit_bytes)
-    trace = source.read(Path(path), request)
+    trace: Trace = load(source.read)(Path(path), request)
     # The cache cannot detect that another package now reads files differently.
     return trace if source in _SOURCES else replace(trace, unpacked_bytes=0)
 
@@ -102,9 +63,8 @@ def parts(path: Path) -> list[Path]:
     """Return the paths to read for a file: itself, or each of several recordings in it."""
     if is_pipe(path):
         return [path]
-    head = _head(path, LIMIT_BYTES)
-    source = next((source for source in _SOURCES if source.recognises(head)), None)
-    count = source.parts(path) if source is not None and source.parts else 1
+    source = _with_sign(_SOURCES, _head(path, LIMIT_BYTES))
+    count = load(source.parts)(path) if source is not None and source.parts else 1
     return [path.with_name(f"{path.name}@{number}") for number in range(count)] if count > 1 else [path]
 
 
@@ -116,11 +76,14 @@ def is_trace_name(name: str) -> bool:
     return name.endswith(SUFFIXES) or any(name.endswith(source.suffixes) for source in _others())
 
 
-def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
+def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> TraceSource:
     """Return the source of a file; Kineto's where none recognizes it, or it cannot be read."""
     head = _head(file_and_part(path)[0], limit_bytes)
-    ours = next((source for source in _SOURCES if source.recognises(head)), None)
-    return ours or next((source for source in _others() if source.recognises(head)), KINETO)
+    return _with_sign(_SOURCES, head) or _with_sign(_others(), head) or KINETO
+
+
+def _with_sign(sources: tuple[TraceSource, ...], head: bytes) -> TraceSource | None:
+    return next((source for source in sources if re.match(source.sign, head)), None)
 
 
 def _head(path: Path, limit_bytes: int) -> bytes:
@@ -135,7 +98,7 @@ def _head(path: Path, limit_bytes: int) -> bytes:
 
 
 @cache
-def _others() -> tuple[Source, ...]:
+def _others() -> tuple[TraceSource, ...]:
     """Return the sources of other packages.
 
     They come last, because finding them takes longer than reading a small file.
@@ -143,4 +106,4 @@ def _others() -> tuple[Source, ...]:
     Raises:
         UsageError: A package's plugin can't be imported, or is none.
     """
-    return tuple(_source_of_plugin(source) for each in plugin.installed_plugins() for source in each.sources)
+    return tuple(source for each in plugin.installed_plugins() for source in each.sources)

@@ -35,7 +35,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 from overlapscope.reading import kineto
 from overlapscope.reading.source import ReadRequest
-from overlapscope.reading.cache import Cache, Opening
+from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
 
 def columns(trace):
@@ -74,7 +74,7 @@ def forever():
     os.write(writes, b"!")
     while True:
         folder.clear()
-        Opening.of(cache, paths[0]).keep(trace)
+        cache._keep(trace, cache.entry_name(Path(paths[0])))
 
 interrupted = 0
 for seed in range(300):

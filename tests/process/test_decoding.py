@@ -1,4 +1,4 @@
-"""Tests that an event becomes the same rows however it is decoded: scanned, typed, untyped or from text to repair."""
+"""Tests that an event becomes the same rows however it is decoded: scanned, in Python, or from text to repair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +19,6 @@ from overlapscope.reading._batch import Batch
 from overlapscope.reading._scan import CATEGORIES
 from overlapscope.trace.model import Trace
 from tests.support.parallel_reading import (
-    ALONE,
     RECORDINGS,
     assert_identical,
     dialect,
@@ -33,21 +31,7 @@ from tests.support.parallel_reading import (
 def decoded(path: Path) -> Trace:
     """Without the compiled reader."""
     with patched(_stream, "scanner", lambda: lambda _: None):
-        return kineto.read(path, crew=ALONE)
-
-
-class Refusing:
-    """A decoder that takes no events."""
-
-    @staticmethod
-    def decode(_: memoryview) -> list[Any]:
-        raise msgspec.ValidationError
-
-
-def untyped(path: Path) -> Trace:
-    """From untyped JSON, as events with a value of a wrong type are read."""
-    with patched(_stream, "typed_events", Refusing):
-        return decoded(path)
+        return kineto.read(path, threads=1)
 
 
 def as_if_broken(path: Path) -> Trace:
@@ -58,9 +42,8 @@ def as_if_broken(path: Path) -> Trace:
 
 @pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.split(".")[0])
 def test_recordings_are_the_same_either_way(path: Path) -> None:
-    assert_identical(untyped(path), decoded(path))
     assert_identical(as_if_broken(path), decoded(path))
-    assert_identical(decoded(path), kineto.read(path, crew=ALONE))
+    assert_identical(decoded(path), kineto.read(path, threads=1))
 
 
 OF_ALL_CATEGORIES = (*CATEGORIES, "ac2g", "fwdbwd", "cpu_instant_event", "cuda_event", "cuda_profiler_range", "own", "")
@@ -106,16 +89,16 @@ def test_any_events_are_the_same_either_way(
     """In one stretch or in many: an odd event changes how its neighbors are decoded, but not the result."""
     path = write(tmp_path_factory.mktemp("any"), json.dumps({"traceEvents": events}).encode())
     try:
-        whole = kineto.read(path, crew=ALONE)
+        whole = kineto.read(path, threads=1)
     except UnreadableTrace as error:
         # There is no known event, or there are several processes.
-        for read in (decoded, untyped, as_if_broken):
+        for read in (decoded, as_if_broken):
             with pytest.raises(UnreadableTrace, match=re.escape(str(error))):
                 read(path)
         return
     with patched(files, "BLOCK_BYTES", block):
-        assert_identical(kineto.read(path, crew=ALONE), whole)
-        for read in (decoded, untyped, as_if_broken):
+        assert_identical(kineto.read(path, threads=1), whole)
+        for read in (decoded, as_if_broken):
             trace = read(path)
             # The examples quote the event as text or as a value.
             damage = replace(trace.damage, examples=whole.damage.examples)
@@ -172,8 +155,7 @@ def test_grids_and_blocks_are_read_as_numbers_of_their_items(tmp_path: Path) -> 
     trace = kineto.read(path)
     assert trace.gpu_ops.blocks.tolist() == [8, 8, 3, *[-1] * 7]
     assert trace.gpu_ops.block_threads.tolist() == [*[128] * 9, -1]
-    for read in (decoded, untyped):
-        assert_identical(read(path), trace)
+    assert_identical(decoded(path), trace)
 
 
 def test_places_are_those_in_the_list_of_events() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope.reading import _crew, files, kineto
+from overlapscope.reading import kineto
 from overlapscope.trace.model import Damage
 from tests.support.parallel_reading import (
     DIALECTS,
@@ -20,7 +18,6 @@ from tests.support.parallel_reading import (
     complete,
     dialect,
     events_of_all_kinds,
-    patched,
     read_both,
     write,
 )
@@ -30,7 +27,7 @@ from tests.support.parallel_reading import (
 def test_every_recording_is_the_same(tmp_path: Path, path: Path) -> None:
     threads = 2 + 2 * (RECORDINGS.index(path) % 2)
     plain = write(tmp_path, gzip.decompress(path.read_bytes()))
-    trace, counted = read_both(plain, max(plain.stat().st_size // 40, 3000), threads, stretch_blocks=2)
+    trace, counted = read_both(plain, max(plain.stat().st_size // 40, 3000), threads)
     assert counted > 3
     assert trace.damage == kineto.read(path).damage
 
@@ -39,9 +36,7 @@ def test_every_recording_is_the_same(tmp_path: Path, path: Path) -> None:
 @pytest.mark.parametrize("block", [700, 4096, 10_000])
 def test_every_dialect_is_the_same(tmp_path: Path, how: str, block: int) -> None:
     path = write(tmp_path, dialect(events_of_all_kinds(400), how))
-    trace, counted = read_both(path, block, threads=3)
-    # The whole file, but for its first two blocks and its last.
-    assert counted == (path.stat().st_size - 1) // block - 2
+    trace, _ = read_both(path, block, threads=3)
     assert trace.damage.lost_events == 0
     assert trace.damage.repaired_events > 0
     assert len(np.unique(trace.gpu_ops.stream)) > 10
@@ -54,79 +49,30 @@ HOSTILE = st.sampled_from(['"}, {"', "},\n{", '}, {"ph": "X"}, {', '\\"}],', "]}
     names=st.lists(st.one_of(HOSTILE, st.text(max_size=30)), min_size=30, max_size=60),
     how=st.sampled_from(DIALECTS),
     block=st.integers(60, 1500),
-    stretch_blocks=st.integers(1, 4),
 )
 def test_hostile_names_are_the_same(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str], how: str, block: int, stretch_blocks: int
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], how: str, block: int
 ) -> None:
     events = [complete(number, name=name, note=name) for number, name in enumerate(names)]
     path = write(tmp_path_factory.mktemp("hostile"), dialect(events, how))
-    read_both(path, block, stretch_blocks=stretch_blocks)
-
-
-@given(
-    guesses=st.lists(st.one_of(st.none(), st.integers(0, 2500)), min_size=1, max_size=12),
-    block=st.integers(150, 2500),
-    right=st.integers(0, 3),
-)
-def test_wrong_guesses_change_nothing(
-    tmp_path_factory: pytest.TempPathFactory, guesses: list[int | None], block: int, right: int
-) -> None:
-    """Some stretches begin in strings, in arguments, or nowhere near an event."""
-    # An event within a string of another one: reading may well begin there, and find an event.
-    inner = json.dumps(complete(1, name="never happened"))
-    events = [complete(number, name=f"n{number}", note=f"x}}, {inner}, {inner}, {{") for number in range(60)]
-    path = write(tmp_path_factory.mktemp("guesses"), dialect(events, "one line"))
-    true_guess = _crew.guess
-    calls = iter(range(1_000_000))
-
-    def wrong(file: files.SourceFile, end: int) -> int | None:
-        number = next(calls)
-        guess = true_guess(file, end) if number < right else guesses[number % len(guesses)]
-        return None if guess is None else min(guess, end)
-
-    with patched(_crew, "guess", wrong):
-        trace, *_ = read_both(path, block)
-    assert len(trace.gpu_ops) == 60
+    read_both(path, block)
 
 
 def test_arguments_that_look_like_events_are_guessed_wrong_and_found_out(tmp_path: Path) -> None:
-    """Events inside arguments, which a stretch that begins among them takes for events of the file."""
+    """Events inside arguments, among which a block seems to end."""
     nested = [complete(number, name="never happened") for number in range(4)]
     events = [complete(number) | {"args": {"stream": 7, "list": nested}} for number in range(100)]
     path = write(tmp_path, dialect(events, "one line"))
-    joined: list[int] = []
-    join = _crew._join
-
-    def watched(stretches: list[_crew.Stretch], *rest: Any) -> None:
-        joined.append(len(stretches))
-        join(stretches, *rest)
-
-    with patched(_crew, "_join", watched):
-        trace, counted = read_both(path, 3000)
+    trace, counted = read_both(path, 3000)
     assert trace.names == ("gemm",)
     assert len(trace.gpu_ops) == 100
-    assert counted < joined[0]
+    assert counted < path.stat().st_size // 3000
 
 
-def test_trouble_after_a_wrong_guess_is_not_the_callers(tmp_path: Path) -> None:
-    batches = _crew.StretchStream.batches
-    turns = iter(range(1_000_000))
-
-    def troubled(self: Any) -> Any:
-        if next(turns) == 3:
-            raise ValueError("nobody's business")
-        return batches(self)
-
-    with patched(_crew.StretchStream, "batches", troubled):
-        read_both(write(tmp_path, dialect(events_of_all_kinds(300), "indented")), 1000)
-
-
-def test_an_event_longer_than_a_stretch_is_the_same(tmp_path: Path) -> None:
+def test_an_event_longer_than_a_block_is_the_same(tmp_path: Path) -> None:
     events = events_of_all_kinds(200)
     events[100]["args"]["note"] = "x" * 20_000
-    _, counted = read_both(write(tmp_path, dialect(events, "indented")), 1000)
-    assert counted > 3
+    read_both(write(tmp_path, dialect(events, "indented")), 1000)
 
 
 def test_a_clean_file_has_no_damage_with_threads(tmp_path: Path) -> None:

@@ -8,32 +8,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import _crew, files, kineto
-from overlapscope.reading._crew import Crew
-from tests.support.parallel_reading import dialect, events_of_all_kinds, read_both, write
-
-
-@pytest.mark.parametrize("at", [0, 3])
-def test_a_thread_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    batches = _crew.StretchStream.batches
-    turns = iter(range(1_000_000))
-
-    def failing(self: Any) -> Any:
-        if next(turns) == at:
-            raise MemoryError
-        return batches(self)
-
-    monkeypatch.setattr(_crew.StretchStream, "batches", failing)
-    before = threading.active_count()
-    _, counted = read_both(write(tmp_path, dialect(events_of_all_kinds(800), "indented")), 2000, threads=3)
-    # Threads may overtake one another between taking a stretch and reading it.
-    assert counted < at + 3
-    assert threading.active_count() == before
+from overlapscope.reading import files, kineto
+from overlapscope.reading._stream import EventStream
+from overlapscope.reading.files import SourceFile
+from tests.support.parallel_reading import complete, dialect, events_of_all_kinds, read_both, write
 
 
 @pytest.mark.parametrize("works", [0, 1])
@@ -41,7 +23,7 @@ def test_a_system_with_few_threads_to_spare_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int
 ) -> None:
     start = threading.Thread.start
-    turns = iter(range(100))
+    turns = iter(range(1_000_000))
 
     def scarce(self: threading.Thread) -> None:
         if next(turns) >= works:
@@ -49,22 +31,26 @@ def test_a_system_with_few_threads_to_spare_changes_nothing(
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", scarce)
-    _, counted = read_both(write(tmp_path, dialect(events_of_all_kinds(300), "indented")), 1000, threads=3)
+    before = threading.active_count()
+    events = [complete(number) for number in range(300)]
+    _, counted = read_both(write(tmp_path, dialect(events, "indented")), 1000, threads=3)
     assert (counted > 0) == (works > 0)
+    assert threading.active_count() == before
 
 
 _INTERRUPTED = """
 import os, sys, time
-from overlapscope.reading import _crew, files, kineto
+from overlapscope.reading import files, kineto
+from overlapscope.reading._stream import EventStream
 files.BLOCK_BYTES = 2000
-batches = _crew.StretchStream.batches
-def slow(self):
+take = EventStream._take
+def slow(*args):
     os.write(1, b"reading\\n")
     time.sleep(0.05)
-    return batches(self)
-_crew.StretchStream.batches = slow
+    return take(*args)
+EventStream._take = slow
 try:
-    kineto.read(sys.argv[1], crew=_crew.Crew(3, 0, 1))
+    kineto.read(sys.argv[1], threads=3)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -85,49 +71,49 @@ def test_an_interrupted_reader_ends_without_reading_on(tmp_path: Path) -> None:
     assert out.count("reading\n") < path.stat().st_size // 2000 // 2
 
 
-def test_threads_are_asked_for_large_plain_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_asked_for_large_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(_crew, "_read_together", lambda stretches, threads, *_: asked.append(threads))
-    monkeypatch.setattr(_crew, "usable_cores", lambda: 2)
+    start = EventStream.__init__
+
+    def watched(self: EventStream, file: SourceFile, threads: int = 1) -> None:
+        asked.append(threads)
+        start(self, file, threads)
+
+    monkeypatch.setattr(EventStream, "__init__", watched)
+    monkeypatch.setattr(kineto, "usable_cores", lambda: 2)
+    content = dialect(events_of_all_kinds(300), "indented")
+    path = write(tmp_path, content)
+    packed = tmp_path / "packed.json.gz"
+    packed.write_bytes(gzip.compress(content))
+    for least in ("_LEAST_SHARED_BYTES", "_LEAST_SHARED_PACKED_BYTES"):
+        for file in (path, packed):
+            kineto.read(file)
+        assert asked == [1, 1] if least == "_LEAST_SHARED_BYTES" else [2, 1]
+        asked.clear()
+        monkeypatch.setattr(kineto, least, 1000)
+    for file in (path, packed):
+        kineto.read(file)
+    assert asked == [2, 2]
+
+
+def test_a_reader_that_stops_early_leaves_no_thread_behind(tmp_path: Path) -> None:
+    path = tmp_path / "no.json"
+    path.write_bytes(b'{"traceEvents": [{"no trace": "at all"}' + b', {"no": 1}' * 400_000)
+    before = threading.active_count()
+    with pytest.raises(UnreadableTrace, match="none of its events can be read"):
+        kineto.read(path, threads=2)
+    assert threading.active_count() == before
+
+
+def test_the_limit_holds_with_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
     content = dialect(events_of_all_kinds(300), "indented")
     path = write(tmp_path, content)
     packed = tmp_path / "packed.json.gz"
     packed.write_bytes(gzip.compress(content))
-    least = len(content) // 2
-
-    kineto.read(path)
-    kineto.read(packed, crew=Crew(None, 0, 1))
-    kineto.read(path, crew=Crew(None, len(content), 1))
-    assert asked == []
-    kineto.read(path, crew=Crew(None, least, 1))
-    assert asked == [2]
-    monkeypatch.setattr(_crew, "usable_cores", lambda: 1)
-    kineto.read(path, crew=Crew(None, least, 1))
-    assert asked == [2]
-
-
-def test_the_limit_holds_with_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
-    path = write(tmp_path, dialect(events_of_all_kinds(300), "indented"))
-    size = path.stat().st_size
-    crew = Crew(2, 0, 1)
-    with pytest.raises(UnreadableTrace, match="--max-size"):
-        kineto.read(path, limit_bytes=size - 1, crew=crew)
-    assert kineto.read(path, limit_bytes=size, crew=crew).damage.lost_events == 0
-
-
-def test_a_file_that_grows_is_held_to_the_limit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BLOCK_BYTES", 1000)
-    path = write(tmp_path, dialect(events_of_all_kinds(300), "indented")[:-40])
-    size = path.stat().st_size
-    join = _crew._join
-
-    def growing(*args: Any) -> None:
-        with path.open("ab") as file:
-            file.write(b" " * 2000)
-        join(*args)
-
-    monkeypatch.setattr(_crew, "_join", growing)
-    with pytest.raises(UnreadableTrace, match="--max-size"):
-        kineto.read(path, limit_bytes=size + 1000, crew=Crew(2, 0, 1))
+    for file in (path, packed):
+        with pytest.raises(UnreadableTrace, match="--max-size"):
+            kineto.read(file, limit_bytes=len(content) - 1, threads=2)
+        trace = kineto.read(file, limit_bytes=len(content), threads=2)
+        assert trace.damage.lost_events == 0
+        assert trace.unpacked_bytes == len(content)

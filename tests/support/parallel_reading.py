@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from msgspec.structs import fields
 
-from overlapscope.reading import _crew, files, kineto
-from overlapscope.reading._crew import Crew
+from overlapscope.reading import files, kineto
+from overlapscope.reading._batch import Batch
+from overlapscope.reading._stream import EventStream
 from overlapscope.trace.model import Trace, TraceTable
 from tests.support.helpers import various
 
 RECORDINGS = various()
-ALONE = Crew(threads=1)
 BASE_NS = 1_790_857_026_000_000_000
 
 
@@ -49,23 +49,25 @@ def patched(where: Any, name: str, value: Any) -> Iterator[None]:
 class Both(NamedTuple):
     trace: Trace
     counted: int
-    """Stretches that counted."""
+    """Blocks that threads scanned before their turn."""
 
 
-def read_both(path: Path, block: int, threads: int = 2, stretch_blocks: int = 1) -> Both:
+def read_both(path: Path, block: int, threads: int = 2) -> Both:
     """Return the Trace in a file, which is the same either way."""
-    counted: list[int] = []
-    join = _crew._join
+    counted = 0
+    take = EventStream._take
 
-    def counting(stretches: Any, pieces: Any, stream: Any, columns: Any, _: Any) -> None:
-        join(stretches, pieces, stream, columns, counted.append)
+    def counting(self: EventStream, block: bytes, ahead: Any) -> Batch | None:
+        nonlocal counted
+        counted += ahead is not None and ahead.rest == self._rest and ahead.scanned.result() is not None
+        return take(self, block, ahead)
 
-    with patched(files, "BLOCK_BYTES", block), patched(_crew, "_join", counting):
-        alone = kineto.read(path, crew=ALONE)
+    with patched(files, "BLOCK_BYTES", block), patched(EventStream, "_take", counting):
+        alone = kineto.read(path, threads=1)
         assert not counted
-        trace = kineto.read(path, crew=Crew(threads, 0, stretch_blocks))
+        trace = kineto.read(path, threads=threads)
     assert_identical(trace, alone)
-    return Both(trace, len(counted))
+    return Both(trace, counted)
 
 
 def complete(number: int, name: str = "gemm", cat: str = "kernel", **rest: Any) -> dict[str, Any]:

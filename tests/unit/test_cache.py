@@ -35,7 +35,6 @@ from overlapscope.reading.cache import (
     READER_DIGEST,
     BrokenEntry,
     Cache,
-    Opening,
     _checksum,
     packed,
     read_entry,
@@ -64,9 +63,9 @@ def load(cache: Cache, path: str | Path, **options: Any) -> Trace:
     return cache.load(path, ReadRequest(**({"progress": False} | options)))
 
 
-def kept(cache: Cache, path: Path) -> Trace | None:
-    opening = Opening.of(cache, path)
-    return None if opening is None else opening.find(progress=False)
+def kept(cache: Cache, path: Path) -> bool:
+    name = cache.entry_name(path)
+    return name is not None and (cache.folder.path / name).is_file()
 
 
 def assert_equal(first: Trace, other: Trace) -> None:
@@ -94,7 +93,7 @@ def test_a_kept_trace_is_the_one_that_was_read(path: Path, tmp_path: Path) -> No
     cache = cache_in(tmp_path)
     fresh = kineto.read(path)
     assert_equal(load(cache, path), fresh)
-    assert kept(cache, path) is not None
+    assert kept(cache, path)
     assert_equal(load(cache, path), fresh)
 
 
@@ -124,7 +123,7 @@ def test_a_damaged_trace_is_kept_with_its_damage(spoil: str, tmp_path: Path) -> 
     fresh = kineto.read(path)
     assert fresh.damage != Damage()
     load(cache, path)
-    assert kept(cache, path) is not None
+    assert kept(cache, path)
     assert_equal(load(cache, path), fresh)
 
 
@@ -193,29 +192,17 @@ def test_columns_can_be_written_to_as_those_of_a_fresh_trace(tmp_path: Path) -> 
     assert_equal(load(cache, SMALL), kineto.read(SMALL))
 
 
-# -- found by content -----------------------------------------------------------------------------
-
-
-def test_a_copied_moved_or_touched_file_is_found(tmp_path: Path) -> None:
-    cache = cache_in(tmp_path / "cache")
-    path = shutil.copy(SMALL, tmp_path / "a.json.gz")
-    load(cache, path)
-    os.utime(path, (5, 5))
-    copy = shutil.copy(path, tmp_path / "b.gz")
-    moved = Path(path).rename(tmp_path / "c")
-    for place in (copy, moved):
-        assert kept(cache, Path(place)) is not None
-        assert_equal(load(cache, place), kineto.read(place))
-    assert len(cache.folder.entries()) == 1
+# -- found by the file's state ----------------------------------------------------------------------
 
 
 def test_the_source_is_the_path_as_given_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = cache_in(tmp_path / "cache")
     shutil.copy(SMALL, tmp_path / "t.json")
-    load(cache, tmp_path / "t.json")
     monkeypatch.chdir(tmp_path)
     name = os.fsdecode(b"bad\xff.json")
+    # A link changes the file's state.
     os.link("t.json", name)
+    load(cache, tmp_path / "t.json")
     for source in ("./t.json", Path("t.json"), name):
         assert load(cache, source).source == kineto.read(source).source
     assert len(cache.folder.entries()) == 1
@@ -259,8 +246,7 @@ def test_a_file_changed_within_one_tick_is_read_again(tmp_path: Path) -> None:
             file.write(content.replace(b'"dur": 0', b'"dur": %d' % duration))
         os.utime(path, ns=(0, 0))
         assert load(cache, path).gpu_ops.end_ns[0] == 1000 * (1 + duration)
-    assert len(cache.folder.entries()) == 10
-    assert not list(cache.folder.path.glob("*.note"))
+    assert cache.folder.entries() == []
 
 
 @pytest.mark.parametrize("settled_ns", [0, 2_000_000_000])
@@ -295,9 +281,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept_under_the_wrong_conten
 
 
 def test_what_is_not_a_regular_file_is_left_to_the_reader(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # To read it for its digest would be to take it away, or to wait for ever.
+    os.mkfifo(tmp_path / "pipe")  # To read samples of it would be to take them away, or to wait for ever.
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
-        assert Opening.of(cache_in(tmp_path / "cache"), path) is None
+        assert cache_in(tmp_path / "cache").entry_name(path) is None
 
 
 def test_the_size_limit_holds_for_what_is_kept(tmp_path: Path) -> None:
@@ -309,7 +295,7 @@ def test_the_size_limit_holds_for_what_is_kept(tmp_path: Path) -> None:
         load(cache, SMALL, limit_bytes=unpacked - 1)
     with pytest.raises(UnreadableTrace, match="--max-size"):
         kineto.read(SMALL, limit_bytes=unpacked - 1)
-    assert kept(cache, SMALL) is not None
+    assert kept(cache, SMALL)
 
 
 def test_only_large_traces_are_kept(tmp_path: Path) -> None:
@@ -438,26 +424,13 @@ def test_a_whole_entry_with_other_columns_is_known_as_broken(tmp_path: Path) -> 
             read_entry(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", bytes(50), b'{"state":[1,2,3,4,5],"digest":7}'])
-def test_a_broken_note_is_written_again(content: bytes, tmp_path: Path) -> None:
-    cache = cache_in(tmp_path / "cache")
-    path = Path(shutil.copy(SMALL, tmp_path / "t.json"))
-    time.sleep(0.02)
-    load(cache, path)
-    (note,) = cache.folder.path.glob("*.note")
-    good = note.read_bytes()
-    note.write_bytes(content)
-    assert_equal(load(cache, path), kineto.read(path))
-    assert note.read_bytes() == good
-
-
 @pytest.mark.parametrize("beyond_bytes", [1 << 16, 100_000_000_000])
-def test_a_note_or_an_entry_of_any_size_keeps_nothing_from_being_read(beyond_bytes: int, tmp_path: Path) -> None:
+def test_an_entry_of_any_size_keeps_nothing_from_being_read(beyond_bytes: int, tmp_path: Path) -> None:
     cache = cache_in(tmp_path / "cache")
     path = Path(shutil.copy(SMALL, tmp_path / "t.json"))
     time.sleep(0.02)
     fresh = load(cache, path)
-    for file in [*cache.folder.path.glob("*.note"), *cache.folder.path.glob("*.npy")]:
+    for file in cache.folder.path.glob("*.npy"):
         os.truncate(file, beyond_bytes)
     tracemalloc.start()
     try:
@@ -465,7 +438,6 @@ def test_a_note_or_an_entry_of_any_size_keeps_nothing_from_being_read(beyond_byt
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()
-    assert all(file.stat().st_size < beyond_bytes for file in cache.folder.path.glob("*.note"))
 
 
 def test_an_entry_under_the_name_of_another_traces_is_not_taken(tmp_path: Path) -> None:
@@ -477,22 +449,24 @@ def test_an_entry_under_the_name_of_another_traces_is_not_taken(tmp_path: Path) 
     (foreign,) = (file for file in cache.folder.entries() if file.path != entry.path)
     shutil.copy(foreign.path, entry.path)
     assert_equal(load(cache, mine), kineto.read(mine))
-    assert kept(cache, mine) is not None
+    assert kept(cache, mine)
 
 
-def test_a_change_through_memory_that_leaves_the_times_is_noticed_in_samples(tmp_path: Path) -> None:
+def test_a_change_through_memory_that_leaves_the_times_is_noticed_in_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = cache_in(tmp_path / "cache")
     path = write(tmp_path / "t.json", [kernel(1, 5)])
     time.sleep(0.02)
     load(cache, path)
-    (note,) = cache.folder.path.glob("*.note")
+    before = path.stat()
     path.write_bytes(path.read_bytes().replace(b'"dur": 5', b'"dur": 6'))
-    time.sleep(0.02)
-    # The note of the content before, with the times after: as if the change had left no other trace.
-    status = path.stat()
-    state = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    note.write_bytes(msgspec.json.encode(msgspec.json.decode(note.read_bytes()) | {"state": state}))
-    assert load(cache, path).gpu_ops.end_ns[0] == 7000
+    # As if the change had left no other trace.
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", lambda _: before)
+        name = cache.entry_name(path)
+    assert name is not None and not (cache.folder.path / name).exists()
+    assert name.split("-")[1:5] == cache.folder.entries()[0].path.name.split("-")[1:5]
 
 
 def test_an_entry_of_another_reader_is_not_taken(tmp_path: Path) -> None:
@@ -500,7 +474,7 @@ def test_an_entry_of_another_reader_is_not_taken(tmp_path: Path) -> None:
     load(cache, SMALL)
     (entry,) = cache.folder.entries()
     entry.path.rename(str(entry.path).replace(READER_DIGEST, "0" * 8))
-    assert kept(cache, SMALL) is None
+    assert not kept(cache, SMALL)
 
 
 # -- processes ------------------------------------------------------------------------------------
@@ -546,7 +520,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     load(cache, paths[0])
     time.sleep(0.01)
     load(replace(cache, limit_bytes=int(3.5 * size)), paths[3])
-    assert [kept(cache, path) is not None for path in paths] == [True, False, True, True]
+    assert [kept(cache, path) for path in paths] == [True, False, True, True]
 
 
 def test_a_trace_larger_than_the_limit_is_not_kept_and_drives_nothing_out(tmp_path: Path) -> None:
@@ -593,7 +567,7 @@ def test_a_disk_that_is_full_keeps_nothing_from_being_read(tmp_path: Path) -> No
         with files_no_larger_than(size):
             trace = load(cache, SMALL)
         assert_equal(trace, fresh)
-        assert [held for held in cache.folder.held() if held.path.suffix != ".note"] == []
+        assert cache.folder.held() == []
     load(cache, SMALL)
     assert len(cache.folder.entries()) == 1
 
@@ -603,7 +577,14 @@ def test_a_disk_that_is_full_keeps_nothing_from_being_read(tmp_path: Path) -> No
 
 @pytest.fixture
 def users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """Return the user's folder. Files are trusted as soon as the clock has ticked."""
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def at_once() -> Cache | None:
+        cache = user_cache()
+        return None if cache is None else replace(cache, settled_ns=0)
+
+    monkeypatch.setattr("overlapscope.reading.cache.user_cache", at_once)
     return Folder(tmp_path / "cache")
 
 

@@ -17,10 +17,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct, field
 
-from overlapscope.reading._batch import NamedRow
-from overlapscope.reading._events import NOTHING, CallArgs, OpArgs
+from overlapscope.reading._events import NOTHING, CallArgs, NamedRow, OpArgs
 from overlapscope.reading._metadata import integer
-from overlapscope.reading._times import text_to_ns
+from overlapscope.reading._times import decimal, number_to_ns
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Kind
 
@@ -117,7 +116,7 @@ class AscendEvent(Struct, gc=False):
 
 
 def _ns(microseconds: Raw) -> int:
-    return text_to_ns(Raw(bytes(microseconds).strip(b'"')))
+    return number_to_ns(decimal(bytes(microseconds).strip(b'"').decode("ascii", "replace")))
 
 
 def rows_of(events: list[AscendEvent]) -> tuple[list[NamedRow], list[int]]:
@@ -149,7 +148,7 @@ def rows_of(events: list[AscendEvent]) -> tuple[list[NamedRow], list[int]]:
             category = _HOST[event.cat]
             host.append(_row(event, category, event.name, CallArgs() if category == _RUNTIME else None))
     ops = [*_collective_rows(collectives, tasks), *_task_rows(collectives, tasks, _directions(cann, host))]
-    return [*host, *_cann_rows(cann, ops), *ops], sorted({op.pid for op in ops})
+    return [*host, *_cann_rows(cann, ops), *ops], sorted({int(op.pid) for op in ops})
 
 
 def _row(event: AscendEvent, category: str, name: str, args: Any = None) -> NamedRow:
@@ -260,7 +259,7 @@ def _directions(cann: list[AscendEvent], host: list[NamedRow]) -> dict[int, str]
 
     `Dequeue@acl_memcpy_host_to_device` is an example of such a task.
     """
-    copying: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    copying: defaultdict[int | str, list[tuple[int, int, str]]] = defaultdict(list)
     for row in sorted(host, key=lambda row: row.start_ns):
         way = _way(row.name) if "acl_memcpy_" in row.name else ""
         if way:

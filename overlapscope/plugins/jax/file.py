@@ -7,6 +7,7 @@ million events and fewer details.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.jax import XSPACE
-from overlapscope.reading.files import SourceFile, read_whole
+from overlapscope.reading.files import SourceFile
 from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
 _LARGEST_BYTES: Final = 2 << 30
-"""Maximum size of a protocol buffer. Unlike Kineto's files, such a file is held in memory as a whole."""
+"""Maximum size of a protocol buffer. Such a file is held in memory as a whole."""
 _ENVIRONMENT: Final = "Task Environment"
 _VERSIONS: Final = frozenset({"jax_version", "jaxlib_version", "cuda_runtime_version", "cuda_driver_version"})
 _RELATIVE_NS: Final = 1 << 57
@@ -36,15 +37,20 @@ _RELATIVE_NS: Final = 1 << 57
 def read(path: Path, request: ReadRequest) -> Trace:
     """Return the Trace in a file. Raises UnreadableTrace."""
     from overlapscope.plugins.jax.rows import batch_of
+    from overlapscope.plugins.jax.xplane import JsonEvent, recording_of
     from overlapscope.reading import kineto
     from overlapscope.reading._columns import EventColumns
     from overlapscope.reading._progress import ReadingBar
+    from overlapscope.reading._stream import events_as
 
-    file = SourceFile(path, limit_bytes=min(request.limit_bytes, _LARGEST_BYTES))
+    file = SourceFile(path, limit_bytes=request.limit_bytes)
     with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
-        recording = _decoded(path, read_whole(file, bar.at))
-    if file.broken is not None and not recording.truncated:
-        recording.truncated = True
+        if re.match(XSPACE, file.head()):
+            recording = _of_buffer(file, bar.at)
+            losses = _losses(recording)
+        else:
+            events, losses = events_as(JsonEvent, file, bar.at, strict=False)
+            recording = recording_of(events)
     others = {match[1] for line in recording.lines if (match := _OTHER_DEVICE.search(line.plane))}
     if others and not any("/device:GPU:" in line.plane for line in recording.lines):
         raise UnreadableTrace(
@@ -52,31 +58,33 @@ def read(path: Path, request: ReadRequest) -> Trace:
         )
     columns = EventColumns(str(path))
     columns.add(batch_of(recording.lines))
-    trace = kineto.assemble(str(path), columns, _metadata(recording), _losses(recording), file.unpacked_bytes)
+    trace = kineto.assemble(str(path), columns, _metadata(recording), losses, file.unpacked_bytes)
     began, ended = _span(recording)
     return replace(trace, start_ns=began, end_ns=ended)
 
 
-def _decoded(path: Path, data: bytes) -> XlaRecording:
-    """Return the recording in the bytes of a file.
+def _of_buffer(file: SourceFile, at: Callable[[int], None]) -> XlaRecording:
+    """Return the recording in a protocol buffer.
 
     Raises:
-        UnreadableTrace: The bytes are cut off or damaged.
+        UnreadableTrace: The buffer is too large, cut off or damaged.
     """
-    import msgspec
+    from overlapscope.plugins.jax.xplane import NotAnXSpace, read_xspace
 
-    from overlapscope.plugins.jax.xplane import NotAnXSpace, read_json, read_xspace
-
+    file.limit_bytes = min(file.limit_bytes, _LARGEST_BYTES)
+    blocks = []
+    for block in file:
+        blocks.append(block)
+        at(file.packed_bytes_read)
     try:
-        return read_xspace(data) if re.match(XSPACE, data) else read_json(data)
+        recording = read_xspace(b"".join(blocks))
     except NotAnXSpace as error:
         raise UnreadableTrace(
-            path, f"is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it."
+            file.path,
+            f"is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it.",
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableTrace(
-            path, f"is damaged ({error}); copy or record it again, or name the .xplane.pb beside it."
-        ) from None
+    recording.truncated = file.broken is not None
+    return recording
 
 
 def _losses(recording: XlaRecording) -> Losses:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from overlapscope.plugins.jax.xplane import XlaEvent, XlaLine
-from overlapscope.reading._batch import Batch, NamedRow, batch_of_named
-from overlapscope.reading._events import CallArgs, OpArgs
+from overlapscope.reading._batch import Batch, batch_of_events
+from overlapscope.reading._events import CallArgs, NamedRow, OpArgs
 from overlapscope.trace.op_names import XLA_WAIT
 
 _LARGEST_COUNT: Final = 1 << 50
@@ -56,7 +56,7 @@ _OF_JAX: Final = re.compile(
 def batch_of(lines: list[XlaLine]) -> Batch:
     """Return all rows of the Trace, as a batch."""
     rows = [row for line in lines for row in _rows(line)]
-    return batch_of_named([*rows, *_steps(lines)])
+    return batch_of_events([*rows, *_steps(lines)])
 
 
 def _rows(line: XlaLine) -> Iterator[NamedRow]:

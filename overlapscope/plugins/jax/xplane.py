@@ -8,16 +8,16 @@ protobuf.dev/programming-guides/encoding.
 from __future__ import annotations
 
 import math
-import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from msgspec import Struct, field
 
-from overlapscope.reading._times import UNREADABLE
+from overlapscope.reading._times import to_ns
 
 # -- Lines of events ---
 
@@ -277,19 +277,15 @@ def _double(value: Any) -> float:
 
 # -- The Chrome trace (`*.trace.json.gz`) ---
 
-_LARGEST_US: Final = 4e15
-_TRIES: Final = 8
-"""Maximum places to try as the end of the last whole event of a truncated file."""
-_BETWEEN_EVENTS: Final = re.compile(rb"\}(?=\s*,\s*\{)")
-_CUT_SIGHT: Final = 1 << 16
-
 
 class _XlaArgs(Stats, gc=False, frozen=True):
     name: str = ""
     """Name of a process or thread, in events that give it one."""
 
 
-class _JsonEvent(Struct, gc=False):
+class JsonEvent(Struct, gc=False):
+    """An event of the Chrome trace."""
+
     ph: str = ""
     pid: int = -1
     tid: int = -1
@@ -299,56 +295,15 @@ class _JsonEvent(Struct, gc=False):
     args: _XlaArgs | None = None
 
 
-class _XlaFile(Struct):
-    traceEvents: list[_JsonEvent]  # noqa: N815
-
-
-_file = msgspec.json.Decoder(_XlaFile, strict=False)
-"""Not strict, because the numbers among the arguments are written as texts."""
-
-
-def read_json(text: bytes) -> XlaRecording:
-    """Return all lines; those of the whole events if the file was truncated.
-
-    Raises:
-        msgspec.DecodeError: The file is damaged otherwise.
-        UnicodeDecodeError: The file is damaged otherwise.
-    """
-    # Most events have arguments, so they have two opening braces each.
-    if text.count(b"{") > 2 * MOST_EVENTS:
-        raise msgspec.DecodeError("more events than any profiler records")
-    try:
-        return _recording_of_json(_file.decode(text).traceEvents)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        if text.rstrip().endswith(b"]}"):
-            raise
-    recording = _recording_of_json(_whole_events(text))
-    recording.truncated = True
-    return recording
-
-
-def _whole_events(text: bytes) -> list[_JsonEvent]:
-    """Return the events of a truncated file."""
-    ends = [match.end() for match in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - _CUT_SIGHT))]
-    for end in reversed(ends[-_TRIES:]):
-        try:
-            return _file.decode(text[:end] + b"]}").traceEvents
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            # The place lay within an event.
-            continue
-    raise msgspec.DecodeError("no whole event")
-
-
-def _recording_of_json(events: list[_JsonEvent]) -> XlaRecording:
+def recording_of(events: list[JsonEvent]) -> XlaRecording:
+    """Return the recording in the events of a Chrome trace."""
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
     of_line: dict[tuple[int, int], list[XlaEvent]] = defaultdict(list)
-    for event in events:
+    starts_ns, durations_ns = to_ns(np.array([(event.ts, event.dur) for event in events]).reshape(-1, 2).T).tolist()
+    for event, start_ns, dur_ns in zip(events, starts_ns, durations_ns, strict=True):
         if event.ph == "X":
             stats: Any = event.args or NO_STATS
-            start_ns, dur_ns = _ns(event.ts), _ns(event.dur)
             of_line[event.pid, event.tid].append(XlaEvent(event.name, start_ns, dur_ns, stats))
         elif event.ph == "M" and event.args is not None:
             if event.name == "process_name":
@@ -360,7 +315,3 @@ def _recording_of_json(events: list[_JsonEvent]) -> XlaRecording:
         for (pid, tid), events in of_line.items()
     ]
     return XlaRecording(lines=lines)
-
-
-def _ns(microseconds: float) -> int:
-    return round(microseconds * 1000) if abs(microseconds) <= _LARGEST_US else int(UNREADABLE)

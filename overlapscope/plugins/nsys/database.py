@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,6 +22,7 @@ from overlapscope.base import disk
 from overlapscope.base.bounded_database import BoundedConnection, is_endless
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
+from overlapscope.reading._batch import Numbered
 from overlapscope.reading.files import named_in_directory
 from overlapscope.trace.model import I32, I64
 
@@ -32,6 +32,10 @@ _LEAST_ROW_BYTES: Final = 5
 """Bytes of a row besides its values: its place in the page, its length, its number and the length of its head."""
 _ROWS: Final = 1 << 16
 """Number of rows to convert to columns at once."""
+_READINGS: Final = 4
+"""Maximum number of times that a row is read."""
+_WRITTEN: Final = 8
+"""Maximum length of the numbers of a file as text, as a multiple of its size."""
 
 Columns = dict[str, I64]
 
@@ -60,9 +64,9 @@ class Database:
                 f"file:{quote(str(name.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
             )
             size = path.stat().st_size
-            self._most_rows = size // _LEAST_ROW_BYTES
+            self._rows_read, self._most_rows = 0, _READINGS * size // _LEAST_ROW_BYTES
             self._connection.bound(lambda: size, together=True)
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(_LONGEST_VALUE_BYTES, size))
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(_LONGEST_VALUE_BYTES, _WRITTEN * size))
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             # Text stays bytes here, because each distinct text is decoded only once later.
             self._connection.text_factory = bytes
@@ -107,40 +111,51 @@ class Database:
 
     def integers(self, table: str, columns: Sequence[str], where: str = "") -> Columns:
         """Return columns of a table in the order of its rows; -1 for NULL and for columns that the table lacks."""
-        return self.integers_and_texts(table, columns, "''", lambda text: 0, where)[0]
+        existing = [column for column in columns if column in self.columns.get(table, frozenset())]
+        count, *arrays = self._read(table, ["0", *(f"ifnull({_quoted(column)}, -1)" for column in existing)], where)
+        none = np.full(len(count), -1, np.int64)
+        return {column: arrays[existing.index(column)] if column in existing else none for column in columns}
 
-    def integers_and_texts(
-        self, table: str, columns: Sequence[str], expression: str, number: Callable[[str], int], where: str = ""
-    ) -> tuple[Columns, I32]:
-        """Return columns as `integers` does, and a number for the text of an expression in each row.
+    def texts(self, table: str, expression: str, number: Callable[[str], int], where: str = "") -> I32:
+        """Return a number for the text of an expression in each row; `number` is called once for each distinct text."""
+        self._connection.create_function("number", 1, _Numbers(number).__getitem__, deterministic=True)
+        return self._read(table, [f"number(CAST({expression} AS BLOB))"], where)[0].astype(np.int32)
 
-        `number` is called once for each distinct text.
+    def _read(self, table: str, expressions: Sequence[str], where: str) -> list[I64]:
+        """Return expressions of whole numbers in the order of a table's rows; none for a table that is missing.
+
+        SQLite joins the numbers to a text, which numpy reads. Taking each from a row would take three times as long.
 
         Raises:
-            UnreadableTrace: A row has values of the wrong type.
+            UnreadableTrace: An expression is not a whole number.
         """
-        existing = [column for column in columns if column in self.columns.get(table, frozenset())]
-        numbers = _Numbers(number)
-        parts: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in (*existing, expression)]
+        parts: list[list[I64]] = [[np.empty(0, np.int64)] for _ in expressions]
         if table in self.columns:
-            chosen = "".join(f"ifnull({_quoted(column)}, -1), " for column in existing)
-            for rows in self._blocks(f"SELECT {chosen}CAST({expression} AS TEXT) FROM {_quoted(table)} {where}"):
-                *values, texts = zip(*rows, strict=True)
-                try:
-                    block = [np.array(array("q", column), dtype=np.int64) for column in values]
-                except (TypeError, OverflowError):
+            names = [f"c{number}" for number in range(len(expressions))]
+            chosen = ", ".join(f"{expression} AS {name}" for expression, name in zip(expressions, names, strict=True))
+            joined = ", ".join(f"group_concat({name})" for name in names)
+            odd = " + ".join(f"(typeof({name}) <> 'integer')" for name in names)
+            query = (
+                f"SELECT max(row), count(*), total({odd}), {joined} FROM (SELECT rowid AS row, {chosen} "
+                f"FROM {_quoted(table)} {where or 'WHERE true'} AND rowid > ? ORDER BY rowid LIMIT {_ROWS})"
+            )
+            last = -(1 << 63)
+            while (block := self._block(query, last))[1]:
+                last, count, odd_values, *texts = block
+                if odd_values:
                     raise UnreadableTrace(
                         self.shown,
-                        f"its table {table} holds something else than whole numbers in one of "
-                        f"{', '.join(existing)}; export the report again.",
-                    ) from None
-                block.append(np.fromiter(map(numbers.__getitem__, texts), np.int64, len(rows)))
-                for column, part in zip(parts, block, strict=True):
-                    column.append(part)
-        arrays = list(map(_joined, parts))
-        none = np.full(len(arrays[-1]), -1, np.int64)
-        by_column = {column: arrays[existing.index(column)] if column in existing else none for column in columns}
-        return by_column, arrays[-1].astype(np.int32)
+                        f"its table {table} holds something else than whole numbers; export the report again.",
+                    )
+                for part, text in zip(parts, texts, strict=True):
+                    part.append(np.fromstring(text, np.int64, sep=","))
+                self._count(count)
+        return list(map(_joined, parts))
+
+    def _block(self, query: str, after: int) -> tuple[Any, ...]:
+        with self._errors():
+            block: tuple[Any, ...] = self._connection.execute(query, (after,)).fetchone()
+            return block
 
     def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[Any, ...]]:
         """Return the distinct rows of some columns, or only the `first`; none where the table lacks a column."""
@@ -154,6 +169,12 @@ class Database:
     def string(self, id: int) -> str:
         """Return a string of the table of distinct strings; empty where it lacks the id."""
         return _decoded(self._strings.get(id) or b"")
+
+    def named(self, names: Numbered, ids: I64, shown: Callable[[str], str] = str) -> I32:
+        """Return the numbers in `names` of strings that are stored by id; `shown` converts the strings to names."""
+        distinct, back = np.unique(ids, return_inverse=True)
+        numbers = [names[shown(self.string(id)) or "unnamed"] for id in distinct.tolist()]
+        return np.array(numbers, np.int32)[back]
 
     @cached_property
     def _strings(self) -> dict[int, bytes | None]:
@@ -174,13 +195,15 @@ class Database:
     def _blocks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         with self._errors():
             cursor = self._connection.execute(query)
-            read = 0
             while rows := cursor.fetchmany(_ROWS):
-                read += len(rows)
-                if read > self._most_rows:
-                    raise self._endless()
                 yield rows
-                self._progress(len(rows))
+                self._count(len(rows))
+
+    def _count(self, rows: int) -> None:
+        self._rows_read += rows
+        if self._rows_read > self._most_rows:
+            raise self._endless()
+        self._progress(rows)
 
     def _query(self, query: str, *values: int) -> list[tuple[Any, ...]]:
         rows = self._connection.execute(query, values).fetchall()

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from overlapscope.plugins.nsys.database import Columns, Database
-from overlapscope.plugins.nsys.rows import Names, Rows, joined
-from overlapscope.reading._columns import device_or_none
-from overlapscope.reading._tables import judged
+from overlapscope.reading._batch import Numbered
+from overlapscope.reading._columns import EventColumns, device_or_none
 from overlapscope.trace.model import I32, I64
 
 KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -41,9 +40,10 @@ _MEMORY: Final = (
 """ENUM_CUDA_MEM_KIND in Kineto's spelling."""
 
 
-def read(database: Database, names: Names, process: int | None) -> Rows:
-    """Return the rows of `Trace.gpu_ops` in no order, without the launches."""
-    return joined(part(database, names, process) for part in (_kernels, _copies, _fills, _graphs))
+def read(database: Database, rows: EventColumns, process: int | None) -> None:
+    """Add the GPU ops of a process."""
+    for part in (_kernels, _copies, _fills, _graphs):
+        part(database, rows, process)
 
 
 def process_condition(database: Database, table: str, process: int | None) -> str:
@@ -63,11 +63,11 @@ def _columns(database: Database, table: str, process: int | None, *more: str) ->
     return database.integers(table, (*_COMMON, *more), process_condition(database, table, process))
 
 
-def _kernels(database: Database, names: Names, process: int | None) -> Rows:
+def _kernels(database: Database, rows: EventColumns, process: int | None) -> None:
     columns = _columns(database, KERNEL, process, "demangledName", "shortName", *_GRID, *_BLOCK)
     ids = np.where(columns["demangledName"] >= 0, columns["demangledName"], columns["shortName"])
     extents = {"blocks": _product(columns, _GRID), "block_threads": _product(columns, _BLOCK)}
-    return _rows(names, columns, "kernel", names.from_ids(ids)) | extents
+    _add(rows, columns, "kernel", database.named(rows.names, ids), **extents)
 
 
 def _product(columns: Columns, extents: Sequence[str]) -> I64:
@@ -78,14 +78,14 @@ def _product(columns: Columns, extents: Sequence[str]) -> I64:
     return np.where(known, plane * z, -1)
 
 
-def _copies(database: Database, names: Names, process: int | None) -> Rows:
+def _copies(database: Database, rows: EventColumns, process: int | None) -> None:
     columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind", *_SIDES)
     kinds = (columns[name] for name in ("copyKind", "srcKind", "dstKind"))
-    source, target = (device_or_none(columns[side]).astype(np.int32) for side in _SIDES)
-    rows = _rows(names, columns, "gpu_memcpy", _spelled(names, _copy_name, *kinds))
     # Page migrations are on no stream, whatever number the table has.
-    rows["stream"][columns["copyKind"] >= _FIRST_MIGRATION] = -1
-    return rows | {"source_device": source, "target_device": target}
+    columns["streamId"] = np.where(columns["copyKind"] >= _FIRST_MIGRATION, -1, columns["streamId"])
+    source, target = (device_or_none(columns[side]) for side in _SIDES)
+    name = _spelled(rows.names, _copy_name, *kinds)
+    _add(rows, columns, "gpu_memcpy", name, bytes=columns["bytes"], source_device=source, target_device=target)
 
 
 def _copy_name(direction: int, source: int, target: int) -> str:
@@ -99,43 +99,32 @@ def _memory(kind: int) -> str:
     return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
 
 
-def _fills(database: Database, names: Names, process: int | None) -> Rows:
+def _fills(database: Database, rows: EventColumns, process: int | None) -> None:
     columns = _columns(database, FILL, process, "bytes", "memKind")
-    name_id = _spelled(names, lambda kind: f"Memset ({_memory(kind)})", columns["memKind"])
-    return _rows(names, columns, "gpu_memset", name_id)
+    name = _spelled(rows.names, lambda kind: f"Memset ({_memory(kind)})", columns["memKind"])
+    _add(rows, columns, "gpu_memset", name, bytes=columns["bytes"])
 
 
-def _graphs(database: Database, names: Names, process: int | None) -> Rows:
+def _graphs(database: Database, rows: EventColumns, process: int | None) -> None:
     columns = _columns(database, GRAPH, process, "graphId")
-    name_id = _spelled(names, lambda id: f"{WHOLE_GRAPH} {id}" if id >= 0 else WHOLE_GRAPH, columns["graphId"])
-    return _rows(names, columns, "kernel", name_id)
+    name = _spelled(rows.names, lambda id: f"{WHOLE_GRAPH} {id}" if id >= 0 else WHOLE_GRAPH, columns["graphId"])
+    _add(rows, columns, "kernel", name)
 
 
-def _spelled(names: Names, spell: Callable[..., str], *columns: I64) -> I32:
+def _spelled(names: Numbered, spell: Callable[..., str], *columns: I64) -> I32:
     """Return the number of each row's name, which is composed from its values in some columns."""
     distinct, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.array([names.number(spell(*row)) for row in distinct.tolist()], np.int32)[back.reshape(-1)]
+    return np.array([names[spell(*row)] for row in distinct.tolist()], np.int32)[back.reshape(-1)]
 
 
-def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:
-    text, correlation = names.all(), columns["correlationId"]
-    distinct, back = np.unique(name_id, return_inverse=True)
-    kind, source, target = judged((category, text[name]) for name in distinct.tolist())[back].T
-    none = np.full(len(name_id), -1, np.int64)
-    return {
-        "start_ns": columns["start"],
-        "end_ns": columns["end"],
-        "name_id": name_id,
-        "kind": kind.copy(),
-        "device": device_or_none(columns["deviceId"]).astype(np.int32),
-        "stream": number(columns["streamId"]).astype(np.int32),
-        "correlation": np.where(correlation > 0, correlation, -1),
-        "bytes": columns.get("bytes", none),
-        "source_kind": source.copy(),
-        "target_kind": target.copy(),
-        "stated_gb_per_s": none.astype(np.float64),
-        "blocks": none,
-        "block_threads": none,
-        "source_device": none.astype(np.int32),
-        "target_device": none.astype(np.int32),
-    }
+def _add(rows: EventColumns, columns: Columns, category: str, name: I32, **values: I64) -> None:
+    rows.append(
+        category,
+        name,
+        columns["start"],
+        columns["end"] - columns["start"],
+        device=device_or_none(columns["deviceId"]),
+        stream=number(columns["streamId"]),
+        correlation=columns["correlationId"],
+        **values,
+    )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from overlapscope.base.grouping import among
 from overlapscope.plugins.nsys.database import Database
 from overlapscope.plugins.nsys.gpu import process_condition
-from overlapscope.plugins.nsys.rows import Names, Rows, joined, kept
+from overlapscope.reading._batch import Numbered
+from overlapscope.reading._columns import EventColumns
 from overlapscope.trace import op_names
-from overlapscope.trace.model import I64
+from overlapscope.trace.model import I32, I64, Bool
 
 CALLS: Final = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 SYSTEM: Final = "OSRT_API"
@@ -37,16 +38,32 @@ _OF_PROFILER: Final = frozenset({3, 4, 5})
 driver's compiler, lazy loading and full launch queues."""
 
 
-def calls(database: Database, names: Names, process: int | None) -> Rows:
-    """Return the rows of `Trace.runtime_calls`, in no order."""
-    return joined(_calls(database, table, names, process) for table in CALLS)
+class HostRows(NamedTuple):
+    """Rows of the host, in no order."""
+
+    name: I32
+    start_ns: I64
+    dur_ns: I64
+    thread: I64
+
+    def kept(self, keep: Bool) -> HostRows:
+        """Return the rows that a mask selects."""
+        return HostRows(self.name[keep], self.start_ns[keep], self.dur_ns[keep], self.thread[keep])
 
 
-def _calls(database: Database, table: str, names: Names, process: int | None) -> Rows:
+def calls(database: Database, rows: EventColumns, process: int | None) -> tuple[I32, I64]:
+    """Add the calls of CUDA; return their names and correlations."""
+    tables = [_calls(database, rows, table, process) for table in CALLS]
+    names, correlations = zip(*tables, strict=True)
+    return np.concatenate(names), np.concatenate(correlations)
+
+
+def _calls(database: Database, rows: EventColumns, table: str, process: int | None) -> tuple[I32, I64]:
     if table in database.columns:
         database.require(table, "start", "end", "nameId")
-    rows, correlation = _host(database, table, names, process, "correlationId", _without_version)
-    return {**rows, "correlation": np.where(correlation > 0, correlation, -1)}
+    called, correlation = _host(database, table, rows.names, process, "correlationId", _without_version)
+    rows.append("cuda_runtime", *called, correlation=correlation)
+    return called.name, correlation
 
 
 def _without_version(name: str) -> str:
@@ -54,18 +71,20 @@ def _without_version(name: str) -> str:
     return name if versioned is None else f"{versioned[1]}{versioned[2] or ''}"
 
 
-def operators_and_ranges(database: Database, names: Names, process: int | None) -> tuple[Rows, Rows]:
-    """Return the rows of `Trace.cpu_ops` and `Trace.annotations`, in no order.
+def operators_and_ranges(database: Database, rows: EventColumns, process: int | None) -> None:
+    """Add the rows of `Trace.cpu_ops` and those of `Trace.annotations`.
 
     Operators are PyTorch's, as its `emit_nvtx` marks them, the ranges of libraries, and calls of the operating system.
     """
+    names = rows.names
     system, _ = _host(database, SYSTEM, names, process)
     # Nsight Systems records calls of at least a microsecond (`--osrt-threshold`). Rows without a length are its marks,
     # such as "OS runtime libraries profiling started".
-    system = kept(system, system["start_ns"] != system["end_ns"])
+    system = system.kept(system.dur_ns != 0)
     columns = ("start", "end", "globalTid", "domainId", "textId")
     if RANGES not in database.columns:
-        return system, {name: column[:0] for name, column in system.items()}
+        rows.append("cpu_op", *system)
+        return
     database.require(RANGES, "start", "end")
     operators: set[int] = set()
 
@@ -73,7 +92,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
         name = text.removesuffix(_EMITTED)
         if not name:
             return -1
-        name_number = names.number(name)
+        name_number = names[name]
         if name is not text and op_names.is_operator(name):
             operators.add(name_number)
         return name_number
@@ -81,21 +100,22 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     where = _threads_condition(database, RANGES, process)
     if "eventType" in database.columns[RANGES]:
         where = f"{where} {'AND' if where else 'WHERE'} eventType IN {_RANGE_EVENTS}"
-    table, name_id = database.integers_and_texts(RANGES, columns, _operator(_text(database)), number, where)
+    table = database.integers(RANGES, columns, where)
+    name_id = database.texts(RANGES, _operator(_text(database)), number, where)
     # A range has either a text or the id of a registered one.
     registered = name_id < 0
-    name_id[registered] = names.from_ids(table["textId"][registered])
+    name_id[registered] = database.named(names, table["textId"][registered])
     # A range without an end was still open when the recording ended.
     is_range = table["end"] >= 0
     of_library = among(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
     is_operator = of_library | among(name_id, list(operators))
-    rows: Rows = {
-        "start_ns": table["start"],
-        "end_ns": table["end"],
-        "name_id": name_id,
-        "thread": _thread(table["globalTid"]),
-    }
-    return joined([kept(rows, is_range & is_operator), system]), kept(rows, is_range & ~is_operator)
+    ranges = HostRows(name_id, table["start"], table["end"] - table["start"], _thread(table["globalTid"]))
+    for category, part in (
+        ("cpu_op", ranges.kept(is_range & is_operator)),
+        ("cpu_op", system),
+        ("user_annotation", ranges.kept(is_range & ~is_operator)),
+    ):
+        rows.append(category, *part)
 
 
 def _text(database: Database) -> str:
@@ -116,42 +136,35 @@ def _library_domains(database: Database) -> I64:
     if "domainId" not in database.columns[RANGES] or "eventType" not in database.columns[RANGES]:
         return np.empty(0, np.int64)
     where = f"WHERE eventType = {_NEW_DOMAIN}"
-    domains, of_library = database.integers_and_texts(
-        RANGES, ("domainId", "textId"), _text(database), lambda name: _LIBRARY.match(name) is not None, where
-    )
+    domains = database.integers(RANGES, ("domainId", "textId"), where)
+    of_library = database.texts(RANGES, _text(database), lambda name: _LIBRARY.match(name) is not None, where)
     registered = [id for id in set(domains["textId"].tolist()) if _LIBRARY.match(database.string(id))]
     return domains["domainId"][(of_library > 0) | np.isin(domains["textId"], registered)]
 
 
-def overheads(database: Database, names: Names, process: int | None) -> Rows:
-    """Return the rows of `Trace.overheads`, in no order."""
-    parts = []
+def overheads(database: Database, rows: EventColumns, process: int | None) -> None:
+    """Add the profiler's overhead."""
     for table in OVERHEADS:
-        rows, kind = _host(database, table, names, process, "overheadType")
-        parts.append(kept(rows, among(kind, list(_OF_PROFILER)) | (table == "PROFILER_OVERHEAD")))
-    return joined(parts)
+        found, kind = _host(database, table, rows.names, process, "overheadType")
+        rows.append("overhead", *found.kept(among(kind, list(_OF_PROFILER)) | (table == "PROFILER_OVERHEAD")))
 
 
 def _host(
     database: Database,
     table: str,
-    names: Names,
+    names: Numbered,
     process: int | None,
     besides: str = "nameId",
     shown: Callable[[str], str] = str,
-) -> tuple[Rows, I64]:
+) -> tuple[HostRows, I64]:
     """Return the rows of a table, and the column `besides`; `shown` converts names."""
     if table in database.columns:
         database.require(table, "start", "end")
     where = _threads_condition(database, table, process)
     columns = database.integers(table, ("start", "end", "nameId", "globalTid", besides), where)
-    rows: Rows = {
-        "start_ns": columns["start"],
-        "end_ns": columns["end"],
-        "name_id": names.from_ids(columns["nameId"], shown),
-        "thread": _thread(columns["globalTid"]),
-    }
-    return rows, columns[besides]
+    name = database.named(names, columns["nameId"], shown)
+    dur_ns = columns["end"] - columns["start"]
+    return HostRows(name, columns["start"], dur_ns, _thread(columns["globalTid"])), columns[besides]
 
 
 def _thread(serialized: I64) -> I64:

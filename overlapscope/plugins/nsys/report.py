@@ -8,59 +8,36 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.base.columns import locate
-from overlapscope.base.grouping import among
+from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
-from overlapscope.plugins.nsys import gpu, helper, host, syncs
+from overlapscope.plugins.nsys import gpu, host, syncs
 from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.rows import Names, Rows, kept, ordered
+from overlapscope.reading import kineto
+from overlapscope.reading._columns import EventColumns
+from overlapscope.reading._events import Losses
 from overlapscope.reading._processes import MOST_PROCESSES
 from overlapscope.reading._progress import ReadingBar
-from overlapscope.reading._tables import LARGEST_BYTES, too_fast, with_peer_copies
-from overlapscope.reading._times import LARGEST_TOTAL_NS, is_possible, recording
-from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
+from overlapscope.reading.file_names import file_and_part, rank_in_name
 from overlapscope.reading.files import LIMIT_BYTES, chosen_part, place
 from overlapscope.reading.source import ReadRequest
-from overlapscope.trace.lost import OF_KIND, Part
-from overlapscope.trace.model import (
-    Collectives,
-    Damage,
-    DeviceAnnotations,
-    Framework,
-    GpuOps,
-    HostEvents,
-    Kind,
-    RuntimeCalls,
-    Syncs,
-    Trace,
-)
+from overlapscope.trace.model import Framework, Trace
 
 PID_SHIFT: Final = 24
 PID_MASK: Final = 0xFFFFFF
 """Bit of a serialized id at which the process's number begins."""
-_LARGEST_BASE_NS: Final = 1 << 62
 _WARNING: Final = 2
 """Severity of a diagnostic message from which it is a warning."""
 _MOST_WARNINGS: Final = 3
 _LONGEST_WARNING: Final = 200
-_VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "schema"}
-_PARTS: Final[dict[str, Part]] = {
-    "runtime_calls": "calls",
-    "cpu_ops": "ops",
-    "annotations": "ranges",
-    "overheads": "overheads",
-    "syncs": "syncs",
-}
+_VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
 _TABLES: Final = ("StringIds", *gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
 
 
@@ -90,27 +67,19 @@ def read(path: Path, request: ReadRequest) -> Trace:
                 bar.at(min(size * done // rows, size))
 
             database.listen(read_rows)
-            with helper.ranges(database, process) as ranges:
-                trace = _assemble(database, process, ranges)
-    rank = rank_in_name(file.name)
-    # Several recorded processes are numbered as ranks in the order of their devices.
-    rank = part if rank is None and len(processes) > 1 else rank
-    return replace(trace, source=shown_source(path), rank=rank, unpacked_bytes=size)
+            # Several recorded processes are numbered as ranks in the order of their devices.
+            rank = part if rank_in_name(file.name) is None and len(processes) > 1 else None
+            return _assemble(database, process, size, rank)
 
 
 def parts(path: Path) -> int:
     """Return the number of processes that used a GPU."""
-    return len(processes_of(path))
-
-
-def processes_of(path: Path) -> list[int]:
-    """Return the processes that used a GPU, by their devices; none if they are not stated or the file is unreadable."""
     try:
         with closing(Database(place(path, LIMIT_BYTES), path)) as database:
-            return _processes(database)
+            return len(_processes(database))
     except (UnreadableTrace, OSError):
         # Reading the report reports the error.
-        return []
+        return 0
 
 
 def _check(database: Database, path: Path) -> None:
@@ -144,89 +113,25 @@ def _processes(database: Database) -> list[int]:
     return sorted(first_device, key=lambda process: (first_device[process], process))
 
 
-def _assemble(database: Database, process: int | None, ranges: Callable[[Names], helper.Ranges]) -> Trace:
-    names = Names(database)
-    tables: dict[str, Rows] = {
-        "gpu_ops": gpu.read(database, names, process),
-        "runtime_calls": host.calls(database, names, process),
-        "overheads": host.overheads(database, names, process),
-    }
-    tables["syncs"] = syncs.read(database, names, process, tables["runtime_calls"])
-    tables["cpu_ops"], tables["annotations"] = ranges(names)
-    rows, damage = _plausible_rows(tables)
-    lasting = sum(float((table["end_ns"] - table["start_ns"]).sum(dtype=np.float64)) for table in rows.values())
-    if lasting > LARGEST_TOTAL_NS:
-        raise UnreadableTrace(database.shown, "its events last more than two years in total; export the report again.")
+def _assemble(database: Database, process: int | None, size: int, rank: int | None) -> Trace:
+    rows = EventColumns(str(database.shown))
+    gpu.read(database, rows, process)
+    calls = host.calls(database, rows, process)
+    host.overheads(database, rows, process)
+    syncs.read(database, rows, process, calls)
+    host.operators_and_ranges(database, rows, process)
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
-    base_ns = base_ns if isinstance(base_ns, int) and 0 < base_ns < _LARGEST_BASE_NS else 0
-    for table in rows.values():
-        table["start_ns"] += base_ns
-        table["end_ns"] += base_ns
-    text = names.all()
-    runtime_calls = RuntimeCalls(names=text, **rows["runtime_calls"])
-    correlation = rows["gpu_ops"]["correlation"]
-    launch = np.where(correlation > 0, locate(runtime_calls.correlation, correlation), -1)
-    sides = rows["gpu_ops"]["source_device"], rows["gpu_ops"]["target_device"]
-    rows["gpu_ops"]["kind"] = with_peer_copies(rows["gpu_ops"]["kind"], *sides, runtime_calls, launch)
-    damage = replace(damage, impossible_sizes=_forget_impossible_sizes(rows["gpu_ops"]))
-    return Trace(
-        source="",
-        names=text,
-        gpu_ops=GpuOps(names=text, launch=launch, **rows["gpu_ops"]),
-        runtime_calls=runtime_calls,
-        cpu_ops=HostEvents(names=text, **rows["cpu_ops"]),
-        annotations=HostEvents(names=text, **rows["annotations"]),
-        python_frames=HostEvents.empty(names=text),
-        overheads=HostEvents(names=text, **rows["overheads"]),
-        syncs=Syncs(names=text, **rows["syncs"]),
-        device_annotations=DeviceAnnotations.empty(names=text),
-        collectives=Collectives.empty(names=text),
-        device_names=_device_names(database, process),
-        versions={
-            name: str(value)
-            for key, name in _VERSIONS.items()
-            for stated, value in database.pairs("META_DATA_EXPORT", "name", "value")
-            if stated == key
-        },
-        damage=damage,
-        warnings=_warnings(database),
-        base_ns=base_ns,
-        recorder="nsys",
-        framework=_framework(text),
-        whole_graphs=int(among(rows["gpu_ops"]["name_id"], names.numbers(gpu.WHOLE_GRAPH)).sum()),
-    )
-
-
-def _plausible_rows(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
-    """Return the rows that can have happened, ordered, and the number of dropped rows.
-
-    Empties `tables`, so that large tables are not held twice.
-    """
-    starts = np.concatenate([rows["start_ns"] for rows in tables.values()])
-    begin_ns, end_ns = recording(starts[starts > 0], None)
-    lost: Counter[str] = Counter()
-    ordered_tables: dict[str, Rows] = {}
-    place = 0
-    for name in list(tables):
-        rows = tables.pop(name)
-        length = rows["end_ns"] - rows["start_ns"]
-        fits = is_possible(rows["start_ns"], length, begin_ns, end_ns)
-        if name == "gpu_ops":
-            lost.update(OF_KIND[Kind(kind)] for kind in rows["kind"][~fits].tolist())
-        else:
-            lost[_PARTS[name]] += int((~fits).sum())
-        ordered_tables[name] = ordered(kept(rows, fits), place)
-        place += int(fits.sum())
-    lost = +lost
-    return ordered_tables, Damage(impossible_times=lost.total(), impossible_by=dict(lost))
-
-
-def _forget_impossible_sizes(ops: Rows) -> dict[str, int]:
-    """Forget sizes that no copy can have moved in its time; return how many, by part."""
-    fast = too_fast(ops["kind"], ops["bytes"], ops["end_ns"] - ops["start_ns"] + 1)
-    wrong = fast | (ops["bytes"] > LARGEST_BYTES)
-    ops["bytes"] = np.where(wrong | (ops["bytes"] < 0), -1, ops["bytes"])
-    return dict(Counter(OF_KIND[Kind(kind)] for kind in ops["kind"][wrong].tolist()))
+    stated = dict(database.pairs("META_DATA_EXPORT", "name", "value"))
+    metadata: dict[str, Any] = {
+        **{name: str(stated[key]) for key, name in _VERSIONS.items() if key in stated},
+        "baseTimeNanoseconds": base_ns if isinstance(base_ns, int) and base_ns > 0 else 0,
+        "deviceProperties": [{"id": id, "name": name} for id, name in _device_names(database, process).items()],
+        "distributedInfo": {"rank": rank},
+        METADATA: {RECORDER: "nsys", FRAMEWORK: _framework(rows.names)},
+    }
+    trace = kineto.assemble(str(database.shown), rows, metadata, Losses(), size)
+    whole_graphs = trace.gpu_ops.named(lambda name: name.startswith(gpu.WHOLE_GRAPH))
+    return replace(trace, warnings=_warnings(database), whole_graphs=int(whole_graphs.sum()))
 
 
 def _warnings(database: Database) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ import numpy as np
 from overlapscope.base.columns import locate, pick
 from overlapscope.plugins.nsys.database import Database
 from overlapscope.plugins.nsys.gpu import number, process_condition
-from overlapscope.plugins.nsys.rows import Names, Rows
-from overlapscope.reading._columns import device_or_none
-from overlapscope.trace.model import I64, Sync
+from overlapscope.reading._batch import Numbered
+from overlapscope.reading._columns import EventColumns, device_or_none
+from overlapscope.trace.model import I32, I64, Sync
 
 SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENTS: Final = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
@@ -35,48 +35,47 @@ _SPELLED: Final = {
 }
 
 
-def read(database: Database, names: Names, process: int | None, calls: Rows) -> Rows:
-    """Return the rows of `Trace.syncs`, in no order, given the rows of `Trace.runtime_calls`."""
+def read(database: Database, rows: EventColumns, process: int | None, calls: tuple[I32, I64]) -> None:
+    """Add the synchronization records, given the names and correlations of the calls."""
     columns = database.integers(
         SYNCS,
         ("start", "end", "deviceId", "streamId", "correlationId", "syncType", "eventId", "eventSyncId"),
         process_condition(database, SYNCS, process),
     )
-    correlation = np.where(columns["correlationId"] > 0, columns["correlationId"], -1)
-    kind = _kinds(names, columns["syncType"], calls, correlation)
-    has_kind = kind >= 0
-    spelled = np.array([names.number(_SPELLED[Sync(each)]) for each in range(len(Sync))], np.int32)
+    correlation = columns["correlationId"]
+    kind = _kinds(rows.names, columns["syncType"], calls, correlation)
+    spelled = np.array([rows.names[_SPELLED[Sync(each)]] for each in range(len(Sync))], np.int32)
     event, sync = number(columns["eventId"]), number(columns["eventSyncId"])
     waits = kind == Sync.STREAM_WAIT_EVENT
     record, stream, device = _recorded(
         database, process, np.where(waits, event, -1), np.where(waits, sync, -1), correlation
     )
-    rows: Rows = {
-        "start_ns": columns["start"],
-        "end_ns": columns["end"],
-        "name_id": pick(spelled, kind.astype(np.int64)).astype(np.int32),
+    values = {
         "kind": kind,
-        "device": device_or_none(columns["deviceId"]).astype(np.int32),
-        "stream": number(columns["streamId"]).astype(np.int32),
+        "device": device_or_none(columns["deviceId"]),
+        "stream": number(columns["streamId"]),
         "correlation": correlation,
         "event": event,
-        "source_stream": stream.astype(np.int32),
-        "source_device": device.astype(np.int32),
+        "source_stream": stream,
+        "source_device": device,
         "record_correlation": record,
     }
-    return {name: column[has_kind] for name, column in rows.items()}
+    known = kind >= 0
+    start_ns, dur_ns = columns["start"][known], (columns["end"] - columns["start"])[known]
+    stated = {name: column[known] for name, column in values.items()}
+    rows.append("cuda_sync", spelled[kind[known]], start_ns, dur_ns, **stated)
 
 
-def _kinds(names: Names, stated: I64, calls: Rows, correlation: I64) -> I64:
-    text = names.all()
-    kinds = (next((kind for part, kind in _BY_CALL if part in name and name.startswith("cu")), -1) for name in text)
-    of_name = np.fromiter(kinds, np.int64, len(text))
-    row = np.where(correlation > 0, locate(calls["correlation"], correlation), -1)
-    by_call = pick(of_name, pick(calls["name_id"], row))
+def _kinds(names: Numbered, stated: I64, calls: tuple[I32, I64], correlation: I64) -> I64:
+    kinds = (next((kind for part, kind in _BY_CALL if part in name and name.startswith("cu")), -1) for name in names)
+    of_name = np.fromiter(kinds, np.int64, len(names))
+    called, of_call = calls
+    row = np.where(correlation > 0, locate(of_call, correlation), -1)
+    by_call = pick(of_name, pick(called, row))
     by_type = np.full(len(stated), -1, np.int64)
     for type_, kind in _KINDS.items():
         by_type[stated == type_] = kind
-    return np.where(by_call >= 0, by_call, by_type).astype(np.int8)
+    return np.where(by_call >= 0, by_call, by_type)
 
 
 def _recorded(database: Database, process: int | None, event: I64, sync: I64, correlation: I64) -> tuple[I64, I64, I64]:

@@ -25,7 +25,7 @@ from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import main
 from overlapscope.errors import NotInTrace, UnreadableTrace
 from overlapscope.export import annotated
-from overlapscope.plugins.nsys.report import processes_of
+from overlapscope.plugins.nsys.report import parts
 from overlapscope.reading import expand, load_all
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
@@ -569,7 +569,7 @@ def test_pages_that_refer_to_one_page_again_and_again_are_one_sentence(
     make_endless(path, table)
     with pytest.raises(UnreadableTrace, match=r"^\S+: the database (is damaged|cannot be read)"):
         ov.load(path)
-    assert len(processes_of(path)) <= 1
+    assert parts(path) <= 1
 
 
 def test_a_database_with_a_process_in_each_row_is_damaged(tmp_path: Path, database: sqlite3.Connection) -> None:
