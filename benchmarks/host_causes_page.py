@@ -22,7 +22,7 @@ from benchmarks.host_causes import (
 )
 from benchmarks.whatif_page import milliseconds
 from overlapscope.analysis.results import Plain, SampledStep
-from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, IdleCause
+from overlapscope.catalog.causes import CAUSES, IdleCause
 from overlapscope.rules.finding import Finding
 
 TEXT = Path(__file__).with_suffix(".md")
@@ -114,7 +114,7 @@ class HostCauseRow:
     def cause_on_top(self) -> bool:
         """True if no other cause takes longer, and the first finding is about this one."""
         longest = max(self._times, key=self._times.__getitem__, default="")
-        words = [IDLE.get(cause) or EXPOSED_COPY.get(cause) for cause in self.program.causes]
+        words = [CAUSES["idle"].get(cause) or CAUSES["exposed-copy"].get(cause) for cause in self.program.causes]
         rules = {rule for cause in words if cause for rule in (cause.rule, *cause.explained_by)}
         return longest in self.program.causes and bool(self.findings) and self.findings[0].rule in rules
 

@@ -142,7 +142,7 @@ def titled(title: str, *sentences: str) -> tuple[Block, ...]:
 
 def _rule(rule: Rule) -> GlossaryEntry:
     causes = [
-        f"{cause.id} ({_CAUSE[subject].removeprefix('cause of ')})"
+        f"{cause} ({_CAUSE[subject].removeprefix('cause of ')})"
         for subject, of_subject in CAUSES.items()
         for cause in of_subject.values()
         if rule.id == cause.rule or rule.id in cause.explained_by
@@ -215,7 +215,7 @@ def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
     others = [rule for rule in cause.explained_by if rule != cause.rule]
     tried = _tries(RULES[cause.explained_by[0]]) if cause.explained_by else ()
     return GlossaryEntry(
-        cause.id,
+        cause,
         _CAUSE[subject],
         cause.words.meaning,
         (
@@ -232,7 +232,7 @@ def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
 
 
 def _counts(cause: Cause, subject: Subject) -> str:
-    if cause.id in (CopyCause.LEAD_IN, *JOINED_COMM_CAUSES, *WORK_UNKNOWN):
+    if cause in (CopyCause.LEAD_IN, *JOINED_COMM_CAUSES, *WORK_UNKNOWN):
         return "It counts in no metric."
     left_out = () if cause.blames_call else ("host_stall_time",)
     return f"It counts in {listed(metric for metric in _blaming(subject) if metric not in left_out)}."

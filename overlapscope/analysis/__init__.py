@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device, describe
 from overlapscope.analysis.host import find_blocking
-from overlapscope.analysis.host_sampled import sampled_step
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
 from overlapscope.analysis.results import Check, TraceResult
@@ -84,11 +83,15 @@ def _analyze(
         for what, name in (("step", step), ("range", range)):
             if name is not None:
                 raise NotInTrace(f"{trace.source}: {what} {name} launched nothing on the GPU; choose another.")
-    host = None
+    host, sampled = None, None
     if described and not len(trace.gpu_ops):
         from overlapscope.analysis.host_use import describe_host
 
         host = describe_host(trace)
+    if described and trace.host_activity and not trace.predicted_by:
+        from overlapscope.analysis.host_sampled import sampled_step
+
+        sampled = sampled_step(trace, host)
     result = TraceResult(
         source=trace.source,
         rank=trace.rank,
@@ -97,7 +100,7 @@ def _analyze(
         environment=describe_environment(trace),
         predicted_by=trace.predicted_by,
         host=host,
-        sampled=sampled_step(trace, host) if described and not trace.predicted_by else None,
+        sampled=sampled,
         origin=trace.origin or UNSET,
         step_source=trace.step_source or UNSET,
         period=trace.period or UNSET,

@@ -13,14 +13,20 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+import numpy as np
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
 from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause, figures_in
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup
+from overlapscope.analysis.periods import behind_warm_up, find_steps
+from overlapscope.analysis.plain_step import measured
+from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, PlainStep
+from overlapscope.analysis.timeline import build
+from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
+from overlapscope.trace.model import Trace
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
 WARM_UP_FACTOR = 1.5
@@ -110,6 +116,29 @@ def judged_ranges(device: Device) -> tuple[Period, ...]:
         return place >= 0 and period.window.start_ns < device.steps[rows[place]].window.end_ns
 
     return tuple(filter(is_judged, device.ranges))
+
+
+@kept()
+def known_plain_step(trace: Trace) -> PlainStep | None:
+    """Return the step without the profiler as timed; None if too few were."""
+    return measured(trace.plain_steps, _recorded_ns(trace), trace.host_activity)
+
+
+def step_ns(trace: Trace) -> float:
+    """Return the plain step, or else the mean of the sampled ones; 0 without either."""
+    plain, activity = known_plain_step(trace), trace.host_activity
+    return activity.span_ns / max(1, activity.steps) if plain is None else plain.step_ns
+
+
+def _recorded_ns(trace: Trace) -> int:
+    """Return the mean of the judged steps on the first device, where a host that runs ahead does not shorten them."""
+    for device in trace.devices[:1]:
+        steps = find_steps(trace, behind_warm_up(trace, build(trace, device)))
+        spans = steps.end_ns - steps.start_ns
+        names = [trace.annotations.name(row) for row in steps.row.tolist()]
+        judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())
+        return round(float(spans[list(judged)].mean())) if judged else 0
+    return 0
 
 
 # -- The average step -------------------------------------------------------------------------------

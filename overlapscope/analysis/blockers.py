@@ -8,11 +8,11 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.holds import Edges
-from overlapscope.analysis.host import Blocking, inside_with, launching_threads
+from overlapscope.analysis.host import Blocking, inside_with, last_before, launching_threads
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64, Bool, Index, Intervals, contains, covered, expand, few_at_once
+from overlapscope.base.grouping import distinct
+from overlapscope.base.intervals import I64, Bool, Index, covered, expand, few_at_once
 from overlapscope.trace.model import Trace
 
 PROMPT_NS = 50_000
@@ -50,13 +50,6 @@ def recorded(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking,
     bounds = distinct(np.concatenate([[timeline.start_ns, judged, timeline.end_ns], periods[1:]]))
     issued = pick(trace.runtime_calls.end_ns, timeline.ops.launch, NEVER)
     return DeviceRecording(trace, timeline, edges, blocking, bounds, issued)
-
-
-def cut_up(exposed: Intervals, cuts: I64) -> tuple[I64, I64]:
-    """Return starts and ends of the exposed time, cut at the given instants."""
-    edges = distinct(np.concatenate([exposed.starts, exposed.ends, cuts]))
-    inside = contains(exposed, edges[:-1])
-    return edges[:-1][inside], edges[1:][inside]
 
 
 def running_in(start: I64, begin: I64, end: I64) -> tuple[Index, Index]:
@@ -106,10 +99,5 @@ def last_blocking(recording: DeviceRecording, launch: I64, until: I64) -> I64:
 
     Calls and launches are rows of `Trace.runtime_calls`.
     """
-    calls, rows = recording.trace.runtime_calls, recording.blocking.row
-    last = pick(rows, np.searchsorted(calls.start_ns[rows], until, side="left") - 1)
-    for thread, which in rows_by(pick(calls.thread, launch)):
-        thread_rows = rows[calls.thread[rows] == thread]
-        on_thread = pick(thread_rows, np.searchsorted(calls.start_ns[thread_rows], until[which], side="left") - 1)
-        last[which] = np.where(on_thread >= 0, on_thread, last[which])
-    return last
+    calls = recording.trace.runtime_calls
+    return last_before(calls, recording.blocking.row, pick(calls.thread, launch), until)

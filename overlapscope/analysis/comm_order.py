@@ -11,14 +11,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.blockers import (
-    NEVER,
-    PROMPT_NS,
-    QUEUE_NS,
-    DeviceRecording,
-    host_was_blocked,
-    last_blocking,
-)
+from overlapscope.analysis.blockers import NEVER, PROMPT_NS, QUEUE_NS, DeviceRecording, host_was_blocked, last_blocking
 from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
 from overlapscope.analysis.host import around

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,41 +10,24 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed
-from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
 from overlapscope.analysis.blockers import recorded
 from overlapscope.analysis.facts import Facts, period, periods_of, select, together
-from overlapscope.analysis.figures import Period, figures_in
-from overlapscope.analysis.graphs import graph_use
-from overlapscope.analysis.groups import (
-    comm_evidence,
-    copy_evidence,
-    find_stalls,
-    group_copies,
-    group_kernels,
-    idle_evidence,
-    other_evidence,
-)
+from overlapscope.analysis.figures import Period, figures_in, hidden_ns
+from overlapscope.analysis.groups import find_evidence, find_stalls, group_copies, group_kernels
 from overlapscope.analysis.holds import Edges, find_edges
-from overlapscope.analysis.host import Blocking
-from overlapscope.analysis.host_sampled import with_sampled
+from overlapscope.analysis.host import Blocking, launches_graphs
 from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.missing_ops import find_unanswered
-from overlapscope.analysis.net_overlap import net_overlap
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
-from overlapscope.analysis.pieces import CommOps, ExposedComm, ExposedCopies, ExposedOther, IdleTime
+from overlapscope.analysis.pieces import CommOps, Exposed, IdleTime
 from overlapscope.analysis.plain_step import step_interval
 from overlapscope.analysis.results import Device, Outside, StepRange
 from overlapscope.analysis.timeline import Timeline, build, lengths, stream_use
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import Bool, Intervals, clip, covered, union
-from overlapscope.catalog.causes import (
-    COMM_RANK,
-    COPY_RANK,
-    IDLE_RANK,
-    OTHER_RANK,
-)
+from overlapscope.catalog.causes import FOUND, Subject
 from overlapscope.trace.model import Kind, PlainSteps, Trace
 
 
@@ -52,14 +35,24 @@ class Causes(Struct, frozen=True, eq=False, kw_only=True):
     """Causes on one device, found on the whole recording."""
 
     timeline: Timeline
-    exposed: ExposedCopies
-    exposed_comm: ExposedComm
+    exposed: Exposed
+    exposed_comm: Exposed
     comm: CommOps
-    exposed_other: ExposedOther
+    exposed_other: Exposed
     idle: IdleTime
     steps: Periods
     ranges: Periods
     edges: Edges
+
+    @property
+    def by_subject(self) -> Mapping[Subject, Exposed | IdleTime]:
+        """The pieces of each kind of time that has causes."""
+        return {
+            "exposed-copy": self.exposed,
+            "exposed-comm": self.exposed_comm,
+            "exposed-other": self.exposed_other,
+            "idle": self.idle,
+        }
 
 
 class DeviceAnalysis(Causes, frozen=True, kw_only=True):
@@ -110,23 +103,30 @@ def describe(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking, *, sett
     timeline, result, windows = analysis.timeline, analysis.result, analysis.windows
     steps = analysis.steps.inside(*windows)
     evidence = (
-        *comm_evidence(trace, timeline, analysis.exposed_comm, steps, windows),
-        *other_evidence(trace, timeline, analysis.exposed_other, steps, windows),
-        *idle_evidence(trace, analysis.idle, steps, windows),
+        case
+        for subject, pieces in analysis.by_subject.items()
+        if subject != "exposed-copy"
+        for case in find_evidence(trace, timeline, subject, pieces, steps, windows)
     )
     result = replace(
         result,
         evidence=(*result.evidence, *evidence),
         host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, steps, windows),
         kernels=group_kernels(trace, timeline, steps, windows),
-        graphs=graph_use(trace, timeline.ops) or UNSET,
     )
+    if launches_graphs(trace):
+        from overlapscope.analysis.graphs import graph_use
+
+        result = replace(result, graphs=graph_use(trace, timeline.ops) or UNSET)
     frame = result.per_step or result.judged
     if trace.predicted_by is None and not settled and frame is not None:
         # A prediction keeps the lengths of kernels, whatever runs beside them there.
-        judged = _judged_windows(timeline, result, windows)
-        net, alone = net_overlap(timeline, judged, frame), _alone(trace, analysis, result, windows)
-        result = replace(result, net_overlap=net, alone=alone)
+        result = replace(result, alone=_alone(trace, analysis, result, windows))
+        if any(hidden_ns(frame).values()):
+            from overlapscope.analysis.net_overlap import net_overlap
+
+            judged = _judged_windows(timeline, result, windows)
+            result = replace(result, net_overlap=net_overlap(timeline, judged, frame))
     return replace(analysis, result=result)
 
 
@@ -174,16 +174,22 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
     )
     edges = find_edges(comparable, for_causes)
     recording = recorded(comparable, for_causes, edges, blocking, steps.start_ns)
-    exposed_communication, comm = ExposedComm.empty(), CommOps.empty()
+    exposed_communication, comm = Exposed.empty(), CommOps.empty()
     if len(timeline.comm.starts):
         from overlapscope.analysis import exposed_comm
 
         exposed_communication, comm = exposed_comm.attribute(recording)
-    idle = with_sampled(comparable, idle_time.attribute(comparable, for_causes, edges, blocking), steps, device)
+    idle = idle_time.attribute(comparable, for_causes, edges, blocking)
+    if trace.host_activity:
+        from overlapscope.analysis.host_sampled import with_sampled
+
+        idle = with_sampled(comparable, idle, steps, device)
     steps = without_request_waits(steps, idle)
+    copies = exposed.attribute(recording)
     return Causes(
         timeline=timeline,
-        exposed=exposed_copies.attribute(recording),
+        # The call that launched a copy is known even if its times can't be compared with the device's.
+        exposed=replace(copies, call=timeline.ops.launch[copies.op]),
         exposed_comm=exposed_communication,
         comm=comm,
         exposed_other=exposed.attribute_other(timeline),
@@ -238,7 +244,7 @@ def _figures(
         host_after_ns=host_after_ns,
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
-        evidence=tuple(copy_evidence(trace, timeline, causes.exposed, steps, windows)),
+        evidence=tuple(find_evidence(trace, timeline, "exposed-copy", causes.exposed, steps, windows)),
         host_stalls=(),
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),
@@ -282,13 +288,8 @@ def measure(causes: Causes, windows: Sequence[Intervals]) -> list[Facts]:
     """Return the figures in several lists of windows, all measured at once."""
     starts, ends = (np.concatenate(side) for side in zip(*windows, strict=True))
     facts = lengths(causes.timeline, starts, ends)
-    for subject, pieces, ranks in (
-        ("exposed-copy", causes.exposed, COPY_RANK),
-        ("exposed-comm", causes.exposed_comm, COMM_RANK),
-        ("exposed-other", causes.exposed_other, OTHER_RANK),
-        ("idle", causes.idle, IDLE_RANK),
-    ):
-        for cause, rank in ranks.items():
+    for subject, pieces in causes.by_subject.items():
+        for rank, cause in enumerate(FOUND[subject]):
             facts[f"{subject}:{cause}"] = covered(pieces.of_cause(rank), starts, ends)
     bounds = np.cumsum([0, *(len(begin) for begin, _ in windows)]).tolist()
     return [select(facts, slice(low, high)) for low, high in pairwise(bounds)]

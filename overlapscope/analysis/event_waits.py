@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around
+from overlapscope.analysis.host import around, last_before
 from overlapscope.base.columns import I64, Bool, Columns, locate, mask_of, pick
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.kept import kept
@@ -30,20 +29,7 @@ _FIRST_STREAM = 1 << 30
 """Number of the first communicator's stream, larger than those of recorded streams."""
 
 
-class NcclWaits(Struct, frozen=True):
-    """Waits of NCCL's launches."""
-
-    row: I64
-    """Row among the waits."""
-    stream: I64
-    """Waiting stream, one of `stream_keys`; a communicator's has a number that no recorded stream has."""
-    source: I64
-    """Stream on which the event was recorded."""
-    record: I64
-    """Call that recorded it."""
-
-
-def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: I64) -> NcclWaits:
+def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: I64) -> tuple[I64, I64, I64, I64]:
     """Return the waits of NCCL's launches, as far as a recording shows that they are its.
 
     Each communicator has a stream of its own, on which nothing runs. A launch makes the launching stream wait for it,
@@ -62,6 +48,10 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
         waits: Calls that make a stream wait for an event.
         stream: Stream of each wait; -1 where unknown.
         event: Number of the event of each wait; -1 where unknown.
+
+    Returns:
+        The rows among the waits; the waiting stream of each, one of `stream_keys`, where a communicator's has a number
+        that no recorded stream has; the stream on which the event was recorded, and the call that recorded it.
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     collectives = np.flatnonzero((ops.kind == Kind.COMM) & (ops.launch >= 0))
@@ -87,11 +77,11 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     pairs = distinct(number_of_group * len(events) + communicator)
     one_event = np.bincount(pairs // max(len(events), 1), minlength=len(groups)) == 1
     known = np.flatnonzero(one_event[number_of_group] & (group[five[:, 2]] >= 0))
-    return NcclWaits(
-        row=np.concatenate([before[known], after]),
-        stream=np.concatenate([launching[known], communicator_streams]),
-        source=np.concatenate([communicator_streams[known], launching]),
-        record=np.concatenate([five[known, 0], five[:, 3]]),
+    return (
+        np.concatenate([before[known], after]),
+        np.concatenate([launching[known], communicator_streams]),
+        np.concatenate([communicator_streams[known], launching]),
+        np.concatenate([five[known, 0], five[:, 3]]),
     )
 
 
@@ -111,7 +101,7 @@ def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on:
 # -- Waits for events --------------------------------------------------------------------------------
 
 EXACT, HIGH, LOW = 2, 1, 0
-"""Confidence in the event of a wait: stated, or a guess by the times of ops (`guessed_sources`)."""
+"""Confidence in the event of a wait: stated, or a guess by the times of ops (`holds`)."""
 HANDOVER_NS = 20_000
 """Maximum time from the end of an op to the start of the op held by it: event and queue latency.
 
@@ -162,12 +152,10 @@ def event_waits(trace: Trace) -> EventWaits:
         stream = _stream(pick(syncs.device, sync), pick(syncs.stream, sync))
     else:
         # Without sync events, the stream is that of the next op which the same thread enqueues.
-        following = _around_on_thread(launched_at, calls.thread[ops.launch[launched]], at, thread)[1]
+        following = _next_on_thread(launched_at, calls.thread[ops.launch[launched]], at, thread)
         stream = pick(stream_keys(ops.device, ops.stream)[launched], following)
     records = np.flatnonzero(call_kinds.records_event(calls))
-    same_thread = _around_on_thread(calls.start_ns[records], calls.thread[records], at, thread)[0]
-    any_thread = np.searchsorted(calls.start_ns[records], at, side="left") - 1
-    nearest = pick(records, np.where(same_thread >= 0, same_thread, any_thread))
+    nearest = last_before(calls, records, thread, at)
     nearest_at = np.where(nearest >= 0, pick(calls.start_ns, nearest), at)
     enqueued_since = np.searchsorted(launched_at, at, "left") - np.searchsorted(launched_at, nearest_at, "left")
     # The trace may name a record call from before the recording.
@@ -175,8 +163,8 @@ def event_waits(trace: Trace) -> EventWaits:
     record = _by_correlation(calls.correlation, records, named)
     stated = (record >= 0) & (source >= 0)
     record = np.where(named > 0, record, nearest)
-    nccl = find_nccl_waits(trace, records, rows, stream, np.where(source < 0, pick(syncs.event, sync), -1))
-    stream[nccl.row], source[nccl.row], record[nccl.row], stated[nccl.row] = nccl.stream, nccl.source, nccl.record, True
+    nccl, *of_nccl = find_nccl_waits(trace, records, rows, stream, np.where(source < 0, pick(syncs.event, sync), -1))
+    stream[nccl], source[nccl], record[nccl], stated[nccl] = *of_nccl, True
     return EventWaits(
         call=rows,
         stream=stream,
@@ -195,22 +183,13 @@ def _stream(device: I64, stream: I64) -> I64:
 
 def _by_correlation(correlations: I64, rows: I64, wanted: I64) -> I64:
     """Return for each wanted correlation a row (of `rows`) that has it; -1 where there is none."""
-    rows = rows[np.argsort(correlations[rows], kind="stable")]
-    match = pick(rows, np.searchsorted(correlations[rows], wanted))
-    return np.where((wanted > 0) & (pick(correlations, match, 0) == wanted), match, -1)
+    return np.where(wanted > 0, pick(rows, locate(correlations[rows], wanted)), -1)
 
 
-def _around_on_thread(times: I64, threads: I64, at: I64, thread: I64) -> tuple[I64, I64]:
-    """Find the times around each instant on the same thread.
-
-    Returns:
-        Places in `times` (sorted) of the last one before each instant, and of the first one at or after it; -1 for
-            none.
-    """
-    last, following = np.full((2, len(at)), -1, np.int64)
-    by_thread = dict(rows_by(threads))
+def _next_on_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
+    """Return the place in `times`, which are sorted, of the first at or after each instant on its thread; or -1."""
+    following, by_thread = np.full(len(at), -1, np.int64), dict(rows_by(threads))
     for thread_id, of_thread in rows_by(thread):
         theirs = by_thread.get(thread_id, of_thread[:0])
-        place = np.searchsorted(times[theirs], at[of_thread], side="left")
-        last[of_thread], following[of_thread] = pick(theirs, place - 1), pick(theirs, place)
-    return last, following
+        following[of_thread] = pick(theirs, np.searchsorted(times[theirs], at[of_thread]))
+    return following

@@ -13,12 +13,11 @@ from overlapscope.analysis.blockers import (
     PROMPT_NS,
     QUEUE_NS,
     DeviceRecording,
-    cut_up,
     host_was_blocked,
     running_in,
 )
 from overlapscope.analysis.event_waits import EXACT, SURE_HANDOVER_NS, handover_ns
-from overlapscope.analysis.pieces import ExposedCopies, ExposedOther
+from overlapscope.analysis.pieces import Exposed, cut_at
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import first_of_each, rows_by
@@ -26,7 +25,7 @@ from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, su
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import OTHER_RANK, CopyCause, OtherCause
 from overlapscope.trace import op_names
-from overlapscope.trace.model import I8, Kind, Memory
+from overlapscope.trace.model import I8, GpuOps, Kind, Memory
 
 _LONGEST_CHAIN = 64
 
@@ -53,11 +52,11 @@ class _Pairs(Columns, frozen=True):
     """Row of `Timeline.ops` of the first compute op that begins at or after `exposed_from`; -1 if none does."""
 
 
-def attribute(recording: DeviceRecording) -> ExposedCopies:
+def attribute(recording: DeviceRecording) -> Exposed:
     """Return the causes of a device's exposed copies. Supply and demand are compared in each of its periods."""
     timeline, ops, bounds = recording.timeline, recording.timeline.ops, recording.bounds
     copies = np.flatnonzero(ops.is_copy)
-    start, end = cut_up(timeline.exposed_copy, np.concatenate([bounds, ops.start_ns[copies], ops.end_ns[copies]]))
+    _, start, end = cut_at(*timeline.exposed_copy, [bounds, ops.start_ns[copies], ops.end_ns[copies]])
     period = np.searchsorted(bounds, start, side="right") - 1
     pairs = _pair(recording, start, period, copies)
     rank, confidence = _rank_pairs(recording, pairs)
@@ -67,15 +66,19 @@ def attribute(recording: DeviceRecording) -> ExposedCopies:
     piece_rank[end <= timeline.judged_from_ns] = RANK[CopyCause.LEAD_IN]
     excess = _without_supply(recording, start, end, piece_rank, period)
     copy, confidence = pairs.copy[chosen], confidence[chosen]
-    return ExposedCopies.in_order(
+    without = np.full(len(start), RANK[CopyCause.NO_COMPUTE])
+    return Exposed.in_order(
         [
-            ExposedCopies.filled(
-                start_ns=start, end_ns=start + excess, cause=RANK[CopyCause.NO_COMPUTE], confidence=EXACT, copy=copy
-            ),
-            ExposedCopies.filled(
-                start_ns=start + excess, end_ns=end, cause=piece_rank, confidence=confidence, copy=copy
-            ),
+            _pieces(ops, copy, start, start + excess, without, np.full_like(confidence, EXACT)),
+            _pieces(ops, copy, start + excess, end, piece_rank, confidence),
         ]
+    )
+
+
+def _pieces(ops: GpuOps, op: I64, start: I64, end: I64, cause: I64, confidence: I8) -> Exposed:
+    """Return pieces of exposed memory work, given the op that decided each one's cause."""
+    return Exposed.filled(
+        start_ns=start, end_ns=end, cause=cause, confidence=confidence, op=op, call=ops.launch[op], held_by=-1
     )
 
 
@@ -315,18 +318,16 @@ def _without_supply(recording: DeviceRecording, start: I64, end: I64, rank: I64,
 # -- Other memory work -------------------------------------------------------------------------------
 
 
-def attribute_other(timeline: Timeline) -> ExposedOther:
+def attribute_other(timeline: Timeline) -> Exposed:
     """Return the exposed memory work in and between GPUs by kind. If several run at once, the first in order counts."""
     ops = timeline.ops
     rows = np.flatnonzero((ops.kind == Kind.OTHER) | (ops.kind == Kind.P2P))
     begin, end = ops.start_ns[rows], ops.end_ns[rows]
-    starts, ends = cut_up(timeline.exposed_other, np.concatenate([begin, end]))
+    _, starts, ends = cut_at(*timeline.exposed_other, [begin, end])
     which, piece = running_in(starts, begin, end)
     rank = _ranks(timeline)[rows[which]]
     first = first_of_each(piece, rank)
-    return ExposedOther.filled(
-        start_ns=starts, end_ns=ends, cause=rank[first].astype(np.int8), confidence=EXACT, op=rows[which[first]]
-    )
+    return _pieces(ops, rows[which[first]], starts, ends, rank[first], np.full(len(first), EXACT, np.int8))
 
 
 def _ranks(timeline: Timeline) -> I64:

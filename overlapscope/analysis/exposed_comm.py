@@ -22,7 +22,6 @@ from overlapscope.analysis.blockers import (
     NEVER,
     PROMPT_NS,
     DeviceRecording,
-    cut_up,
     host_was_blocked,
     last_blocking,
     running_in,
@@ -39,7 +38,7 @@ from overlapscope.analysis.comm_order import (
 )
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
-from overlapscope.analysis.pieces import CommOps, ExposedComm, first_part
+from overlapscope.analysis.pieces import CommOps, Exposed, cut_at, first_part
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import among, first_of_each, rows_by
 from overlapscope.base.intervals import I64, Bool, covered
@@ -62,14 +61,14 @@ class _Pieces(Columns, frozen=True):
     confidence: I8
 
 
-def attribute(recording: DeviceRecording) -> tuple[ExposedComm, CommOps]:
+def attribute(recording: DeviceRecording) -> tuple[Exposed, CommOps]:
     """Return the causes of a device's exposed communication, and what let its collectives begin."""
     timeline = recording.timeline
     ops = timeline.ops
     work = find_compute(ops)
     comm = find_comm(recording, work)
     if not len(timeline.exposed_comm.starts):
-        return ExposedComm.empty(), comm
+        return Exposed.empty(), comm
     pieces = _cut(recording, work, comm)
     op, free, start, end = pieces.op, pieces.free, pieces.start_ns, pieces.end_ns
     begun = comm.take(np.searchsorted(comm.op, op))
@@ -98,9 +97,9 @@ def attribute(recording: DeviceRecording) -> tuple[ExposedComm, CommOps]:
         (start, gained, begun.cause, begun.held_by, begun.call),
         (gained, end, cause.astype(np.int8), np.where(settled, -1, begun.held_by), call),
     )
-    return ExposedComm.in_order(
+    return Exposed.in_order(
         [
-            ExposedComm.filled(
+            Exposed.filled(
                 start_ns=begin,
                 end_ns=until,
                 cause=which,
@@ -124,7 +123,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     begins = find_begins(recording)
     able_ns = np.maximum(begins.issued_ns, begins.input_ns)[queued.held]
     cuts = [bounds, ops.start_ns[comm.op], ops.end_ns[comm.op], able_ns, *launched]
-    start, end = cut_up(exposed, np.concatenate(cuts))
+    _, start, end = cut_at(*exposed, cuts)
     which, piece = running_in(start, ops.start_ns[comm.op], ops.end_ns[comm.op])
     op = comm.op[which]
     stretch = np.searchsorted(exposed.starts, start[piece], side="right") - 1

@@ -8,6 +8,7 @@ them are made here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -117,7 +118,7 @@ def means(facts: Facts) -> dict[str, int]:
     """
     exact, count = sums(facts), len(facts["span"])
     ns = {name: rounded_mean(exact[name], count) for name in MEASURED}
-    ns |= _parts(exact, PARTS, count)
+    ns |= rounded_parts({name: exact[name] for name in PARTS}, count)
     ns |= {name: sum(ns[part] for part in parts) for name, parts in BY_CAUSE.items()}
     ns["span"] = sum(ns[part] for part in PARTS)
     exposed, exposed_total = ns["exposed_copy"], sum(exact[part] for part in BY_CAUSE["exposed_copy"])
@@ -127,20 +128,16 @@ def means(facts: Facts) -> dict[str, int]:
     ns["exposed_h2d"] = only_h2d + exposed - in_one
     ns["exposed_d2h"] = exposed - only_h2d
     if "host:launches" in exact:
-        ns |= _parts(exact, _HOST_PARTS, count)
+        ns |= rounded_parts({name: exact[name] for name in _HOST_PARTS}, count)
         ns["host:launches"] = rounded_mean(exact["host:launches"], count)
         ns["host:gc_known"] = exact["host:gc_known"] // count
     return ns
 
 
-def _parts(exact: Mapping[str, int], names: Sequence[str], count: int) -> dict[str, int]:
+def rounded_parts(exact: Mapping[str, int], count: int) -> dict[str, int]:
     """Return the means of parts of a whole, from their sums. Rounding the running sum keeps their sum exact."""
-    running, given, rounded = 0, 0, dict[str, int]()
-    for name in names:
-        running += exact[name]
-        rounded[name] = rounded_mean(running, count) - given
-        given += rounded[name]
-    return rounded
+    running = [rounded_mean(total, count) for total in accumulate(exact.values(), initial=0)]
+    return {name: end - begin for name, (begin, end) in zip(exact, pairwise(running), strict=True)}
 
 
 def rounded_mean(total: int, count: int) -> int:

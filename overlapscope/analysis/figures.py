@@ -6,7 +6,7 @@ All times are integer nanoseconds. A percentage of nothing is None, never 0 or 1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -119,6 +119,18 @@ def by_cause(ns: Mapping[str, int]) -> dict[str, Any]:
 def figures_in(part: TimeFigures) -> TimeFigures:
     """Return the figures that a device, a period and an average step have in common."""
     return TimeFigures(**{name: getattr(part, name) for name in TimeFigures.__struct_fields__})
+
+
+Beside = Literal["communication", "copies"]
+"""Work that runs beside compute kernels."""
+
+
+def hidden_ns(frame: TimeFigures) -> dict[Beside, int]:
+    """Return the time in which each kind of work is hidden."""
+    return {
+        "communication": frame.engines.comm_ns - frame.buckets.exposed_comm_ns,
+        "copies": frame.overlap.hidden_copy_ns,
+    }
 
 
 COPIES_MATTER_FROM = 0.01

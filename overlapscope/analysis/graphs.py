@@ -15,14 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import Sites, around, line_ids_around, op_ids_around, sites_of_calls
+from overlapscope.analysis.host import around, line_ids_around, modules_called, op_ids_around
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import GraphUse
 from overlapscope.base.columns import Columns, locate, mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import GpuOps, HostEvents, Kind, Trace
+from overlapscope.trace.model import GpuOps, Kind, Trace
 
 
 class Origins(Columns, frozen=True):
@@ -39,8 +39,6 @@ class Origins(Columns, frozen=True):
     is_known: Bool
     """True if all captures that fit agree on all of them."""
 
-
-_MODULE: Final = "nn.Module: "
 
 _MOST_ALIKE: Final = 500
 """Maximum number of different captures of as many ops; with more, all are unknown, since each would be looked at."""
@@ -282,17 +280,10 @@ def _names_of_ops(trace: Trace) -> Bool:
 
 def _places(recording: Trace, rows: I64) -> _Places:
     """Return op, module and line of some runtime calls."""
-    modules = _modules(recording)
+    modules = modules_called(recording)
     thread, at = recording.runtime_calls.thread[rows], recording.runtime_calls.start_ns[rows]
     module = pick(modules.name_id, around(modules, thread, at))
     return op_ids_around(recording, thread, at), module, line_ids_around(recording, thread, at)
-
-
-@kept()
-def _modules(recording: Trace) -> HostEvents:
-    """Return the calls of PyTorch's modules."""
-    frames = recording.python_frames
-    return frames.take(frames.named(lambda name: name.startswith(_MODULE)))
 
 
 def origins_of(trace: Trace, ops: GpuOps) -> Origins:
@@ -307,41 +298,6 @@ def origins_of(trace: Trace, ops: GpuOps) -> Origins:
         line=pick(known.line, row),
         is_known=pick(known.is_known, row, False),
     )
-
-
-def sites_of_ops(trace: Trace, ops: GpuOps, call: I64 | None = None) -> Sites:
-    """Return the sites of the calls that launched some ops, or of other calls that are to blame for them.
-
-    If an op's graph was launched by that call, its op and line are those of the capture, as far as known.
-    """
-    call = ops.launch if call is None else call
-    sites = sites_of_calls(trace, call)
-    if not len(origins(trace)):
-        return sites
-    captured, own = origins_of(trace, ops), call == ops.launch
-    op, line = (
-        np.where(own & (mine >= 0), mine, theirs)
-        for mine, theirs in ((captured.op, sites.op), (captured.line, sites.line))
-    )
-    return Sites(op, sites.call, line)
-
-
-def modules_of(trace: Trace, ops: GpuOps) -> tuple[I64, tuple[str, ...]]:
-    """Return the classes of the modules in which ops were launched or captured.
-
-    Returns:
-        The class of each op's module, such as `Linear`, as a row of the second value; -1 if unknown.
-    """
-    calls, modules, captured = trace.runtime_calls, _modules(trace), origins_of(trace, ops).module
-    if not len(modules) and not trace.captures:
-        return np.full(len(ops), -1, np.int64), ()
-    launching = around(modules, pick(calls.thread, ops.launch), pick(calls.start_ns, ops.launch))
-    name = np.where(captured >= 0, captured, pick(modules.name_id, launching))
-    ids = distinct(name[name >= 0])
-    classes = [trace.names[number].removeprefix(_MODULE).rpartition("_")[0] for number in ids.tolist()]
-    different = tuple(dict.fromkeys(classes))
-    number = np.array([different.index(each) for each in classes], np.int64)
-    return pick(number, np.where(name >= 0, np.searchsorted(ids, name), -1)), different
 
 
 def graph_use(trace: Trace, ops: GpuOps) -> GraphUse | None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import UNSET
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.graphs import modules_of, sites_of_ops
-from overlapscope.analysis.host import (
-    Blocking,
-    Sites,
-    sites,
-    sites_of_calls,
-    wait_for_other_devices,
-)
+from overlapscope.analysis.host import Blocking, sites, sites_of_calls, wait_for_other_devices
 from overlapscope.analysis.periods import Periods
-from overlapscope.analysis.pieces import ExposedComm, ExposedCopies, ExposedOther, IdleTime, Pieces
+from overlapscope.analysis.pieces import Exposed, IdleTime
 from overlapscope.analysis.results import (
     CopiesByStep,
     CopyDirection,
@@ -31,21 +24,13 @@ from overlapscope.analysis.results import (
     KernelsByStep,
     StallsByStep,
 )
+from overlapscope.analysis.sites import modules_of, sites_of_ops
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Integers, pick
-from overlapscope.base.grouping import among, distinct, first_of_each, groups_of, rows_by
-from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, cut, intersect, total, union
+from overlapscope.base.columns import pick
+from overlapscope.base.grouping import among, distinct, distinct_rows, first_of_each, groups_of, rows_by
+from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, side_by_side, union
 from overlapscope.base.words import clean
-from overlapscope.catalog.causes import (
-    CAUSES,
-    COMM_CAUSES,
-    COPY_CAUSES,
-    IDLE_CAUSES,
-    IDLE_RANK,
-    OTHER_CAUSES,
-    STALL_CAUSES,
-    Subject,
-)
+from overlapscope.catalog.causes import FOUND, IDLE_RANK, STALL_CAUSES, Subject
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 from overlapscope.trace.op_names import looks_like_communication, short_kernel
@@ -71,20 +56,49 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
     Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
     """
     ops = timeline.ops
-    copies = np.flatnonzero(ops.is_copy | (ops.kind == Kind.P2P))
-    copies = copies[_runs_inside(ops.start_ns[copies], ops.end_ns[copies], windows)]
-    if not len(copies):
+    rows = np.flatnonzero(ops.is_copy | (ops.kind == Kind.P2P))
+    rows = rows[_runs_inside(ops.start_ns[rows], ops.end_ns[rows], windows)]
+    if not len(rows):
         return ()
-    memory, peers = (ops.source_kind[copies], ops.target_kind[copies]), _peers(ops.take(copies))
-    alike = (ops.kind[copies], *memory, *peers, ops.stream[copies])
-    groups = [_copy_group(timeline, copies[which], steps, windows) for _, which in rows_by(groups_of(alike))]
+    start, end, kind, size = ops.start_ns[rows], ops.end_ns[rows], ops.kind[rows], ops.bytes[rows]
+    peers = (np.where(kind == Kind.P2P, device[rows], -1) for device in (ops.source_device, ops.target_device))
+    alike = (kind, ops.source_kind[rows], ops.target_kind[rows], *peers, ops.stream[rows])
+    group, keys = groups_of(alike), distinct_rows(alike)
+    ran = [intersect(union(start[which], end[which]), windows) for _, which in rows_by(group)]
+    alone = timeline.exposed_copy, timeline.exposed_p2p
+    exposed = [intersect(when, alone[key[0] == Kind.P2P]) for key, when in zip(keys, ran, strict=True)]
+    sums, sized = _Sums(len(keys), timeline.judged_from_ns, steps), size >= 0
+    figures = {
+        "count": sums.begun(group, start, np.ones_like(start)),
+        "bytes": sums.begun(group, start, np.where(sized, size, 0)),
+        "duration_ns": sums.begun(group, start, np.where(sized, end - start, 0)),
+        "time_ns": sums.lasting(*_numbered(ran)),
+        "exposed_ns": sums.lasting(*_numbered(exposed)),
+    }
+    groups, has_size = [], np.bincount(group, sized, len(keys)) > 0
+    for number, (of_kind, source_kind, target_kind, source, target, stream) in enumerate(keys):
+        fields = _fields(number, CopiesByStep, figures)
+        moved, took, known = fields.pop("bytes"), fields.pop("duration_ns"), bool(has_size[number])
+        groups.append(
+            CopyGroup(
+                direction=_DIRECTIONS[Kind(of_kind)],
+                source_kind=Memory(source_kind).name.lower(),
+                target_kind=Memory(target_kind).name.lower(),
+                source_device=source if source >= 0 else None,
+                target_device=target if target >= 0 else None,
+                stream=stream,
+                bytes=moved if known else None,
+                gb_per_s=moved / took if known and took else None,
+                **fields,
+            )
+        )
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.direction, group.stream)))
 
 
-def _peers(ops: GpuOps) -> tuple[I64, I64]:
-    """Return the devices that each peer copy reads and writes; -1 for other ops, and if not recorded."""
-    is_peer = ops.kind == Kind.P2P
-    return np.where(is_peer, ops.source_device, -1), np.where(is_peer, ops.target_device, -1)
+def _numbered(sets: Sequence[Intervals]) -> tuple[I64, I64, I64]:
+    """Return the number of the set of each interval of several sets, its start and its end."""
+    number = np.repeat(np.arange(len(sets)), [len(each.starts) for each in sets])
+    return number, np.concatenate([each.starts for each in sets]), np.concatenate([each.ends for each in sets])
 
 
 def _runs_inside(start: I64, end: I64, windows: Intervals) -> Bool:
@@ -94,52 +108,6 @@ def _runs_inside(start: I64, end: I64, windows: Intervals) -> Bool:
     ended_at_once = pick(windows.ends, np.searchsorted(windows.ends, start, side="left")) == start
     inside: Bool = (following < end) | (start == end) & ((following <= start) | ended_at_once)
     return inside
-
-
-def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Intervals) -> CopyGroup:
-    """Return a group of similar copies, given as rows of `Timeline.ops`."""
-    ops, first = timeline.ops, int(rows[0])
-    ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
-    size, duration, sized = ops.bytes[rows], ops.end_ns[rows] - ops.start_ns[rows], ops.bytes[rows] >= 0
-    moved, took = int(size[sized].sum()), int(duration[sized].sum())
-    begun_judged = ops.start_ns[rows] >= timeline.judged_from_ns
-    judged = sized & begun_judged
-    direction = _DIRECTIONS[Kind(ops.kind[first])]
-    source, target = (int(devices[0]) for devices in _peers(ops.take(rows[:1])))
-    exposed = intersect(ran, timeline.exposed_p2p if direction == "p2p" else timeline.exposed_copy)
-    step = steps.at(ops.start_ns[rows])
-
-    def after_lead_in(times: Intervals) -> int:
-        return total(clip(times, timeline.judged_from_ns, timeline.end_ns))
-
-    def in_steps(weight: I64) -> tuple[int, ...]:
-        return tuple(sums_by_step(np.zeros_like(step), step, weight, (1, len(steps)))[0].tolist())
-
-    return CopyGroup(
-        direction=direction,
-        source_kind=Memory(ops.source_kind[first]).name.lower(),
-        target_kind=Memory(ops.target_kind[first]).name.lower(),
-        source_device=source if source >= 0 else None,
-        target_device=target if target >= 0 else None,
-        stream=int(ops.stream[first]),
-        count=len(rows),
-        bytes=moved if sized.any() else None,
-        time_ns=total(ran),
-        exposed_ns=total(exposed),
-        gb_per_s=moved / took if sized.any() and took else None,
-        judged_bytes=int(size[judged].sum()),
-        judged_duration_ns=int(duration[judged].sum()),
-        judged_count=int(begun_judged.sum()),
-        judged_time_ns=after_lead_in(ran),
-        judged_exposed_ns=after_lead_in(exposed),
-        by_step=CopiesByStep(
-            count=in_steps(np.ones_like(step)),
-            bytes=in_steps(np.where(sized, size, 0)),
-            duration_ns=in_steps(np.where(sized, duration, 0)),
-            time_ns=tuple(covered(ran, steps.start_ns, steps.end_ns).tolist()),
-            exposed_ns=tuple(covered(exposed, steps.start_ns, steps.end_ns).tolist()),
-        ),
-    )
 
 
 def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[KernelGroup, ...]:
@@ -157,25 +125,19 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     begun = ops.take(rows)
     site, (module, modules) = sites_of_ops(trace, begun), modules_of(trace, begun)
     group = groups_of((ops.name_id[rows], site.op, module, site.line, ops.stream[rows], ops.kind[rows]))
-    duration, step = ops.end_ns[rows] - ops.start_ns[rows], steps.at(ops.start_ns[rows])
+    duration = ops.end_ns[rows] - ops.start_ns[rows]
     # The example is the longest kernel of each group, the first of several. Sorting would take ten times as long.
     longest, examples = np.full((2, int(group.max()) + 1), -1)
     np.maximum.at(longest, group, duration)
     is_longest = np.flatnonzero(duration == longest[group])[::-1]
     examples[group[is_longest]] = is_longest
-    judged = np.where(ops.start_ns[rows] >= timeline.judged_from_ns, 0, -1)
-    weights = np.ones_like(step), duration, _exposed(timeline, rows)
-    whole, after_lead_in, by_step = (
-        [sums_by_step(group, at, weight, (len(examples), columns)) for weight in weights]
-        for at, columns in ((np.zeros_like(step), 1), (judged, 1), (step, len(steps)))
-    )
+    sums = _Sums(len(examples), timeline.judged_from_ns, steps)
+    weights = {"count": np.ones_like(duration), "time_ns": duration, "exposed_ns": _exposed(timeline, rows)}
+    figures = {name: sums.begun(group, ops.start_ns[rows], weight) for name, weight in weights.items()}
     unclear = (ops.kind[rows] == Kind.COMPUTE) & ops.named(looks_like_communication)[rows]
     groups = []
     for number, example in enumerate(examples.tolist()):
         row, place = int(rows[example]), site.site_at(trace, example)
-        count, time_ns, exposed_ns = (int(sums[number, 0]) for sums in whole)
-        judged_count, judged_time_ns, judged_exposed_ns = (int(sums[number, 0]) for sums in after_lead_in)
-        count_by_step, time_by_step, exposed_by_step = (tuple(sums[number].tolist()) for sums in by_step)
         groups.append(
             KernelGroup(
                 kernel=ops.name(row),
@@ -185,14 +147,8 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
                 stream=int(ops.stream[row]),
                 comm=bool(ops.kind[row] == Kind.COMM),
                 unclear=bool(unclear[example]),
-                count=count,
-                time_ns=time_ns,
-                exposed_ns=exposed_ns,
                 example=Window(start_ns=int(ops.start_ns[row]), end_ns=int(ops.end_ns[row])),
-                judged_count=judged_count,
-                judged_time_ns=judged_time_ns,
-                judged_exposed_ns=judged_exposed_ns,
-                by_step=KernelsByStep(count=count_by_step, time_ns=time_by_step, exposed_ns=exposed_by_step),
+                **_fields(number, KernelsByStep, figures),
             )
         )
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kernel, group.op or "", group.module or "")))
@@ -202,9 +158,7 @@ def _exposed(timeline: Timeline, rows: I64) -> I64:
     """Return the time of each kernel, given as rows of `Timeline.ops`, in which no other kernel computed."""
     ops = timeline.ops
     computing = np.flatnonzero(ops.kind == Kind.COMPUTE)
-    start, end = ops.start_ns[computing], ops.end_ns[computing]
-    # Several kernels compute from the start of each kernel until it ends, or until all earlier kernels have ended.
-    beside = union(start[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
+    beside = side_by_side(ops.start_ns[computing], ops.end_ns[computing])
     exposed = ops.end_ns[rows] - ops.start_ns[rows]
     for kind, hiding in ((Kind.COMPUTE, beside), (Kind.COMM, timeline.compute)):
         which = np.flatnonzero(ops.kind[rows] == kind)
@@ -234,7 +188,8 @@ def find_stalls(
     inside the windows, except for time that `pin_memory` spent outside any call.
     """
     calls = trace.runtime_calls
-    caused = caused_by_calls(trace, idle.inside(windows))
+    idle = idle.inside(windows)
+    caused, blamed = caused_by_calls(trace, idle), _blamed(idle)
     elsewhere, start, end = (
         wait_for_other_devices(trace, timeline)[blocking.row],
         calls.start_ns[blocking.row],
@@ -250,30 +205,22 @@ def find_stalls(
     group_of = np.full(len(calls), -1, np.int64)
     for number, which in enumerate(groups):
         group_of[rows[which]] = number
-    blamed, begun = _blamed(idle), steps.at(calls.start_ns[rows])
-    counts = sums_by_step(group_of[rows], begun, np.ones_like(begun), (len(groups), len(steps))).tolist()
-    waits = times_by_step(group_of[rows], calls.start_ns[rows], calls.end_ns[rows], steps, len(groups))
-    costs = times_by_step(group_of[blamed.call], blamed.start_ns, blamed.end_ns, steps, len(groups))
+    sums, start, end = _Sums(len(groups), timeline.judged_from_ns, steps), calls.start_ns[rows], calls.end_ns[rows]
+    counts, waits = sums.begun(group_of[rows], start, np.ones_like(start)), sums.lasting(group_of[rows], start, end)
+    costs = sums.lasting(group_of[blamed.call], blamed.start_ns, blamed.end_ns)
+    figures = {"count": counts, "host_wait_ns": waits, "idle_caused_ns": costs}
     stalls = []
     for number, which in enumerate(groups):
-        site, members = sites.site_at(trace, int(which[0])), rows[which]
-        called_ns, returned_ns = calls.start_ns[members], calls.end_ns[members]
+        site = sites.site_at(trace, int(which[0]))
         stalls.append(
             HostStall(
                 call=site.call or "",
                 op=site.op,
-                thread=int(calls.thread[members[0]]),
-                count=len(members),
-                host_wait_ns=int((returned_ns - called_ns).sum()),
-                idle_caused_ns=int(caused[members].sum()),
-                judged_count=int((called_ns >= timeline.judged_from_ns).sum()),
-                judged_wait_ns=int((returned_ns - np.maximum(called_ns, timeline.judged_from_ns)).clip(0).sum()),
+                thread=int(calls.thread[rows[which[0]]]),
+                judged_count=counts.judged[number],
+                judged_wait_ns=waits.judged[number],
                 where=site.line,
-                by_step=StallsByStep(
-                    count=tuple(counts[number]),
-                    host_wait_ns=tuple(waits[number]),
-                    idle_caused_ns=tuple(costs[number]),
-                ),
+                **_fields(number, StallsByStep, figures, judged=False),
             )
         )
     return tuple(
@@ -281,26 +228,59 @@ def find_stalls(
     )
 
 
-def times_by_step(group: I64, start: I64, end: I64, steps: Periods, groups: int) -> list[list[int]]:
-    """Return the time of each group's intervals in each step, with shape (groups, steps), cut at the steps' edges.
+class _Figure(NamedTuple):
+    """A figure of each of some groups."""
 
-    Intervals of group -1 don't count.
-    """
-    piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
-    step = np.where(group[piece] >= 0, steps.at(begin), -1)
-    sums: list[list[int]] = sums_by_step(group[piece], step, stop - begin, (groups, len(steps))).tolist()
+    whole: list[int]
+    judged: list[int]
+    """Its part after the lead-in."""
+    by_step: list[list[int]]
+    """Its part in each step."""
+
+
+class _Sums(NamedTuple):
+    """Sums over groups, over all time, the time after the lead-in, and each step. Members of group -1 don't count."""
+
+    groups: int
+    judged_from_ns: int
+    steps: Periods
+
+    def begun(self, group: I64, at_ns: I64, weight: I64) -> _Figure:
+        """Return the weights of each group's members, which count where they begin."""
+        judged = np.where(at_ns >= self.judged_from_ns, weight, 0)
+        return self._figure(group, weight, judged, self._by_step(group, self.steps.at(at_ns), weight))
+
+    def lasting(self, group: I64, start_ns: I64, end_ns: I64) -> _Figure:
+        """Return the time of each group's intervals, cut at the end of the lead-in and at the steps' edges."""
+        piece, begin, stop = cut(start_ns, end_ns, Intervals(self.steps.start_ns, self.steps.end_ns))
+        judged = np.maximum(end_ns - np.maximum(start_ns, self.judged_from_ns), 0)
+        by_step = self._by_step(group[piece], self.steps.at(begin), stop - begin)
+        return self._figure(group, end_ns - start_ns, judged, by_step)
+
+    def _by_step(self, group: I64, step: I64, weight: I64) -> list[list[int]]:
+        rows: list[list[int]] = _added((group, step), weight, (self.groups, len(self.steps))).tolist()
+        return rows
+
+    def _figure(self, group: I64, whole: I64, judged: I64, by_step: list[list[int]]) -> _Figure:
+        of_group, after_lead_in = (_added((group,), weight, (self.groups,)).tolist() for weight in (whole, judged))
+        return _Figure(of_group, after_lead_in, by_step)
+
+
+def _added(place: tuple[I64, ...], weight: I64, shape: tuple[int, ...]) -> I64:
+    """Return the weights added up at their places; those with a place of -1 are left out."""
+    inside, sums = np.minimum.reduce(place) >= 0, np.zeros(shape, np.int64)
+    np.add.at(sums, tuple(each[inside] for each in place), weight[inside])
     return sums
 
 
-def sums_by_step(group: I64, step: I64, weight: I64, shape: tuple[int, int]) -> I64:
-    """Return the weights of each group's members in each step, with `shape` (groups, steps).
-
-    Members in no step (-1) are left out.
-    """
-    inside = step >= 0
-    sums = np.zeros(shape, np.int64)
-    np.add.at(sums, (group[inside], step[inside]), weight[inside])
-    return sums
+def _fields(
+    number: int, by_step: Callable[..., Any], figures: Mapping[str, _Figure], *, judged: bool = True
+) -> dict[str, Any]:
+    """Return the figures of a group as fields of its structure, of which `by_step` is one."""
+    fields: dict[str, Any] = {name: figure.whole[number] for name, figure in figures.items()}
+    if judged:
+        fields |= {f"judged_{name}": figure.judged[number] for name, figure in figures.items()}
+    return fields | {"by_step": by_step(**{name: tuple(each.by_step[number]) for name, each in figures.items()})}
 
 
 # -- Evidence for causes -----------------------------------------------------------------------------
@@ -310,111 +290,69 @@ MOST = 40
 complete."""
 
 
-def copy_evidence(
-    trace: Trace, timeline: Timeline, exposed: ExposedCopies, steps: Periods, windows: Intervals
+def find_evidence(
+    trace: Trace, timeline: Timeline, subject: Subject, pieces: Exposed | IdleTime, steps: Periods, windows: Intervals
 ) -> list[Evidence]:
-    """Return the evidence for exposed copies inside the windows, by cause and by what issued them."""
-    pieces, ops = exposed.inside(windows), timeline.ops
-    copy = pieces.copy
+    """Return the evidence for the causes of time inside the windows: the `MOST` largest groups of its pieces.
 
-    def facts(piece: int) -> dict[str, str | None]:
-        row = copy[piece]
-        source, target = (Memory(kinds[row]).name.lower() for kinds in (ops.source_kind, ops.target_kind))
-        return {"copies": f"{source} to {target} on stream {ops.stream[row]}"}
-
-    alike = (ops.source_kind[copy], ops.target_kind[copy], ops.stream[copy])
-    sites = sites_of_ops(trace, ops.take(copy))
-    return _ranked(trace, "exposed-copy", COPY_CAUSES, pieces, steps, alike, sites, facts)
-
-
-def comm_evidence(
-    trace: Trace, timeline: Timeline, exposed: ExposedComm, steps: Periods, windows: Intervals
-) -> list[Evidence]:
-    """Return the evidence for exposed communication inside the windows, by cause, collective and group."""
-    pieces, ops = exposed.inside(windows), timeline.ops
+    Pieces are grouped by cause, by the call, op and line to blame, and by memory kinds and stream of copies, or by
+    collective and process group of communication.
+    """
+    pieces, ops, causes = pieces.inside(windows), timeline.ops, FOUND[subject]
     if not len(pieces):
         return []
-    from overlapscope.analysis.comm_kinds import comm_kinds
-
-    collectives = distinct(pieces.op)
-    described = comm_kinds(trace, ops.take(collectives))
-    kind = described.kind[np.searchsorted(collectives, pieces.op)]
-
-    def facts(piece: int) -> dict[str, str | None]:
-        held_by = int(pieces.held_by[piece])
-        return {
-            "collective": described.kinds[kind[piece]].words,
-            "waited_for": clean(short_kernel(ops.name(held_by)), 120) if held_by >= 0 else None,
-        }
-
-    sites = sites_of_ops(trace, ops.take(pieces.op), pieces.call)
-    return _ranked(trace, "exposed-comm", COMM_CAUSES, pieces, steps, (kind,), sites, facts)
-
-
-def other_evidence(
-    trace: Trace, timeline: Timeline, exposed: ExposedOther, steps: Periods, windows: Intervals
-) -> list[Evidence]:
-    """Return the evidence for exposed memory work in and between GPUs inside the windows, by kind and origin."""
-    pieces = exposed.inside(windows)
-    sites = sites_of_ops(trace, timeline.ops.take(pieces.op))
-    return _ranked(trace, "exposed-other", OTHER_CAUSES, pieces, steps, (), sites, lambda _: {})
-
-
-def idle_evidence(trace: Trace, idle: IdleTime, steps: Periods, windows: Intervals) -> list[Evidence]:
-    """Return the evidence for idle time inside the windows, by cause and by activity of the host."""
-    pieces = idle.inside(windows)
-    where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
-    return _ranked(trace, "idle", IDLE_CAUSES, pieces, steps, (), where, lambda _: {})
-
-
-def _ranked(
-    trace: Trace,
-    subject: Subject,
-    causes: Sequence[StrEnum],
-    pieces: Pieces,
-    steps: Periods,
-    alike: Sequence[Integers],
-    sites: Sites,
-    facts: Callable[[int], dict[str, str | None]],
-) -> list[Evidence]:
-    """Return the `MOST` largest groups of pieces with equal cause, site and further columns.
-
-    `facts` returns further fields of `Evidence`, and is called for the longest piece of each. The first says what the
-    piece is.
-    """
+    if isinstance(pieces, IdleTime):
+        where, held_by = sites(trace, pieces.call, pieces.thread, pieces.host_ns), np.full(len(pieces), -1)
+    else:
+        where, held_by = sites_of_ops(trace, ops.take(pieces.op), pieces.call), pieces.held_by
+    label, labels = _labels(trace, ops, subject, pieces)
     length = pieces.length_ns
-    if not len(length):
-        return []
-    group = groups_of((pieces.cause, *alike, sites.call, sites.op, sites.line))
-    time = np.bincount(group, weights=length).astype(np.int64)
-    count = np.bincount(group)
+    group = groups_of((pieces.cause, label, where.call, where.op, where.line))
+    sums = _Sums(int(group.max()) + 1, timeline.judged_from_ns, steps)
+    counts = sums.begun(group, pieces.start_ns, np.ones_like(length))
+    times = sums.lasting(group, pieces.start_ns, pieces.end_ns)
     # Within a group, the longest piece comes first and is its example.
     example = first_of_each(group, -length, pieces.start_ns)
-    sure = np.full(len(time), EXACT, np.int64)
+    sure = np.full(sums.groups, EXACT, np.int64)
     np.minimum.at(sure, group, pieces.confidence)
-    begun = steps.at(pieces.start_ns)
-    counts = sums_by_step(group, begun, np.ones_like(begun), (len(time), len(steps))).tolist()
-    times = times_by_step(group, pieces.start_ns, pieces.end_ns, steps, len(time))
     evidence = []
-    for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
+    for number in np.lexsort((pieces.start_ns[example], np.negative(times.whole)))[:MOST].tolist():
         first = int(example[number])
-        site = sites.site_at(trace, first)
-        cause, more = str(causes[pieces.cause[first]]), facts(first)
-        what, reason = next(iter(more.values()), None), CAUSES[subject][cause].words.evidence
+        site, cause, what = where.site_at(trace, first), causes[pieces.cause[first]], labels[label[first]]
         evidence.append(
             Evidence(
                 subject=subject,
                 cause=cause,
-                time_ns=int(time[number]),
-                count=int(count[number]),
                 op=site.op,
                 call=site.call,
                 where=site.line,
-                detail=reason if what is None else f"{what}: {reason}",
+                detail=f"{what}: {cause.words.evidence}" if what else cause.words.evidence,
+                copies=what if subject == "exposed-copy" else None,
+                collective=what if subject == "exposed-comm" else None,
+                waited_for=clean(short_kernel(ops.name(held_by[first])), 120) if held_by[first] >= 0 else None,
                 confidence="exact" if sure[number] == EXACT else "rebuilt",
                 example=Window(start_ns=int(pieces.start_ns[first]), end_ns=int(pieces.end_ns[first])),
-                by_step=EvidenceByStep(count=tuple(counts[number]), time_ns=tuple(times[number])),
-                **more,
+                **_fields(number, EvidenceByStep, {"count": counts, "time_ns": times}, judged=False),
             )
         )
     return evidence
+
+
+def _labels(
+    trace: Trace, ops: GpuOps, subject: Subject, pieces: Exposed | IdleTime
+) -> tuple[I64, Sequence[str | None]]:
+    """Return the number of what runs in each piece, and its words: memory kinds and stream, or the collective."""
+    if isinstance(pieces, IdleTime) or subject == "exposed-other":
+        return np.zeros(len(pieces), np.int64), [None]
+    if subject == "exposed-copy":
+        columns = [column[pieces.op] for column in (ops.source_kind, ops.target_kind, ops.stream)]
+        names = [name.lower() for name in Memory.__members__]
+        return groups_of(columns), [
+            f"{names[source]} to {names[target]} on stream {stream}"
+            for source, target, stream in distinct_rows(columns)
+        ]
+    from overlapscope.analysis.comm_kinds import comm_kinds
+
+    collectives = distinct(pieces.op)
+    found = comm_kinds(trace, ops.take(collectives))
+    return found.kind[np.searchsorted(collectives, pieces.op)], [kind.words for kind in found.kinds]

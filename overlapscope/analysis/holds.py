@@ -6,7 +6,7 @@ after that wait, so the waiting stream inherits it. A blocking call waits for th
 waits for, and inherits their waits alike.
 
 A recording may not state the event of a wait. A reading leaves such a wait out (`STATED`), takes it as a wait for
-everything launched before (`STRICTEST`), or guesses from the times of ops (`LIKELY`, `guessed_sources`). Only
+everything launched before (`STRICTEST`), or guesses from the times of ops (`LIKELY`). Only
 guesses use times of the device, so whatever is stated is the same on a faster or a busier machine.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -32,20 +33,20 @@ from overlapscope.trace.model import Kind, Trace
 # -- Guesses by the times of ops ---------------------------------------------------------------------
 
 
-class GuessedSources(Columns, frozen=True):
-    """Item that each of some waits is likely to be for, one row each."""
+class _Hold(NamedTuple):
+    """An item that must end first, or the place at which the event of a wait may have been recorded."""
 
-    wait: I64
-    """Row of `EventWaits`."""
-    item: I64
-    """Row of `LaneItems`: the last before the event."""
-    record: I64
-    """Call that recorded the event; -1 where unknown."""
-    confidence: I8
+    item: int
+    """Last item before the event; -1 if there is none."""
+    lane: int
+    """Lane on which the event was recorded."""
+    record: int
+    """Call that recorded it; -1 if unknown."""
+    confidence: int
 
 
-def guessed_sources(trace: Trace) -> GuessedSources:
-    """Return guesses by the times of ops for the waits whose event the recording doesn't state.
+def _guessed_sources(trace: Trace) -> dict[int, _Hold]:
+    """Return guesses by the times of ops for the waits whose event the recording doesn't state, by row of `EventWaits`.
 
     - The event was recorded by the nearest `cudaEventRecord*` call before the wait on the same thread, or on any thread
       if that one has none.
@@ -95,8 +96,9 @@ def guessed_sources(trace: Trace) -> GuessedSources:
     directly = held_begins - end <= HANDOVER_NS
     sure = (waits.adjacent | (source >= 0)) & (directly | (candidates == 1))
     guessed = np.flatnonzero(item >= 0)
-    confidence = np.where(sure, HIGH, LOW).astype(np.int8)
-    return GuessedSources(rows[guessed], item[guessed], record[guessed], confidence[guessed])
+    confidence = np.where(sure, HIGH, LOW)
+    columns = (column[guessed].tolist() for column in (rows, item, pick(items.lane, item), record, confidence))
+    return {wait: _Hold(*source) for wait, *source in zip(*columns, strict=True)}
 
 
 # -- Holds -------------------------------------------------------------------------------------------
@@ -145,26 +147,6 @@ class Holds(Struct, frozen=True, eq=False):
     """Rows of the blocking calls of which `host` has everything that they wait for, perhaps nothing."""
 
 
-class _Hold(Struct, frozen=True):
-    """An item that must end first, and the call that recorded the event after it."""
-
-    item: int
-    record: int
-    confidence: int
-
-
-class _Source(Struct, frozen=True):
-    """Place at which the event of a wait may have been recorded."""
-
-    item: int
-    """Last item before the event; -1 if there is none."""
-    lane: int
-    """Lane on which the event was recorded."""
-    record: int
-    """Call that recorded it; -1 if unknown."""
-    confidence: int
-
-
 _Pending = dict[tuple[int, bool], _Hold]
 """Holds of the next item to be launched: the last item of each lane, by a guess of low confidence or more than that."""
 
@@ -174,7 +156,7 @@ def find_holds(trace: Trace, reading: Reading) -> Holds:
     """Return what must end before items begin and calls return."""
     lanes = find_lanes(trace)
     stated = _stated_sources(trace, lanes)
-    guessed = _guessed_sources(trace, lanes) if reading == Reading.LIKELY else {}
+    guessed = _guessed_sources(trace) if reading == Reading.LIKELY else {}
     strictest, waits = reading == Reading.STRICTEST, event_waits(trace)
     if strictest and not len(trace.syncs):
         # The waiting stream is a guess, too.
@@ -182,20 +164,14 @@ def find_holds(trace: Trace, reading: Reading) -> Holds:
     return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, strictest=strictest))
 
 
-def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:
+def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Hold]:
     """Return what each wait is for, by row of `event_waits`, where the recording states it."""
     waits, lane_of = event_waits(trace), {key: lane for lane, key in enumerate(lanes.keys)}
     sources = {}
     for row in np.flatnonzero(waits.stated).tolist():
         lane, record = lane_of[int(waits.source[row])], int(waits.record[row])
-        sources[row] = _Source(lanes.last(lane, record), lane, record, EXACT)
+        sources[row] = _Hold(lanes.last(lane, record), lane, record, EXACT)
     return sources
-
-
-def _guessed_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Source]:
-    guesses = guessed_sources(trace)
-    columns = guesses.wait, guesses.item, lanes.items.lane[guesses.item], guesses.record, guesses.confidence
-    return {wait: _Source(*rest) for wait, *rest in zip(*(column.tolist() for column in columns), strict=True)}
 
 
 class _Walk:
@@ -219,42 +195,33 @@ class _Walk:
         self._on_streams: list[tuple[int, int, int, int, int]] = []
         self._on_host: list[tuple[int, int]] = []
 
-    def run(self, stated: dict[int, _Source], guessed: dict[int, _Source], blocks: dict[int, Block]) -> Holds:
+    def run(self, stated: dict[int, _Hold], guessed: dict[int, _Hold], blocks: dict[int, Block]) -> Holds:
         """Walk through all calls; a guess counts where nothing is stated, or nothing but a stream without ops."""
         sources = [*stated.values(), *guessed.values()]
         records = {(source.record, source.lane) for source in sources if source.record >= 0}
         of_blocks = {call: [self._lane_of[key] for key in block.streams] for call, block in blocks.items()}
         records |= {(block.record, of_blocks[call][0]) for call, block in blocks.items() if block.record >= 0}
-        for_own_ops = {call for call, block in blocks.items() if block.own_ops}
-        launched = self._launched_by(for_own_ops)
+        own = np.array([call for call, block in blocks.items() if block.own_ops], np.int64)
+        of_own = np.flatnonzero(among(self._lanes.items.call, own))
         events = [(record, 0, lane) for record, lane in records]
         events += [(call, 1, row) for row, call in enumerate(self._waits.call.tolist())]
-        events += [(call, 2, 0) for call in blocks]
+        events += [(call, 2, 0) for call, block in blocks.items() if not block.own_ops]
         for call, what, which in sorted(events):
             if what == 0:
                 self._recorded[call, which] = self._reached(which, call)
             elif what == 1:
                 self._wait(call, which, stated.get(which), guessed.get(which))
-            elif call in for_own_ops:
-                self._on_host += [(call, item) for item in launched.get(call, ())]
             else:
                 self._block(call, blocks[call], of_blocks[call])
         first, then, wait, record, confidence = np.array(self._on_streams, np.int64).reshape(-1, 5).T
-        host = np.array(self._on_host, np.int64).reshape(-1, 2).T
+        on_host = np.array(self._on_host, np.int64).reshape(-1, 2)
+        host = np.concatenate([on_host, np.stack([self._lanes.items.call[of_own], of_own], axis=1)])
+        host = host[np.argsort(host[:, 0], kind="stable")].T
         return Holds(
             StreamHolds(first, then, wait, record, confidence.astype(np.int8)),
             HostHolds(*host),
             np.array(sorted(blocks), np.int64),
         )
-
-    def _launched_by(self, calls: Iterable[int]) -> dict[int, list[int]]:
-        """Return the items that each of some calls launched."""
-        wanted = np.array(sorted(calls), np.int64)
-        rows = np.flatnonzero(among(self._lanes.items.call, wanted))
-        launched: dict[int, list[int]] = {}
-        for row, call in zip(rows.tolist(), self._lanes.items.call[rows].tolist(), strict=True):
-            launched.setdefault(call, []).append(row)
-        return launched
 
     def _pending(self, lane: int, call: int) -> _Pending:
         """Return what holds the next item of a lane, given that the items launched before a call are past it."""
@@ -266,9 +233,9 @@ class _Walk:
     def _reached(self, lane: int, call: int) -> list[_Hold]:
         """Return what must have ended when a lane has done all that was launched before a call, or by it."""
         last = self._lanes.last(lane, call)
-        return [*([_Hold(last, call, EXACT)] if last >= 0 else []), *self._pending(lane, call).values()]
+        return [*([_Hold(last, lane, call, EXACT)] if last >= 0 else []), *self._pending(lane, call).values()]
 
-    def _wait(self, call: int, row: int, stated: _Source | None, guessed: _Source | None) -> None:
+    def _wait(self, call: int, row: int, stated: _Hold | None, guessed: _Hold | None) -> None:
         source, holds = stated, [] if stated is None else self._for(stated)
         if guessed is not None and not any(hold.item >= 0 for hold in holds):
             source, holds = guessed, self._for(guessed)
@@ -288,14 +255,13 @@ class _Walk:
             calls, launched_on = self._launched
             lanes = sorted({*launched_on[bisect_right(calls, since) : bisect_right(calls, call)]})
         last = (self._lanes.last(each, call) for each in lanes)
-        return [_Hold(item, -1, LOW) for item in last if item >= 0]
+        return [_Hold(item, self._lane[item], -1, LOW) for item in last if item >= 0]
 
-    def _for(self, source: _Source) -> list[_Hold]:
+    def _for(self, source: _Hold) -> list[_Hold]:
         """Return what holds a stream that waits for a source."""
         reached = self._recorded.get((source.record, source.lane), ())
         others = (hold for hold in reached if hold.item != source.item)
-        inherited = (replace(hold, confidence=min(hold.confidence, source.confidence)) for hold in others)
-        return [_Hold(source.item, source.record, source.confidence), *inherited]
+        return [source, *(hold._replace(confidence=min(hold.confidence, source.confidence)) for hold in others)]
 
     def _hold_next(self, lane: int, call: int, holds: list[_Hold]) -> None:
         pending, then = self._pending(lane, call), self._first[lane] + self._pending_at[lane]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -28,6 +28,8 @@ _LIBRARY = (
     r"(^|/)(torch|triton|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
+MODULE = "nn.Module: "
+"""Beginning of the names of frames that are calls of PyTorch's modules."""
 _SLOW_FIRST = 10
 _SHORTEST_FIRST_NS = 1_000_000
 """Minimum length of a first call: as a multiple of almost every later launch of the recording, and at least."""
@@ -163,21 +165,37 @@ def loading(trace: Trace) -> HostEvents:
 
 def around(table: HostEvents, thread: I64, at: I64) -> I64:
     """Return the row of the innermost event of each thread around each instant; -1 if there is none."""
-    result = np.full(len(at), -1, np.int64)
-    if not len(table) or not len(at):
-        return result
-    for thread_id, of_thread in rows_by(thread):
-        result[of_thread] = pick(rows_of(table, thread_id), _nesting(table, thread_id).innermost(at[of_thread]))
-    return result
+    return _on_each_thread(
+        table, thread, at, lambda id, at: pick(rows_of(table, id), _nesting(table, id).innermost(at))
+    )
 
 
 def outermost_around(table: HostEvents, thread: I64, at: I64) -> I64:
     """Return the row of the outermost event of each thread around each instant; -1 if there is none."""
+
+    def find(id: int, at: I64) -> I64:
+        rows = rows_of(table, id)
+        return pick(rows, outermost(table.start_ns[rows], table.end_ns[rows], at))
+
+    return _on_each_thread(table, thread, at, find)
+
+
+def _on_each_thread(table: HostEvents, thread: I64, at: I64, find: Callable[[int, I64], I64]) -> I64:
+    """Return what a function finds in a table at the instants of each thread, given its id and the instants."""
     result = np.full(len(at), -1, np.int64)
-    for thread_id, of_thread in rows_by(thread) if len(table) else ():
-        rows = rows_of(table, thread_id)
-        result[of_thread] = pick(rows, outermost(table.start_ns[rows], table.end_ns[rows], at[of_thread]))
+    for id, of_thread in rows_by(thread) if len(table) else ():
+        result[of_thread] = find(id, at[of_thread])
     return result
+
+
+def last_before(calls: RuntimeCalls, rows: I64, thread: I64, at: I64) -> I64:
+    """Return the last of some calls that begins before each instant, on its thread or else on any; -1 if none does."""
+    last = pick(rows, np.searchsorted(calls.start_ns[rows], at) - 1)
+    for id, which in rows_by(thread):
+        of_thread = rows[calls.thread[rows] == id]
+        on_thread = pick(of_thread, np.searchsorted(calls.start_ns[of_thread], at[which]) - 1)
+        last[which] = np.where(on_thread >= 0, on_thread, last[which])
+    return last
 
 
 @kept()
@@ -208,18 +226,10 @@ def on_thread(table: HostEvents, thread: int) -> Intervals:
     return union(table.start_ns[rows], table.end_ns[rows]) if len(rows) else EMPTY
 
 
-def inside_any(table: HostEvents, thread: I64, at: I64) -> Bool:
-    """Return whether each instant of a thread lies inside any of the given events."""
-    inside = np.zeros(len(at), np.bool_)
-    for thread_id, of_thread in rows_by(thread) if len(table) else ():
-        inside[of_thread] = contains(on_thread(table, thread_id), at[of_thread])
-    return inside
-
-
 def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
     """Return whether each instant of a thread lies inside a CPU op or range of that name, at any depth."""
     named = (table.take(table.named(lambda other: other == name)) for table in (trace.cpu_ops, trace.annotations))
-    in_op, in_range = (inside_any(table, thread, at) for table in named)
+    in_op, in_range = (outermost_around(table, thread, at) >= 0 for table in named)
     return in_op | in_range
 
 
@@ -306,6 +316,18 @@ def sites_of_calls(trace: Trace, call: I64) -> Sites:
     return sites(trace, call, pick(calls.thread, call), pick(calls.start_ns, call))
 
 
+@kept()
+def launches_graphs(trace: Trace) -> bool:
+    """Return whether a recording has launches of graphs."""
+    return bool(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH).any())
+
+
+@kept()
+def modules_called(trace: Trace) -> HostEvents:
+    """Return the calls of PyTorch's modules."""
+    return trace.python_frames.take(trace.python_frames.named(lambda name: name.startswith(MODULE)))
+
+
 def op_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
     """Return the name of the innermost CPU op around each instant, as a row of `Trace.names`; -1 if none."""
     return pick(trace.cpu_ops.name_id, around(trace.cpu_ops, thread, at))
@@ -367,11 +389,16 @@ def own_pieces(trace: Trace, thread: int) -> tuple[I64, I64, I64]:
     """
     frames = trace.python_frames
     rows = np.flatnonzero(frames.named(_is_own) & (frames.thread == thread))
-    starts, ends = frames.start_ns[rows], frames.end_ns[rows]
+    starts, ends, innermost = innermost_pieces(frames.start_ns[rows], frames.end_ns[rows])
+    return starts, ends, rows[innermost]
+
+
+def innermost_pieces(starts: I64, ends: I64) -> tuple[I64, I64, I64]:
+    """Return start, end and row of the pieces in which an interval is the innermost, of those sorted for `Nesting`."""
     edges = distinct(np.concatenate([starts, ends]))
     innermost = Nesting(starts, ends).innermost(edges)[:-1]
     inside = innermost >= 0
-    return edges[:-1][inside], edges[1:][inside], rows[innermost[inside]]
+    return edges[:-1][inside], edges[1:][inside], innermost[inside]
 
 
 @kept()

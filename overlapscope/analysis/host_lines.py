@@ -89,11 +89,6 @@ def place(file: str, line: int) -> str:
     return f"{name}:{line}" if line else name
 
 
-def main_stacks(activity: HostActivity) -> tuple[SampledStack, ...]:
-    """Return the stacks of the main thread."""
-    return tuple(stack for stack in activity.stacks if stack.thread == activity.thread)
-
-
 def is_python(frames: Frames) -> bool:
     """Return whether a stack may be Python's own work, neither a backward pass nor data loading."""
     return not any(file in frame.file for frame in frames for file in _RUNS_ELSEWHERE)
@@ -102,7 +97,7 @@ def is_python(frames: Frames) -> bool:
 def most_python(activity: HostActivity) -> float:
     """Return the share of samples in Python of the user's function, or line outside of functions, that has most."""
     samples: Counter[tuple[str, int | str]] = Counter()
-    stacks = main_stacks(activity)
+    stacks = activity.main_stacks
     for stack in stacks:
         frames = [activity.frames[number] for number in stack.frames]
         if frames and is_python(frames):
@@ -119,7 +114,7 @@ def host_lines(activity: HostActivity) -> tuple[HostLine, ...]:
     A stack without the user's code counts for its innermost line.
     """
     lines: dict[_Key, _SampleSum] = {}
-    for stack in main_stacks(activity):
+    for stack in activity.main_stacks:
         frames = [activity.frames[number] for number in stack.frames]
         at = _own_line(frames)
         frame = frames[at] if frames else StackFrame(*_JOINED)
@@ -142,7 +137,7 @@ def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart,
     """
     root = _SampleSum()
     keys = [None if not wrappers and is_wrapper(frame) else _flame_key(frame) for frame in activity.frames]
-    for stack in main_stacks(activity):
+    for stack in activity.main_stacks:
         node = root
         node.add(stack)
         shown = [key for number in stack.frames if (key := keys[number]) is not None]
@@ -185,7 +180,7 @@ def _own_line(frames: Sequence[StackFrame]) -> int:
 
 def has_wrappers(activity: HostActivity) -> bool:
     """Return whether `flame` leaves out any function."""
-    return any(is_wrapper(activity.frames[number]) for stack in main_stacks(activity) for number in stack.frames)
+    return any(is_wrapper(activity.frames[number]) for stack in activity.main_stacks for number in stack.frames)
 
 
 def is_wrapper(frame: StackFrame) -> bool:
@@ -233,7 +228,7 @@ def phase_samples(activity: HostActivity) -> Mapping[Phase, int]:
     """Return the samples of the main thread in each phase, in the order of `PHASES`; they add up to all of them."""
     entries = [_entry(frame) for frame in activity.frames]
     samples: Counter[Phase] = Counter()
-    for stack in main_stacks(activity):
+    for stack in activity.main_stacks:
         samples[_phase([entries[number] for number in stack.frames])] += stack.samples
     return {phase: samples[phase] for phase in PHASES}
 

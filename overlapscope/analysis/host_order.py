@@ -17,7 +17,7 @@ from overlapscope.analysis.host import find_blocking, rows_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, numbered, rows_by
-from overlapscope.base.intervals import Intervals, contains, union
+from overlapscope.base.intervals import Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Trace
 
@@ -213,8 +213,7 @@ def _outermost(trace: Trace) -> I64:
     candidates, outermost = np.flatnonzero(relevant), np.full(len(runtime), -1, np.int64)
     for _, of_thread in rows_by(runtime.thread[candidates]):
         rows = candidates[of_thread]
-        ended = np.append(EARLIEST_NS, np.maximum.accumulate(runtime.end_ns[rows])[:-1])
-        begins_anew = runtime.start_ns[rows] >= ended
+        begins_anew = begins_after_all(runtime.start_ns[rows], runtime.end_ns[rows])
         outermost[rows] = rows[np.maximum.accumulate(np.where(begins_anew, np.arange(len(rows)), 0))]
     return outermost
 

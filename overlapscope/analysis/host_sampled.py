@@ -13,19 +13,16 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import comparable
+from overlapscope.analysis.average import known_plain_step, step_ns
 from overlapscope.analysis.event_waits import LOW
-from overlapscope.analysis.host_lines import HostLine, host_lines, main_stacks
+from overlapscope.analysis.host_lines import HostLine, host_lines
 from overlapscope.analysis.host_work import host_times
-from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
-from overlapscope.analysis.pieces import IdleTime, first_part
-from overlapscope.analysis.plain_step import measured
-from overlapscope.analysis.results import HostUse, LineTime, PlainStep, SampledStep
-from overlapscope.analysis.timeline import build
+from overlapscope.analysis.periods import Periods
+from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
+from overlapscope.analysis.results import HostUse, LineTime, SampledStep
 from overlapscope.base.columns import F64
-from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64, Bool, Intervals, cut
-from overlapscope.base.kept import kept
+from overlapscope.base.grouping import among
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.host_activity import HostActivity, StackFrame, SystemFacts
@@ -108,7 +105,7 @@ def _in_file_calls(activity: HostActivity) -> float:
     if not states.file_io or not facts.kernel_ns:
         return share
     samples, running = Counter[StackFrame | None](), Counter[StackFrame | None]()
-    for stack in main_stacks(activity):
+    for stack in activity.main_stacks:
         line = activity.frames[stack.frames[-1]] if stack.frames else None
         samples[line] += stack.samples
         running[line] += stack.running
@@ -160,40 +157,18 @@ def _exceeds_other_threads(facts: SystemFacts, waited_ns: int | None) -> bool:
     return waited_ns is not None and other_threads_ns is not None and 2 * other_threads_ns < waited_ns
 
 
-@kept()
-def _plain_step(trace: Trace) -> PlainStep | None:
-    return measured(trace.plain_steps, _recorded_ns(trace), trace.host_activity)
-
-
-def step_ns(trace: Trace) -> float:
-    """Return the plain step, or else the mean of the sampled ones; 0 without either."""
-    plain, activity = _plain_step(trace), trace.host_activity
-    return activity.span_ns / max(1, activity.steps) if plain is None else plain.step_ns
-
-
-def _recorded_ns(trace: Trace) -> int:
-    """Return the mean of the judged steps on the first device, where a host that runs ahead does not shorten them."""
-    for device in trace.devices[:1]:
-        steps = find_steps(trace, behind_warm_up(trace, build(trace, device)))
-        spans = steps.end_ns - steps.start_ns
-        names = [trace.annotations.name(row) for row in steps.row.tolist()]
-        judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())
-        return round(float(spans[list(judged)].mean())) if judged else 0
-    return 0
-
-
 def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> IdleTime:
     """Return the idle time with the causes that only samples and facts of the host show."""
     found, whole_ns = amounts(trace.host_activity), step_ns(trace)
-    plain = _plain_step(trace)
+    plain = known_plain_step(trace)
     if plain is not None:
         # Steps that are longer than any recorded one are no part of these.
         whole_ns = plain.usual.step_ns
     if not found or not len(steps):
         return idle
-    notes, windows = trace.annotations, Intervals(steps.start_ns, steps.end_ns)
+    notes = trace.annotations
     times = host_times(trace, device, notes.start_ns[steps.row], notes.end_ns[steps.row])
-    row, start, end = cut(idle.start_ns, idle.end_ns, _with_rest(idle, windows))
+    row, start, end = cut_at(idle.start_ns, idle.end_ns, [steps.start_ns, steps.end_ns])
     pieces = replace(idle.take(row), start_ns=start, end_ns=end, host_ns=idle.host_ns[row] + start - idle.start_ns[row])
     shown = pieces
     for amount in found:
@@ -211,13 +186,6 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
             pieces, taken = _taken(pieces, steps, cause, amount.cause, wanted)
             wanted = wanted - taken
     return pieces
-
-
-def _with_rest(idle: IdleTime, windows: Intervals) -> Intervals:
-    """Return windows that cover all idle time and have an edge at each edge of the given windows."""
-    low, high = int(idle.start_ns.min(initial=0)), int(idle.end_ns.max(initial=0))
-    edges = distinct(np.concatenate([[low, high], windows.starts, windows.ends]))
-    return Intervals(edges[:-1], edges[1:])
 
 
 def _of(pieces: IdleTime, causes: tuple[IdleCause, ...]) -> Bool:
@@ -289,7 +257,7 @@ def sampled_step(trace: Trace, host: HostUse | None = None) -> SampledStep | Non
 
 def _lines(activity: HostActivity, step_ns: float) -> tuple[LineTime, ...]:
     """Return the lines with the most samples; lines of the same place count together."""
-    whole = sum(stack.samples for stack in main_stacks(activity))
+    whole = activity.main_samples
     samples: Counter[str] = Counter()
     first: dict[str, HostLine] = {}
     for line in host_lines(activity):

@@ -10,10 +10,21 @@ from msgspec import Struct
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import around, find_blocking
 from overlapscope.analysis.host_order import find_calls
-from overlapscope.base.columns import locate, mask_of, pick
+from overlapscope.base.columns import Integers, locate, mask_of, pick
 from overlapscope.base.grouping import among, group_starts
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import I64, Bool, Kind, Memory, RuntimeCalls, Sync, Trace, split_stream_key, stream_keys
+from overlapscope.trace.model import (
+    I64,
+    Bool,
+    Kind,
+    Memory,
+    RuntimeCalls,
+    Sync,
+    Syncs,
+    Trace,
+    split_stream_key,
+    stream_keys,
+)
 
 _STAGED_BYTES = 64 << 10
 """Size up to which an upload from pageable memory returns once it is staged (CUDA Runtime API)."""
@@ -133,27 +144,29 @@ def awaited_streams(trace: Trace) -> I64:
 
 def stated_streams(trace: Trace, rows: I64) -> I64:
     """Return the stream (`stream_keys`) that each runtime call synchronizes, if a record states it; else -1."""
-    syncs = trace.syncs
-    stated = syncs.take(
-        (syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.device >= 0) & (syncs.correlation > 0)
-    )
+    stated = _stated(trace, Sync.STREAM, trace.syncs.stream, trace.syncs.device)
     record = locate(stated.correlation, trace.runtime_calls.correlation[rows])
     return pick(stream_keys(stated.device, stated.stream), record)
 
 
 def _stated_devices(trace: Trace, rows: I64) -> I64:
     """Return the device that each runtime call synchronizes, if a record states it; else -1."""
-    syncs = trace.syncs
-    stated = syncs.take((syncs.kind == Sync.CONTEXT) & (syncs.device >= 0) & (syncs.correlation > 0))
+    stated = _stated(trace, Sync.CONTEXT, trace.syncs.device)
     return pick(stated.device, locate(stated.correlation, trace.runtime_calls.correlation[rows]))
+
+
+def _stated(trace: Trace, kind: Sync, *known: Integers) -> Syncs:
+    """Return the records of a kind that state their call, and for which none of some columns is -1."""
+    syncs = trace.syncs
+    return syncs.take((syncs.kind == kind) & (syncs.correlation > 0) & (np.minimum.reduce(known) >= 0))
 
 
 @kept()
 def _stated_events(trace: Trace) -> dict[int, Block]:
     """Return what each event synchronize waits for, by its row, where a record states the event's stream and call."""
     syncs, correlation = trace.syncs, trace.runtime_calls.correlation
-    stated = syncs.take((syncs.kind == Sync.EVENT) & (syncs.source_stream >= 0) & (syncs.correlation > 0))
-    stated = stated.take((stated.source_device >= 0) & (stated.record_correlation > 0))
+    stated = _stated(trace, Sync.EVENT, syncs.source_stream, syncs.source_device)
+    stated = stated.take(stated.record_correlation > 0)
     if not len(stated):
         return {}
     calls, records = locate(correlation, stated.correlation), locate(correlation, stated.record_correlation)

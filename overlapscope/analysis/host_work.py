@@ -14,7 +14,15 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.calls import launching
-from overlapscope.analysis.host import find_blocking, inside_with, loading, on_thread, rows_by_thread, rows_of
+from overlapscope.analysis.host import (
+    find_blocking,
+    innermost_pieces,
+    inside_with,
+    loading,
+    on_thread,
+    rows_by_thread,
+    rows_of,
+)
 from overlapscope.analysis.periods import is_gc_pause
 from overlapscope.base.columns import mask_of
 from overlapscope.base.grouping import among, distinct
@@ -23,7 +31,6 @@ from overlapscope.base.intervals import (
     I64,
     Bool,
     Intervals,
-    Nesting,
     complement,
     contains,
     covered,
@@ -240,10 +247,8 @@ def _in_python(trace: Trace, thread: int) -> Intervals:
         starts, ends, python = starts[order], ends[order], python[order]
     if not python.any():
         return EMPTY
-    edges = distinct(np.concatenate([starts, ends]))
-    innermost = Nesting(starts, ends).innermost(edges)
-    in_python = (innermost >= 0) & np.append(python, False)[innermost]
-    return union(edges[:-1][in_python[:-1]], edges[1:][in_python[:-1]])
+    begin, end, innermost = innermost_pieces(starts, ends)
+    return union(begin[python[innermost]], end[python[innermost]])
 
 
 def _between_nodes(trace: Trace, thread: int) -> Intervals:

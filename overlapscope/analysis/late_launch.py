@@ -15,10 +15,10 @@ another closely is dispatch. The rest is Python if frames or samples show it, an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.calls import captures, launching
@@ -29,13 +29,14 @@ from overlapscope.analysis.host import (
     inside_with,
     launching_threads,
     loading,
+    outermost_around,
     pinning,
     rows_of,
     staging,
 )
 from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
 from overlapscope.analysis.periods import is_step, phases_of, request_waits
-from overlapscope.analysis.pieces import IdleTime, first_part
+from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
 from overlapscope.base.grouping import among, distinct, rows_by
@@ -45,7 +46,6 @@ from overlapscope.base.intervals import (
     Intervals,
     contains,
     cut,
-    expand,
     intersect,
     join,
     outermost,
@@ -66,7 +66,7 @@ Python around a layer costs some 10 to 100 us.
 _SHORTEST_WAIT_NS = 20_000
 """A shorter blocking call found its work done, or almost done."""
 
-_AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
+_AT_CALL = (IdleCause.HOST_STAGING, IdleCause.ALLOCATION, IdleCause.HOST_SYNC)
 """Causes that blame a blocking call."""
 _AT_LAUNCH = (RANK[IdleCause.DISPATCH], RANK[IdleCause.FIRST_LAUNCH])
 """Causes that blame the launch call itself."""
@@ -116,29 +116,12 @@ class _Labelled(Columns, frozen=True):
         return np.where(self.chargeable, self.end_ns - self.start_ns, 0)
 
 
-class _Host(Struct, frozen=True, eq=False):
-    """Blocking calls that a host thread can be inside, gathered once for all threads."""
-
-    trace: Trace
-    blocking: Blocking
-    blocked: HostEvents
-    """Calls of `blocking`, in the same rows. The next three tables have them by cause."""
-    staging: HostEvents
-    allocation: HostEvents
-    syncs: HostEvents
-
-
 def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: Late) -> IdleTime:
     """Return the causes of idle time that ended with a late launch."""
     calls = trace.runtime_calls
-    host = _Host(
-        trace=trace,
-        blocking=blocking,
-        blocked=calls.take(blocking.row),
-        staging=calls.take(blocking.row[blocking.staging]),
-        allocation=calls.take(blocking.row[blocking.allocation]),
-        syncs=calls.take(blocking.waits),
-    )
+    of_causes = (blocking.row[blocking.staging], blocking.row[blocking.allocation], blocking.waits)
+    every = calls.take(blocking.row)
+    blocked = dict(zip(_AT_CALL, map(calls.take, of_causes), strict=True))
     outer = _outermost_waits(trace, blocking)
     outer_calls = calls.take(outer)
     # Waits count from one late launch to the next; a copy that blocks is both a launch and a wait.
@@ -147,8 +130,8 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     until = np.minimum(late.start_ns, called)
     labelled, waits = [], []
     for thread, companion, rows in launching_threads(trace, late.launch):
-        pieces = _label(host, late.take(rows), thread, companion)
-        labelled.append(replace(pieces, late=rows[pieces.late]))
+        pieces = _label(trace, every, blocked, late.take(rows), thread, companion)
+        labelled.append(replace(pieces, late=rows[pieces.late], call=pick(blocking.row, pieces.call)))
         waiting = subtract(inside_with(trace, thread, companion, outer_calls), timeline.idle)
         of_threads = outer[np.sort(np.concatenate([rows_of(outer_calls, each) for each in {thread, companion}]))]
         window = intersect(waiting, union(since[rows], until[rows]))
@@ -174,13 +157,17 @@ def _step_at(trace: Trace, host_ns: I64) -> I64:
     return np.searchsorted(marks, host_ns, side="right")
 
 
-def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
-    """Return the stretches of one thread, cut wherever the activity of the thread or its companion changes."""
+def _label(
+    trace: Trace, calls: HostEvents, blocked: Mapping[IdleCause, HostEvents], late: Late, thread: int, companion: int
+) -> _Labelled:
+    """Return the stretches of one thread, cut wherever the activity of the thread or its companion changes.
+
+    `calls` are those that block, to which the pieces refer, and `blocked` has them by the idle time that they cause.
+    """
 
     def inside(table: HostEvents) -> Intervals:
         return inside_with(trace, thread, companion, table)
 
-    trace = host.trace
     work = work_of(trace, thread, companion)
     ops_shown = shows_ops(trace, thread, companion)
     every = (
@@ -189,9 +176,9 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
         (IdleCause.GC_PAUSE, work.pause),
         (IdleCause.GRAPH_CAPTURE, inside(captures(trace))),
         (IdleCause.FIRST_LAUNCH, inside(first_calls(trace))),
-        (IdleCause.HOST_STAGING, join(inside(host.staging), inside(pinning(trace)), inside(staging(trace)))),
-        (IdleCause.ALLOCATION, inside(host.allocation)),
-        (IdleCause.HOST_SYNC, inside(host.syncs)),
+        (IdleCause.HOST_STAGING, join(*map(inside, (blocked[IdleCause.HOST_STAGING], pinning(trace), staging(trace))))),
+        (IdleCause.ALLOCATION, inside(blocked[IdleCause.ALLOCATION])),
+        (IdleCause.HOST_SYNC, inside(blocked[IdleCause.HOST_SYNC])),
         (IdleCause.DATA_LOADING, inside(loading(trace))),
         (IdleCause.PROFILER_OVERHEAD, _overhead_elsewhere(trace)),
         (IdleCause.GC_PAUSE, work.pause_elsewhere),
@@ -203,12 +190,14 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
         python = slow if sampled else intersect(slow, inside(trace.python_frames))
         rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, slow)]
     layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]
-    row, start, end = _cut(late, [layer for _, layer in layers])
+    row, start, end = cut_at(late.start_ns, late.end_ns, [side for _, layer in layers for side in layer])
     cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
     for name, layer in reversed(layers):
         cause[contains(layer, start)] = RANK[name]
     chargeable = ~contains(join(*(layer for _, layer in every)), start)
-    call = np.where(among(cause, _AT_CALL), _call_around(host, (thread, companion), start), -1)
+    call = np.where(
+        among(cause, [RANK[each] for each in _AT_CALL]), _call_around(calls, (thread, companion), start), -1
+    )
     return _Labelled(row, start, end, cause, call, chargeable)
 
 
@@ -313,25 +302,6 @@ def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:
     return columns[:, 0], columns[:, 1]
 
 
-def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
-    """Return the stretches cut wherever a layer begins or ends.
-
-    Returns:
-        `(row of the stretch, start, end)`, in order.
-    """
-    rows, at = [np.arange(len(late))] * 2, [late.start_ns, late.end_ns]
-    for side in (side for layer in layers for side in layer):
-        first = np.searchsorted(side, late.start_ns, side="right")
-        row, which = expand(first, np.searchsorted(side, late.end_ns, side="left"))
-        rows.append(row)
-        at.append(side[which])
-    row, cut = np.concatenate(rows), np.concatenate(at)
-    order = np.lexsort((cut, row))
-    row, cut = row[order], cut[order]
-    piece = (row[1:] == row[:-1]) & (cut[1:] > cut[:-1])
-    return row[:-1][piece], cut[:-1][piece], cut[1:][piece]
-
-
 @kept()
 def _slow_stretches(trace: Trace) -> Intervals:
     """Return the host time before launches that come more than `LAUNCH_PACE_NS` after the one before, or are first."""
@@ -350,12 +320,7 @@ def _overhead_elsewhere(trace: Trace) -> Intervals:
     return union(overheads.start_ns[foreign], overheads.end_ns[foreign])
 
 
-def _call_around(host: _Host, threads: tuple[int, int], at: I64) -> I64:
-    """Return the outermost blocking call around each instant on one of the threads; -1 if none."""
-    calls = host.trace.runtime_calls
-    call = np.full(len(at), -1, np.int64)
-    for thread in threads:
-        blocking = host.blocking.row[rows_of(host.blocked, thread)]
-        here = outermost(calls.start_ns[blocking], calls.end_ns[blocking], at)
-        call = np.where(call < 0, pick(blocking, here), call)
-    return call
+def _call_around(calls: HostEvents, threads: tuple[int, int], at: I64) -> I64:
+    """Return the outermost of some calls around each instant on the first of the threads, or on the other; or -1."""
+    first, second = (outermost_around(calls, np.full(len(at), thread), at) for thread in threads)
+    return np.where(first < 0, second, first)

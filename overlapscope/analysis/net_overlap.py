@@ -12,19 +12,29 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.facts import rounded_mean
-from overlapscope.analysis.figures import PerStep, TimeFigures
-from overlapscope.analysis.results import Beside, NetOverlap, SlowedKernel, Unjudged
+from overlapscope.analysis.facts import rounded_mean, rounded_parts
+from overlapscope.analysis.figures import Beside, PerStep, TimeFigures, hidden_ns
+from overlapscope.analysis.results import NetOverlap, SlowedKernel, Unjudged
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import quantile
 from overlapscope.base.grouping import among, groups_of, rows_by
-from overlapscope.base.intervals import I64, Bool, Intervals, clip, covered, intersect, join, subtract, union
+from overlapscope.base.intervals import (
+    I64,
+    Bool,
+    Intervals,
+    clip,
+    covered,
+    intersect,
+    join,
+    side_by_side,
+    subtract,
+    union,
+)
 from overlapscope.trace.model import I32, Kind
 
 MOSTLY: Final = 0.8
@@ -72,28 +82,19 @@ class _Cost(Struct, frozen=True):
 
 
 def net_overlap(timeline: Timeline, windows: Intervals, frame: TimeFigures) -> tuple[NetOverlap, ...]:
-    """Return what overlap hides and costs, for communication and for copies, as far as any is hidden.
+    """Return what overlap hides and costs, for communication and for copies, as far as any is hidden (`hidden_ns`).
 
     Args:
         timeline: The device's timeline.
         windows: The judged steps, or all that is judged if there are no steps.
         frame: Figures of an average step, or of the windows.
     """
-    steps, hidden = frame.steps if isinstance(frame, PerStep) else 1, hidden_ns(frame)
-    if not any(hidden.values()):
-        return ()
-    kernels = _find_kernels(timeline, windows)
+    steps, kernels = frame.steps if isinstance(frame, PerStep) else 1, _find_kernels(timeline, windows)
     return tuple(
-        _judge(timeline, kernels, windows, beside, time_ns, steps) for beside, time_ns in hidden.items() if time_ns
+        _judge(timeline, kernels, windows, beside, time_ns, steps)
+        for beside, time_ns in hidden_ns(frame).items()
+        if time_ns
     )
-
-
-def hidden_ns(frame: TimeFigures) -> dict[Beside, int]:
-    """Return the time in which each kind of work is hidden."""
-    return {
-        "communication": frame.engines.comm_ns - frame.buckets.exposed_comm_ns,
-        "copies": frame.overlap.hidden_copy_ns,
-    }
 
 
 def speed_lost(timeline: Timeline) -> tuple[float, float, float] | None:
@@ -118,7 +119,7 @@ def _find_kernels(timeline: Timeline, windows: Intervals) -> _Kernels:
     ops = timeline.ops
     ops = ops.take((ops.kind == Kind.COMPUTE) & (ops.end_ns > ops.start_ns))
     start, end = ops.start_ns, ops.end_ns
-    disturbing = join(_overlaps(start, end), timeline.other)
+    disturbing = join(side_by_side(start, end), timeline.other)
     equal = (ops.name_id, ops.blocks, ops.block_threads, ops.stream, *_neighbours(ops.stream, ops.name_id))
     return _Kernels(
         start_ns=start,
@@ -136,12 +137,6 @@ def _neighbours(stream: I32, name_id: I32) -> tuple[I64, I64]:
     for _, rows in rows_by(stream):
         before[rows[1:]], after[rows[:-1]] = name_id[rows[:-1]], name_id[rows[1:]]
     return before, after
-
-
-def _overlaps(start: I64, end: I64) -> Intervals:
-    """Return the times in which several of some intervals, sorted by start, run at once."""
-    # An interval overlaps those before it up to the latest of their ends.
-    return union(start[1:], np.minimum(end[1:], np.maximum.accumulate(end)[:-1]))
 
 
 def _judge(
@@ -176,15 +171,16 @@ def _judge(
         else:
             low, middle, high = (each * group_ns / float(overlapped_ns[sides[1]].mean()) for each in estimate)
             costs.append(_Cost(int(kernels.name_id[rows[0]]), group_ns, ran_alone, ran_beside, (low, middle, high)))
-    parts = _means([sum(cost.overlapped_ns for cost in costs), *unjudged_by_cause.values()], steps)
+    judged = {"judged": sum(cost.overlapped_ns for cost in costs)}
+    judged_ns, *unjudged = rounded_parts(judged | unjudged_by_cause, steps).values()
     low, middle, high = (round(sum(cost.slowed_ns[end] for cost in costs) / steps) for end in range(3))
     worst = sorted(costs, key=lambda cost: (-cost.slowed_ns[1], cost.name_id))[:_WORST]
     return NetOverlap(
         beside=beside,
         hidden_ns=hidden_ns,
-        overlapped_ns=sum(parts),
-        judged_ns=parts[0],
-        unjudged_by_cause=dict(zip(unjudged_by_cause, parts[1:], strict=True)),
+        overlapped_ns=judged_ns + sum(unjudged),
+        judged_ns=judged_ns,
+        unjudged_by_cause=dict(zip(unjudged_by_cause, unjudged, strict=True)),
         slowed_low_ns=low if costs else None,
         slowed_ns=middle if costs else None,
         slowed_high_ns=high if costs else None,
@@ -196,7 +192,7 @@ def _slowed_kernel(timeline: Timeline, cost: _Cost, steps: int) -> SlowedKernel:
     low, middle, high = (round(ns / steps) for ns in cost.slowed_ns)
     return SlowedKernel(
         kernel=timeline.ops.names[cost.name_id],
-        overlapped_ns=_means([cost.overlapped_ns], steps)[0],
+        overlapped_ns=rounded_mean(cost.overlapped_ns, steps),
         alone_count=len(cost.alone),
         alone_ns=round(quantile(cost.alone, 0.5)),
         beside_count=len(cost.beside),
@@ -205,12 +201,6 @@ def _slowed_kernel(timeline: Timeline, cost: _Cost, steps: int) -> SlowedKernel:
         slowed_ns=middle,
         slowed_high_ns=high,
     )
-
-
-def _means(totals: list[int], steps: int) -> list[int]:
-    """Return totals divided by a number of steps, rounded so that the sum is also rounded correctly."""
-    running = [rounded_mean(total, steps) for total in accumulate(totals, initial=0)]
-    return [after - before for before, after in pairwise(running)]
 
 
 def _sampled(lengths: I64) -> I64:

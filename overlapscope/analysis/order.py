@@ -22,17 +22,17 @@ it began after it had returned.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec.structs import asdict
 
 from overlapscope.analysis.event_waits import EventWaits, event_waits
-from overlapscope.analysis.holds import Reading, find_holds
+from overlapscope.analysis.holds import Holds, Reading, find_holds
 from overlapscope.analysis.host_order import HostCalls, find_calls
 from overlapscope.analysis.host_waits import find_polls
-from overlapscope.analysis.lane_items import ItemLanes, LaneItems, find_lanes
+from overlapscope.analysis.lane_items import ItemLanes, find_lanes
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
@@ -67,25 +67,13 @@ class _Step(NamedTuple):
     """Event waits and host clocks since the step before: the waiting call, -1 for the host, and what had ended."""
 
 
-class _HostStep(NamedTuple):
-    """A blocking call, and what had ended when it returned."""
+class HappensBefore(ItemLanes, frozen=True, weakref=True):
+    """Items of a trace by lane and place, and their order."""
 
-    call: int
-    clock: _Clock
-
-
-class HappensBefore(Struct, frozen=True, eq=False, weakref=True):
-    """Order of the items of a trace, by lane and place."""
-
-    streams: tuple[tuple[int, int], ...]
-    """Device and stream of each lane."""
-    items: LaneItems
-    first: I64
-    """Row of each lane's first item; a last entry has the number of items."""
-    item_of_op: I64
-    """Row of `items` for each row of `Trace.gpu_ops`."""
     steps: tuple[tuple[_Step, ...], ...]
-    host: tuple[_HostStep, ...]
+    """Steps of each lane."""
+    host: tuple[tuple[int, _Clock], ...]
+    """Blocking calls, and what had ended when each returned."""
     waits: EventWaits
 
     def length(self, lane: int) -> int:
@@ -123,7 +111,7 @@ class HappensBefore(Struct, frozen=True, eq=False, weakref=True):
 
     def _host_cause(self, lane: int, place: int) -> OrderedBy | None:
         number = int(np.searchsorted(_host_clocks(self)[:, lane], place, side="right"))
-        return OrderedBy(self.host[number].call if number < len(self.host) else -1, -1, on_host=True)
+        return OrderedBy(self.host[number][0] if number < len(self.host) else -1, -1, on_host=True)
 
     def _event_cause(self, wait: int) -> OrderedBy:
         row = int(np.flatnonzero(self.waits.call == wait)[0])
@@ -135,7 +123,7 @@ class HappensBefore(Struct, frozen=True, eq=False, weakref=True):
 def _clocks(order: HappensBefore, lane: int) -> tuple[I64, I64]:
     """Return the place of each of a lane's steps; and what has ended, before the first step and from each on."""
     steps = order.steps[lane]
-    nothing = (0,) * len(order.streams)
+    nothing = (0,) * len(order.keys)
     return (
         np.array([step.place for step in steps], np.int64),
         np.array([nothing, *(step.clock for step in steps)], np.int64),
@@ -145,7 +133,7 @@ def _clocks(order: HappensBefore, lane: int) -> tuple[I64, I64]:
 @kept()
 def _host_clocks(order: HappensBefore) -> I64:
     """Return what has ended when each blocking call, or one before it, returned."""
-    clocks = np.array([step.clock for step in order.host], np.int64).reshape(-1, len(order.streams))
+    clocks = np.array([clock for _, clock in order.host], np.int64).reshape(-1, len(order.keys))
     return np.maximum.accumulate(clocks)
 
 
@@ -167,113 +155,96 @@ def strictest_order(trace: Trace) -> HappensBefore:
 
 def _find_order(trace: Trace, reading: Reading) -> HappensBefore:
     lanes = find_lanes(trace)
-    walk = _HostWalk(trace, lanes, reading)
+    walk = _HostWalk(trace, lanes, find_holds(trace, reading))
     walk.run(find_calls(trace), strictest=reading == Reading.STRICTEST)
-    return HappensBefore(
-        streams=lanes.streams,
-        items=lanes.items,
-        first=lanes.first,
-        item_of_op=lanes.item_of_op,
-        steps=tuple(map(tuple, walk.steps)),
-        host=tuple(walk.host),
-        waits=event_waits(trace),
-    )
+    steps, host = tuple(map(tuple, walk.steps)), tuple(walk.host)
+    return HappensBefore(**asdict(lanes), steps=steps, host=host, waits=event_waits(trace))
 
 
-class _EventHold(NamedTuple):
-    """An item that ends before an event, for which another item waits."""
-
-    item: int
-    wait: int
-    record: int
+def _by_key(keys: I64, *columns: I64) -> dict[int, list[tuple[int, ...]]]:
+    """Return the rows of some columns by another one."""
+    rows: dict[int, list[tuple[int, ...]]] = {}
+    for key, *row in zip(keys.tolist(), *(column.tolist() for column in columns), strict=True):
+        rows.setdefault(key, []).append(tuple(row))
+    return rows
 
 
 class _HostWalk:
     """Walk through the host's calls in order, with what has ended when each is made."""
 
-    def __init__(self, trace: Trace, lanes: ItemLanes, reading: Reading) -> None:
-        self._trace = trace
-        nothing: _Clock = (0,) * len(lanes.keys)
-        self._first, self._lane = lanes.first.tolist(), lanes.items.lane.tolist()
-        self._ended: list[_Clock] = [nothing] * len(lanes.keys)
-        """Items that have ended before the next item of each lane begins; the lane's own are not counted."""
-        self._next = lanes.first[:-1].tolist()
-        """The next item of each lane."""
-        self._heard: list[_Clock] = [nothing] * len(lanes.keys)
-        """The host clock that each lane has taken over last."""
-        self._threads: dict[int, _Clock] = {}
-        self._nothing = nothing
-        self.steps: list[list[_Step]] = [[] for _ in lanes.keys]
-        self._places: list[list[int]] = [[] for _ in lanes.keys]
-        """Place of each step."""
-        self.host: list[_HostStep] = []
-        self._items_of: dict[int, list[int]] = {}
-        for lane, call in zip(self._lane, lanes.items.call.tolist(), strict=True):
-            if call < 0:
-                self._next[lane] += 1
-            else:
-                self._items_of.setdefault(call, []).append(lane)
-        holds = find_holds(trace, reading)
-        streams = holds.streams
-        if len(lanes.keys) * (len(streams.then) + len(holds.host.item)) > _MOST_ENDS:
+    def __init__(self, trace: Trace, lanes: ItemLanes, holds: Holds) -> None:
+        self._trace, streams, count = trace, holds.streams, len(lanes.keys)
+        waits = len(streams.then) + len(holds.host.item)
+        if count * waits > _MOST_ENDS:
             raise UnreadableTrace(
                 trace.source,
-                f"has {plural(len(lanes.keys), 'stream')} and "
-                f"{plural(len(streams.then) + len(holds.host.item), 'wait')} for them, too many to find their order; "
+                f"has {plural(count, 'stream')} and {plural(waits, 'wait')} for them, too many to find their order; "
                 "record fewer steps.",
             )
-        self._by_event: dict[int, list[_EventHold]] = {}
-        columns = streams.then, streams.first, streams.wait, streams.record
-        for then, *hold in zip(*(column.tolist() for column in columns), strict=True):
-            self._by_event.setdefault(then, []).append(_EventHold(*hold))
-        self._blocks: dict[int, list[int]] = {}
-        for call, item in zip(holds.host.call.tolist(), holds.host.item.tolist(), strict=True):
-            self._blocks.setdefault(call, []).append(item)
-        self._at_record: dict[int, _Clock] = dict.fromkeys(streams.record[streams.record >= 0].tolist(), nothing)
+        self._nothing: _Clock = (0,) * count
+        self._lane, self._place = lanes.items.lane.tolist(), lanes.items.place.tolist()
+        self._begins = [self._nothing] * len(self._lane)
+        """Items that have ended before each item begins; those of its own lane are not counted."""
+        self._ended = [self._nothing] * count
+        """The same for the next item of each lane."""
+        self._heard = [self._nothing] * count
+        """The host clock that each lane has taken over last."""
+        self._last = [-1] * count
+        """The last item of each lane, of those launched so far; -1 if there is none."""
+        for item in np.flatnonzero(lanes.items.call < 0).tolist():
+            self._last[self._lane[item]] = item
+        self._threads: dict[int, _Clock] = {}
+        self._launched_by = _by_key(lanes.items.call, np.arange(len(self._lane)))
+        self._by_event = _by_key(streams.then, streams.first, streams.wait, streams.record)
+        self._blocks = _by_key(holds.host.call, holds.host.item)
+        self._at_record = dict.fromkeys(streams.record[streams.record >= 0].tolist(), self._nothing)
         """Items that had ended when the host recorded an event."""
-        self._polls = {*find_polls(trace).tolist()} if reading == Reading.STRICTEST else set[int]()
+        self.steps: list[list[_Step]] = [[] for _ in lanes.keys]
+        self.host: list[tuple[int, _Clock]] = []
 
     def run(self, host: HostCalls, *, strictest: bool) -> None:
-        """Go through all calls; with `strictest`, a thread also follows calls that it may have followed."""
+        """Go through all calls; with `strictest`, a thread also follows calls and polls that it may have followed."""
         calls, thread = host.calls, self._trace.runtime_calls.thread
         number_of = dict(zip(calls.row.tolist(), range(len(calls)), strict=True))
-        handed, maybe = calls.handed_by.tolist(), calls.maybe_by.tolist()
-        returned: list[_Clock] = [self._nothing] * len(calls)
-        for row in sorted({*number_of, *self._at_record, *self._polls}):
+        polls = {*find_polls(self._trace).tolist()} if strictest else set[int]()
+        givers = [calls.handed_by.tolist(), *([calls.maybe_by.tolist()] if strictest else [])]
+        returned = [self._nothing] * len(calls)
+        for row in sorted({*number_of, *self._at_record, *polls}):
             of_thread = int(thread[row])
             clock = self._threads.get(of_thread, self._nothing)
             if row in self._at_record:
                 self._at_record[row] = clock
-            if row in self._polls:
-                for lane, item in enumerate(self._next):
-                    clock = _join(clock, self._ended_with(item - 1) if item > self._first[lane] else clock)
-                self._threads[of_thread] = clock
-                self.host.append(_HostStep(row, clock))
+            if row in polls:
+                clock = self._waited(row, clock, self._last)
             number = number_of.get(row)
-            if number is None:
-                continue
-            for giver in (handed[number], maybe[number] if strictest else -1):
-                if giver >= 0:
-                    clock = _join(clock, returned[giver])
-            self._launch(row, clock)
-            if row in self._blocks:
-                for item in self._blocks[row]:
-                    clock = _join(clock, self._ended_with(item))
-                self.host.append(_HostStep(row, clock))
-            self._threads[of_thread] = returned[number] = clock
+            if number is not None:
+                for giver in (each[number] for each in givers):
+                    clock = _join(clock, returned[giver]) if giver >= 0 else clock
+                self._launch(row, clock)
+                if row in self._blocks:
+                    clock = self._waited(row, clock, [item for (item,) in self._blocks[row]])
+                returned[number] = clock
+            self._threads[of_thread] = clock
+
+    def _waited(self, row: int, clock: _Clock, items: Iterable[int]) -> _Clock:
+        """Return what has ended when a call has waited for items."""
+        for item in items:
+            clock = _join(clock, self._ended_with(item) if item >= 0 else clock)
+        self.host.append((row, clock))
+        return clock
 
     def _launch(self, row: int, clock: _Clock) -> None:
-        for lane in self._items_of.get(row, ()):
-            item, since = self._next[lane], list[tuple[int, _Clock]]()
-            for hold in self._by_event.get(item, ()):
-                self._hold(lane, hold.wait, self._reached(hold), since)
+        for (item,) in self._launched_by.get(row, ()):
+            lane, since = self._lane[item], list[tuple[int, _Clock]]()
+            for first, wait, record in self._by_event.get(item, ()):
+                reached = self._ended_with(first) if first >= 0 else self._nothing
+                self._hold(lane, wait, _join(reached, self._at_record.get(record, reached)), since)
             if self._heard[lane] is not clock:
                 self._heard[lane] = clock
                 self._hold(lane, -1, clock, since)
             if since:
-                self.steps[lane].append(_Step(item - self._first[lane], self._ended[lane], tuple(since)))
-                self._places[lane].append(item - self._first[lane])
-            self._next[lane] += 1
+                self.steps[lane].append(_Step(self._place[item], self._ended[lane], tuple(since)))
+            self._begins[item], self._last[lane] = self._ended[lane], item
 
     def _hold(self, lane: int, by: int, clock: _Clock, since: list[tuple[int, _Clock]]) -> None:
         """Let later launches on a lane begin only when the items of a clock have ended."""
@@ -282,18 +253,10 @@ class _HostWalk:
             self._ended[lane] = held
             since.append((by, clock))
 
-    def _reached(self, hold: _EventHold) -> _Clock:
-        """Return what has ended when an event is reached."""
-        clock = self._nothing if hold.item < 0 else self._ended_with(hold.item)
-        return _join(clock, self._at_record.get(hold.record, clock))
-
     def _ended_with(self, item: int) -> _Clock:
         """Return what has ended when an item has."""
-        lane = self._lane[item]
-        place = item - self._first[lane]
-        step = bisect_right(self._places[lane], place) - 1
-        ended = self.steps[lane][step].clock if step >= 0 else self._nothing
-        return (*ended[:lane], place + 1, *ended[lane + 1 :])
+        lane, ended = self._lane[item], self._begins[item]
+        return (*ended[:lane], self._place[item] + 1, *ended[lane + 1 :])
 
 
 def _join(clock: _Clock, other: _Clock) -> _Clock:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import I8, I64, Columns
-from overlapscope.base.grouping import first_of_each
+from overlapscope.base.grouping import distinct, first_of_each
 from overlapscope.base.intervals import Intervals, cut, union
 
 NO_CAUSE = -1
@@ -47,23 +47,17 @@ class Pieces(Columns, frozen=True):
         return pieces.take(kept[np.argsort(pieces.start_ns[kept], kind="stable")])
 
 
-class ExposedCopies(Pieces, frozen=True):
-    """Exposed copy time of a device."""
-
-    copy: I64
-    """Row of `Timeline.ops` of the copy that decided the cause."""
-
-
-class ExposedComm(Pieces, frozen=True):
-    """Exposed communication of a device."""
+class Exposed(Pieces, frozen=True):
+    """Exposed copies, communication or other memory work of a device."""
 
     op: I64
-    """Row of `Timeline.ops` of the collective that decided the cause."""
-    held_by: I64
-    """Row of `Timeline.ops` of the op that the collective waited for before it began; -1 if it waited for none, or for
-    one of another device."""
+    """Row of `Timeline.ops` of the op that decided the cause."""
     call: I64
-    """Row in `Trace.runtime_calls` of the call to look at; -1 where unknown."""
+    """Row in `Trace.runtime_calls` of the call to look at, which launched the op unless it is communication; -1 where
+    unknown."""
+    held_by: I64
+    """Row of `Timeline.ops` of the op that a collective waited for before it began; -1 if it waited for none, or for
+    one of another device, and for other ops."""
 
 
 class CommOps(Columns, frozen=True):
@@ -85,13 +79,6 @@ class CommOps(Columns, frozen=True):
     """Row of `Timeline.ops` of the first compute that waits for it; -1 if none does, or its stream is `UNFOLLOWED`."""
 
 
-class ExposedOther(Pieces, frozen=True):
-    """Exposed memory work in and between GPUs."""
-
-    op: I64
-    """Row of `Timeline.ops` of the op that decided the cause."""
-
-
 class IdleTime(Pieces, frozen=True):
     """Idle time of a device."""
 
@@ -100,6 +87,12 @@ class IdleTime(Pieces, frozen=True):
     host_ns: I64
     """Host time of the piece's start, at which op and line are looked up."""
     thread: I64
+
+
+def cut_at(starts: I64, ends: I64, instants: Sequence[I64]) -> tuple[I64, I64, I64]:
+    """Return the parts of intervals that are cut at some instants: the row of the interval, start and end, in order."""
+    edges = distinct(np.concatenate([[starts.min(initial=0), ends.max(initial=0)], *instants]))
+    return cut(starts, ends, Intervals(edges[:-1], edges[1:]))
 
 
 def first_part(granted: I64, of: I64, length: I64) -> I64:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from overlapscope.analysis.figures import Period, PerStep, ServedSteps, TimeFigures, Window
+from overlapscope.analysis.figures import Beside, Period, PerStep, ServedSteps, TimeFigures, Window
 from overlapscope.analysis.measured import Buckets
 from overlapscope.base.texts import noun_for
 from overlapscope.base.words import between, duration, plural
@@ -186,10 +186,6 @@ class GraphUse(msgspec.Struct, frozen=True, kw_only=True):
     known_time_ns: int
     captured: bool
     """True if any capture was recorded."""
-
-
-Beside = Literal["communication", "copies"]
-"""Work that runs beside compute kernels."""
 
 
 Unjudged = Literal["never-alone", "too-few", "varying"]

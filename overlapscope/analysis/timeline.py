@@ -10,15 +10,7 @@ from msgspec.structs import asdict
 
 from overlapscope.analysis.results import StreamUse
 from overlapscope.base.grouping import rows_by
-from overlapscope.base.intervals import (
-    I64,
-    Intervals,
-    covered,
-    join,
-    subtract,
-    total,
-    union,
-)
+from overlapscope.base.intervals import I64, Intervals, covered, join, subtract, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.measures import OWN_LENGTHS
 from overlapscope.trace.lost import lead_in_end
@@ -126,13 +118,12 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
 
 def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:
     """Return the use of each stream inside the given disjoint windows, by stream id."""
-    ops = timeline.ops
-    kinds = np.where(ops.kind == Kind.P2P, Kind.OTHER, ops.kind)
-    uses = []
-    for stream, on_stream in rows_by(ops.stream):
-        spent = {f"{kind.name.lower()}_ns": 0 for kind in Kind if kind != Kind.P2P}
-        for kind, rows in rows_by(kinds[on_stream]):
-            ran = union(ops.start_ns[on_stream[rows]], ops.end_ns[on_stream[rows]])
-            spent[f"{Kind(kind).name.lower()}_ns"] = int(covered(ran, starts, ends).sum())
-        uses.append(StreamUse(stream=stream, ops=len(on_stream), **spent))
+    ops, uses = timeline.ops, []
+    for stream, rows in rows_by(ops.stream):
+        ran = when_ran(ops.kind[rows], ops.start_ns[rows], ops.end_ns[rows])
+        spent = {
+            f"{name}_ns": int(covered(getattr(ran, name), starts, ends).sum())
+            for name in ("compute", "comm", "h2d", "d2h", "other")
+        }
+        uses.append(StreamUse(stream=stream, ops=len(rows), **spent))
     return tuple(uses)

@@ -210,6 +210,12 @@ class Nesting:
         return np.where(level == 0, block, -1)
 
 
+def side_by_side(starts: I64, ends: I64) -> Intervals:
+    """Return the times in which several of some intervals, sorted by start, run at once."""
+    # An interval overlaps those before it up to the latest of their ends.
+    return union(starts[1:], np.minimum(ends[1:], np.maximum.accumulate(ends)[:-1]))
+
+
 def begins_after_all(starts: I64, ends: I64) -> Bool:
     """Select the intervals, sorted by start, before which all earlier ones have ended."""
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ends))[:-1]

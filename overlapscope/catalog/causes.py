@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from msgspec import Struct
 
@@ -17,93 +17,6 @@ from overlapscope.base.texts import GPU, read_texts
 
 Subject = Literal["exposed-copy", "exposed-comm", "exposed-other", "idle"]
 """Kind of time that a cause explains."""
-
-
-class CopyCause(StrEnum):
-    """Cause of a copy that ran while nothing computed."""
-
-    LEAD_IN = "lead-in"
-    PAGEABLE_MEMORY = "pageable-memory"
-    NO_COMPUTE = "no-compute"
-    SAME_STREAM = "same-stream"
-    EVENT_WAIT = "event-wait"
-    HOST_SYNC = "host-sync"
-    ENGINE_BUSY = "engine-busy"
-    LATE_ISSUE = "late-issue"
-    UNKNOWN = "unknown"
-
-
-class CommCause(StrEnum):
-    """Cause of communication that ran while nothing computed."""
-
-    LEAD_IN = "lead-in"
-    SAME_STREAM = "same-stream"
-    HOST_SYNC = "host-sync"
-    LATE_COMPUTE = "late-compute"
-    LAUNCH_LATENCY = "launch-latency"
-    LATE_ISSUE = "late-issue"
-    BLOCKED_BEHIND = "blocked-behind"
-    WAITING_FOR_INPUT = "waiting-for-input"
-    STRAGGLER = "straggler"
-    MESSAGE_WAIT = "message-wait"
-    TRANSFER = "transfer"
-    WAITING_OR_TRANSFER = "waiting-or-transfer"
-    NO_COMPUTE = "no-compute"
-    UNKNOWN = "unknown"
-
-
-class OtherCause(StrEnum):
-    """Memory work that ran while no kernel and no copy between host and device did."""
-
-    PEER_COPY = "peer-copy"
-    PAGE_MIGRATION = "page-migration"
-    DEVICE_COPY = "device-copy"
-    MEMSET = "memset"
-    UNKNOWN = "unknown"
-
-
-class IdleCause(StrEnum):
-    """Cause of a gap in which no GPU op ran."""
-
-    HOST_SYNC = "host-sync"
-    PYTHON = "python"
-    DISPATCH = "dispatch"
-    CPU_OPS = "cpu-ops"
-    DATA_LOADING = "data-loading"
-    HOST_STAGING = "host-staging"
-    ALLOCATION = "allocation"
-    GC_PAUSE = "gc-pause"
-    GIL_WAIT = "gil-wait"
-    FILE_IO = "file-io"
-    PREEMPTED = "preempted"
-    CPU_THROTTLED = "cpu-throttled"
-    EVENT_WAIT = "event-wait"
-    PROFILER_OVERHEAD = "profiler-overhead"
-    LAUNCH_LATENCY = "launch-latency"
-    LEAD_IN = "lead-in"
-    GRAPH_CAPTURE = "graph-capture"
-    GRAPH_GAP = "graph-gap"
-    AWAITING_REQUESTS = "awaiting-requests"
-    FIRST_LAUNCH = "first-launch"
-    NOT_RECORDED = "not-recorded"
-    MISSING_OPS = "missing-ops"
-    UNRECORDED = "unrecorded"
-    UNKNOWN = "unknown"
-
-
-WORK_UNKNOWN = frozenset({IdleCause.MISSING_OPS, IdleCause.UNRECORDED})
-"""Causes of time that is in the idle bucket, although the GPU may have worked."""
-COPY_CAUSES = tuple(CopyCause)
-JOINED_COMM_CAUSES = (CommCause.STRAGGLER, CommCause.MESSAGE_WAIT, CommCause.TRANSFER)
-"""Causes that need the other ranks' traces."""
-COMM_CAUSES = tuple(cause for cause in CommCause if cause not in JOINED_COMM_CAUSES)
-"""Causes that the trace of a single rank can show."""
-IDLE_CAUSES = tuple(IdleCause)
-OTHER_CAUSES = tuple(OtherCause)
-COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
-COMM_RANK = {cause: rank for rank, cause in enumerate(COMM_CAUSES)}
-OTHER_RANK = {cause: rank for rank, cause in enumerate(OTHER_CAUSES)}
-IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
 
 
 class CauseWords(Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,18 +38,38 @@ class CauseWords(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.remedy, self.fixing) if recorder == "kineto" or self.elsewhere is None else self.elsewhere
 
 
-class Cause(Struct, frozen=True):
-    """A cause, and what follows from it."""
+class _Follows(Struct, frozen=True, kw_only=True):
+    """What follows from a cause."""
 
-    id: CopyCause | CommCause | OtherCause | IdleCause
     rule: str = ""
-    """Rule that gets the cause's time unless another rule claims it; empty if there is none."""
     explained_by: tuple[str, ...] = ()
-    """Rules whose findings may explain it, the most likely first."""
     by_host: bool = False
-    """True if the speed of the host decides how long it lasts."""
     blames_call: bool = False
+
+
+_NOTHING: Final = _Follows()
+_BY_HOST: Final = _Follows(by_host=True)
+
+
+class Cause(StrEnum):
+    """A cause, whose value is its id, and what follows from it."""
+
+    rule: str
+    """Rule that gets the cause's time unless another rule claims it; empty if there is none."""
+    explained_by: tuple[str, ...]
+    """Rules whose findings may explain it, the most likely first."""
+    by_host: bool
+    """True if the speed of the host decides how long it lasts."""
+    blames_call: bool
     """True if it is due to the call that the host was inside, which is the place to look at."""
+
+    def __new__(cls, id: str, follows: _Follows = _NOTHING) -> Self:
+        """Make a member from its id and what follows from it."""
+        member = str.__new__(cls, id)
+        member._value_ = id
+        for name in _Follows.__struct_fields__:
+            setattr(member, name, getattr(follows, name))
+        return member
 
     @property
     def words(self) -> CauseWords:
@@ -145,117 +78,151 @@ class Cause(Struct, frozen=True):
 
     def words_for(self, gpu: str) -> CauseWords:
         """Return the texts in the words for a device."""
-        return _words(gpu)[_SUBJECTS[type(self.id)]][self.id]
+        return next(words[self] for subject, words in _words(gpu).items() if isinstance(self, _KINDS[subject]))
 
 
-_SUBJECTS: Final[Mapping[type, Subject]] = {
-    CopyCause: "exposed-copy",
-    CommCause: "exposed-comm",
-    OtherCause: "exposed-other",
-    IdleCause: "idle",
+_LATE_PREFETCH: Final = ("late-prefetch", "tiny-copies")
+
+
+class CopyCause(Cause):
+    """Cause of a copy that ran while nothing computed."""
+
+    LEAD_IN = "lead-in"
+    PAGEABLE_MEMORY = (
+        "pageable-memory",
+        _Follows(rule="pageable-memory", explained_by=("pageable-memory", "tiny-copies")),
+    )
+    NO_COMPUTE = "no-compute", _Follows(explained_by=("one-way-copies", "tiny-copies", "slow-link"))
+    SAME_STREAM = "same-stream", _Follows(rule="same-stream", explained_by=("same-stream", "tiny-copies"))
+    EVENT_WAIT = "event-wait", _Follows(rule="late-prefetch", explained_by=_LATE_PREFETCH)
+    HOST_SYNC = (
+        "host-sync",
+        _Follows(
+            rule="host-sync",
+            explained_by=("host-sync", "blocking-copy", "pageable-memory", "tiny-copies"),
+            by_host=True,
+        ),
+    )
+    ENGINE_BUSY = "engine-busy", _Follows(rule="late-prefetch", explained_by=_LATE_PREFETCH)
+    LATE_ISSUE = "late-issue", _Follows(rule="late-prefetch", explained_by=_LATE_PREFETCH, by_host=True)
+    UNKNOWN = "unknown", _BY_HOST
+
+
+class CommCause(Cause):
+    """Cause of communication that ran while nothing computed."""
+
+    LEAD_IN = "lead-in"
+    SAME_STREAM = "same-stream", _Follows(explained_by=("exposed-comm",))
+    HOST_SYNC = "host-sync", _Follows(explained_by=("exposed-comm", "host-sync"), by_host=True)
+    LATE_COMPUTE = "late-compute", _Follows(explained_by=("exposed-comm", "dispatch", "python"), by_host=True)
+    LAUNCH_LATENCY = "launch-latency"
+    LATE_ISSUE = "late-issue", _Follows(explained_by=("exposed-comm",), by_host=True)
+    BLOCKED_BEHIND = "blocked-behind", _Follows(explained_by=("exposed-comm",))
+    WAITING_FOR_INPUT = "waiting-for-input", _Follows(explained_by=("exposed-comm",))
+    STRAGGLER = "straggler"
+    MESSAGE_WAIT = "message-wait"
+    TRANSFER = "transfer"
+    WAITING_OR_TRANSFER = "waiting-or-transfer"
+    NO_COMPUTE = "no-compute"
+    UNKNOWN = "unknown", _BY_HOST
+
+
+class OtherCause(Cause):
+    """Memory work that ran while no kernel and no copy between host and device did."""
+
+    PEER_COPY = "peer-copy", _Follows(rule="peer-copy", explained_by=("peer-copy",))
+    PAGE_MIGRATION = "page-migration", _Follows(rule="page-migration", explained_by=("page-migration",))
+    DEVICE_COPY = "device-copy", _Follows(rule="device-copy", explained_by=("device-copy",))
+    MEMSET = "memset"
+    UNKNOWN = "unknown"
+
+
+def _own_rule(rule: str, *others: str) -> _Follows:
+    """Return what follows from an idle cause that the host decides, and that a rule explains first."""
+    return _Follows(rule=rule, explained_by=(rule, *others), by_host=True)
+
+
+class IdleCause(Cause):
+    """Cause of a gap in which no GPU op ran."""
+
+    HOST_SYNC = (
+        "host-sync",
+        _Follows(
+            rule="host-sync",
+            explained_by=("host-sync", "blocking-copy", "pageable-memory"),
+            by_host=True,
+            blames_call=True,
+        ),
+    )
+    PYTHON = "python", _own_rule("python", "tiny-copies")
+    DISPATCH = "dispatch", _own_rule("dispatch", "tiny-copies")
+    CPU_OPS = "cpu-ops", _own_rule("cpu-ops")
+    DATA_LOADING = "data-loading", _own_rule("data-loading")
+    HOST_STAGING = (
+        "host-staging",
+        _Follows(
+            rule="pageable-memory", explained_by=("pin-in-loop", "pageable-memory"), by_host=True, blames_call=True
+        ),
+    )
+    ALLOCATION = (
+        "allocation",
+        _Follows(rule="allocation", explained_by=("allocation",), by_host=True, blames_call=True),
+    )
+    GC_PAUSE = "gc-pause", _own_rule("gc-pause")
+    GIL_WAIT = "gil-wait", _own_rule("gil-wait")
+    FILE_IO = "file-io", _own_rule("file-io")
+    PREEMPTED = "preempted", _own_rule("preempted")
+    CPU_THROTTLED = "cpu-throttled", _own_rule("cpu-throttled")
+    EVENT_WAIT = "event-wait"
+    PROFILER_OVERHEAD = "profiler-overhead", _BY_HOST
+    LAUNCH_LATENCY = "launch-latency", _Follows(explained_by=("tiny-copies",))
+    LEAD_IN = "lead-in"
+    GRAPH_CAPTURE = "graph-capture", _BY_HOST
+    GRAPH_GAP = "graph-gap"
+    AWAITING_REQUESTS = "awaiting-requests"
+    FIRST_LAUNCH = "first-launch", _BY_HOST
+    NOT_RECORDED = "not-recorded", _BY_HOST
+    MISSING_OPS = "missing-ops"
+    UNRECORDED = "unrecorded", _BY_HOST  # Perhaps; then it varies most.
+    UNKNOWN = "unknown", _BY_HOST
+
+
+WORK_UNKNOWN = frozenset({IdleCause.MISSING_OPS, IdleCause.UNRECORDED})
+"""Causes of time that is in the idle bucket, although the GPU may have worked."""
+COPY_CAUSES = tuple(CopyCause)
+JOINED_COMM_CAUSES = (CommCause.STRAGGLER, CommCause.MESSAGE_WAIT, CommCause.TRANSFER)
+"""Causes that need the other ranks' traces."""
+COMM_CAUSES = tuple(cause for cause in CommCause if cause not in JOINED_COMM_CAUSES)
+"""Causes that the trace of a single rank can show."""
+IDLE_CAUSES = tuple(IdleCause)
+OTHER_CAUSES = tuple(OtherCause)
+COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
+COMM_RANK = {cause: rank for rank, cause in enumerate(COMM_CAUSES)}
+OTHER_RANK = {cause: rank for rank, cause in enumerate(OTHER_CAUSES)}
+IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
+FOUND: Final[Mapping[Subject, tuple[Cause, ...]]] = {
+    "exposed-comm": COMM_CAUSES,
+    "exposed-copy": COPY_CAUSES,
+    "exposed-other": OTHER_CAUSES,
+    "idle": IDLE_CAUSES,
 }
+"""Causes that the trace of a single rank can show, by the kind of time."""
+STALL_CAUSES: Final = tuple(cause for cause in IDLE_CAUSES if cause.blames_call)
+"""Causes of idle time that blame a call: host stalls."""
+
+_KINDS: Final[Mapping[Subject, type[Cause]]] = {
+    "exposed-copy": CopyCause,
+    "exposed-comm": CommCause,
+    "exposed-other": OtherCause,
+    "idle": IdleCause,
+}
+CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {
+    subject: {cause: cause for cause in causes} for subject, causes in _KINDS.items()
+}
+"""Causes by the kind of time that they explain, and by id."""
+IDLE: Final = CAUSES["idle"]
 
 
 @cache
 def _words(gpu: str) -> dict[Subject, dict[str, CauseWords]]:
     return read_texts(Path(__file__).with_name("causes.toml"), dict[Subject, dict[str, CauseWords]], gpu)
-
-
-def _by_id(*causes: Cause) -> dict[str, Cause]:
-    return {cause.id: cause for cause in causes}
-
-
-EXPOSED_COPY: Final = _by_id(
-    Cause(CopyCause.LEAD_IN),
-    Cause(CopyCause.PAGEABLE_MEMORY, rule="pageable-memory", explained_by=("pageable-memory", "tiny-copies")),
-    Cause(CopyCause.NO_COMPUTE, explained_by=("one-way-copies", "tiny-copies", "slow-link")),
-    Cause(CopyCause.SAME_STREAM, rule="same-stream", explained_by=("same-stream", "tiny-copies")),
-    Cause(CopyCause.EVENT_WAIT, rule="late-prefetch", explained_by=("late-prefetch", "tiny-copies")),
-    Cause(
-        CopyCause.HOST_SYNC,
-        rule="host-sync",
-        explained_by=("host-sync", "blocking-copy", "pageable-memory", "tiny-copies"),
-        by_host=True,
-    ),
-    Cause(CopyCause.ENGINE_BUSY, rule="late-prefetch", explained_by=("late-prefetch", "tiny-copies")),
-    Cause(CopyCause.LATE_ISSUE, rule="late-prefetch", explained_by=("late-prefetch", "tiny-copies"), by_host=True),
-    Cause(CopyCause.UNKNOWN, by_host=True),
-)
-"""Causes of exposed copies, by id."""
-
-EXPOSED_COMM: Final = _by_id(
-    Cause(CommCause.LEAD_IN),
-    Cause(CommCause.SAME_STREAM, explained_by=("exposed-comm",)),
-    Cause(CommCause.HOST_SYNC, explained_by=("exposed-comm", "host-sync"), by_host=True),
-    Cause(CommCause.LATE_COMPUTE, explained_by=("exposed-comm", "dispatch", "python"), by_host=True),
-    Cause(CommCause.LAUNCH_LATENCY),
-    Cause(CommCause.LATE_ISSUE, explained_by=("exposed-comm",), by_host=True),
-    Cause(CommCause.BLOCKED_BEHIND, explained_by=("exposed-comm",)),
-    Cause(CommCause.WAITING_FOR_INPUT, explained_by=("exposed-comm",)),
-    Cause(CommCause.STRAGGLER),
-    Cause(CommCause.MESSAGE_WAIT),
-    Cause(CommCause.TRANSFER),
-    Cause(CommCause.WAITING_OR_TRANSFER),
-    Cause(CommCause.NO_COMPUTE),
-    Cause(CommCause.UNKNOWN, by_host=True),
-)
-"""Causes of exposed communication, by id."""
-
-EXPOSED_OTHER: Final = _by_id(
-    Cause(OtherCause.PEER_COPY, rule="peer-copy", explained_by=("peer-copy",)),
-    Cause(OtherCause.PAGE_MIGRATION, rule="page-migration", explained_by=("page-migration",)),
-    Cause(OtherCause.DEVICE_COPY, rule="device-copy", explained_by=("device-copy",)),
-    Cause(OtherCause.MEMSET),
-    Cause(OtherCause.UNKNOWN),
-)
-"""Kinds of exposed memory work in and between GPUs, by id."""
-
-IDLE: Final = _by_id(
-    Cause(
-        IdleCause.HOST_SYNC,
-        rule="host-sync",
-        explained_by=("host-sync", "blocking-copy", "pageable-memory"),
-        by_host=True,
-        blames_call=True,
-    ),
-    Cause(IdleCause.PYTHON, rule="python", explained_by=("python", "tiny-copies"), by_host=True),
-    Cause(IdleCause.DISPATCH, rule="dispatch", explained_by=("dispatch", "tiny-copies"), by_host=True),
-    Cause(IdleCause.CPU_OPS, rule="cpu-ops", explained_by=("cpu-ops",), by_host=True),
-    Cause(IdleCause.DATA_LOADING, rule="data-loading", explained_by=("data-loading",), by_host=True),
-    Cause(
-        IdleCause.HOST_STAGING,
-        rule="pageable-memory",
-        explained_by=("pin-in-loop", "pageable-memory"),
-        by_host=True,
-        blames_call=True,
-    ),
-    Cause(IdleCause.ALLOCATION, rule="allocation", explained_by=("allocation",), by_host=True, blames_call=True),
-    Cause(IdleCause.GC_PAUSE, rule="gc-pause", explained_by=("gc-pause",), by_host=True),
-    Cause(IdleCause.GIL_WAIT, rule="gil-wait", explained_by=("gil-wait",), by_host=True),
-    Cause(IdleCause.FILE_IO, rule="file-io", explained_by=("file-io",), by_host=True),
-    Cause(IdleCause.PREEMPTED, rule="preempted", explained_by=("preempted",), by_host=True),
-    Cause(IdleCause.CPU_THROTTLED, rule="cpu-throttled", explained_by=("cpu-throttled",), by_host=True),
-    Cause(IdleCause.EVENT_WAIT),
-    Cause(IdleCause.PROFILER_OVERHEAD, by_host=True),
-    Cause(IdleCause.LAUNCH_LATENCY, explained_by=("tiny-copies",)),
-    Cause(IdleCause.LEAD_IN),
-    Cause(IdleCause.GRAPH_CAPTURE, by_host=True),
-    Cause(IdleCause.GRAPH_GAP),
-    Cause(IdleCause.AWAITING_REQUESTS),
-    Cause(IdleCause.FIRST_LAUNCH, by_host=True),
-    Cause(IdleCause.NOT_RECORDED, by_host=True),
-    Cause(IdleCause.MISSING_OPS),
-    Cause(IdleCause.UNRECORDED, by_host=True),  # Perhaps; then it varies most.
-    Cause(IdleCause.UNKNOWN, by_host=True),
-)
-"""Causes of idle time, by id."""
-
-CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {
-    "exposed-copy": EXPOSED_COPY,
-    "exposed-comm": EXPOSED_COMM,
-    "exposed-other": EXPOSED_OTHER,
-    "idle": IDLE,
-}
-"""Causes by the kind of time that they explain, and by id."""
-STALL_CAUSES: Final = tuple(cause for cause in IDLE_CAUSES if IDLE[cause].blames_call)
-"""Causes of idle time that blame a call: host stalls."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, reduce
 from operator import add, sub
-from typing import Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -21,8 +21,8 @@ from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import (
     COMM_CAUSES,
     COPY_CAUSES,
+    FOUND,
     IDLE_CAUSES,
-    OTHER_CAUSES,
     STALL_CAUSES,
     WORK_UNKNOWN,
     IdleCause,
@@ -46,10 +46,7 @@ TINY_BYTES: Final = 64 << 10
 # -- Lengths ----------------------------------------------------------------------------------------
 
 BY_CAUSE: Final[Mapping[str, tuple[str, ...]]] = {
-    "exposed_comm": tuple(f"exposed-comm:{cause}" for cause in COMM_CAUSES),
-    "exposed_copy": tuple(f"exposed-copy:{cause}" for cause in COPY_CAUSES),
-    "exposed_other": tuple(f"exposed-other:{cause}" for cause in OTHER_CAUSES),
-    "idle": tuple(f"idle:{cause}" for cause in IDLE_CAUSES),
+    subject.replace("-", "_"): tuple(f"{subject}:{cause}" for cause in causes) for subject, causes in FOUND.items()
 }
 """Lengths of the causes of each bucket that has any, such as `idle:host-sync`."""
 PARTS: Final = ("compute", *(part for parts in BY_CAUSE.values() for part in parts))
@@ -158,6 +155,13 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         return (100 * part if self.unit == "pct" else part) / whole if whole else None
 
 
+def _length(name: str, group: Group, label: str, meaning: str, **more: Any) -> Measure:
+    """Return the measure that is the length of its name."""
+    return Measure(id=f"{name}_ns", groups=(group,), label=label, meaning=meaning, part=Amount((name,)), **more)
+
+
+_OF_HOST_THREAD: Final[Mapping[str, Any]] = {"needs": "host", "by_range": False, "rests_on": FINDINGS}
+_WITHOUT_GPU: Final[Mapping[str, Any]] = {"by_range": False, "of_host": True, "rests_on": HOST}
 _SERIAL: Final = ("sm", "h2d", "d2h")
 _OWN: Final = (
     Measure(
@@ -212,12 +216,11 @@ _OWN: Final = (
         blames=("exposed-copy",),
         needs="copies",
     ),
-    Measure(
-        id="exposed_copy_ns",
-        groups=("buckets",),
-        label="exposed copy",
-        meaning="time in which copies ran and no kernel did",
-        part=Amount(("exposed_copy",)),
+    _length(
+        "exposed_copy",
+        "buckets",
+        "exposed copy",
+        "time in which copies ran and no kernel did",
         more_is_better=False,
         metric="exposed_copy_time",
         blames=("exposed-copy",),
@@ -234,12 +237,11 @@ _OWN: Final = (
         blames=("exposed-comm",),
         needs="comm",
     ),
-    Measure(
-        id="exposed_comm_ns",
-        groups=("buckets",),
-        label="exposed comm",
-        meaning="time in which collectives ran and no other kernel did",
-        part=Amount(("exposed_comm",)),
+    _length(
+        "exposed_comm",
+        "buckets",
+        "exposed comm",
+        "time in which collectives ran and no other kernel did",
         more_is_better=False,
         metric="exposed_comm_time",
         blames=("exposed-comm",),
@@ -295,12 +297,11 @@ _OWN: Final = (
         metric="compute_time",
         blames=("kernels",),
     ),
-    Measure(
-        id="copy_ns",
-        groups=("overlap",),
-        label="copy",
-        meaning="time in which copies between host and device ran, hidden or not",
-        part=Amount(("copy",)),
+    _length(
+        "copy",
+        "overlap",
+        "copy",
+        "time in which copies between host and device ran, hidden or not",
         metric="copy_time",
         blames=("copies",),
         needs="copies",
@@ -314,21 +315,19 @@ _OWN: Final = (
         more_is_better=True,
         noise=("copy", "exposed_copy"),
     ),
-    Measure(
-        id="exposed_h2d_ns",
-        groups=("overlap",),
-        label="exposed H2D",
-        meaning="time in which copies to the device ran and no kernel did",
-        part=Amount(("exposed_h2d",)),
+    _length(
+        "exposed_h2d",
+        "overlap",
+        "exposed H2D",
+        "time in which copies to the device ran and no kernel did",
         more_is_better=False,
         noise=("exposed_copy",),
     ),
-    Measure(
-        id="exposed_d2h_ns",
-        groups=("overlap",),
-        label="exposed D2H",
-        meaning="time in which copies to the host ran and no kernel did",
-        part=Amount(("exposed_d2h",)),
+    _length(
+        "exposed_d2h",
+        "overlap",
+        "exposed D2H",
+        "time in which copies to the host ran and no kernel did",
         more_is_better=False,
         noise=("exposed_copy",),
     ),
@@ -341,13 +340,7 @@ _OWN: Final = (
         part=Amount(("exposed_h2d", "exposed_d2h"), ("exposed_copy",)),
         noise=("exposed_copy",),
     ),
-    Measure(
-        id="h2d_d2h_ns",
-        groups=("overlap",),
-        label="H2D and D2H at once",
-        meaning="time in which copies in both directions ran",
-        part=Amount(("h2d_d2h",)),
-    ),
+    _length("h2d_d2h", "overlap", "H2D and D2H at once", "time in which copies in both directions ran"),
     Measure(
         id="serial_ns",
         groups=("overlap",),
@@ -355,84 +348,43 @@ _OWN: Final = (
         meaning="busy times of kernels, H2D copies and D2H copies added up",
         part=Amount(_SERIAL),
     ),
-    Measure(
-        id="busy_ns",
-        groups=("overlap",),
-        label="engines busy",
-        meaning="time in which kernels or copies between host and device ran",
-        part=Amount(("busy",)),
+    _length("busy", "overlap", "engines busy", "time in which kernels or copies between host and device ran"),
+    _length("ideal", "overlap", "ideal", "the longest of the busy times of kernels, H2D copies and D2H copies"),
+    _length(
+        "p2p",
+        "overlap",
+        "peer copy",
+        "time in which copies between devices ran, which no other figure of overlap counts",
     ),
-    Measure(
-        id="ideal_ns",
-        groups=("overlap",),
-        label="ideal",
-        meaning="the longest of the busy times of kernels, H2D copies and D2H copies",
-        part=Amount(("ideal",)),
-    ),
-    Measure(
-        id="p2p_ns",
-        groups=("overlap",),
-        label="peer copy",
-        meaning="time in which copies between devices ran, which no other figure of overlap counts",
-        part=Amount(("p2p",)),
-    ),
-    Measure(
-        id="exposed_p2p_ns",
-        groups=("overlap",),
-        label="exposed peer copy",
-        meaning="time in which copies between devices ran and no kernel did",
-        part=Amount(("exposed_p2p",)),
+    _length(
+        "exposed_p2p",
+        "overlap",
+        "exposed peer copy",
+        "time in which copies between devices ran and no kernel did",
         more_is_better=False,
     ),
-    Measure(
-        id="sm_ns",
-        groups=("engines",),
-        label="SM busy",
-        meaning="time in which kernels ran, those of communication included",
-        part=Amount(("sm",)),
+    _length("sm", "engines", "SM busy", "time in which kernels ran, those of communication included"),
+    _length("h2d", "engines", "H2D busy", "time in which copies to the device ran"),
+    _length("d2h", "engines", "D2H busy", "time in which copies to the host ran"),
+    _length("comm", "engines", "comm busy", "time in which communication ran"),
+    _length(
+        "other",
+        "engines",
+        "memory work",
+        "time in which copies between devices, copies within the device or memsets ran",
     ),
-    Measure(
-        id="h2d_ns",
-        groups=("engines",),
-        label="H2D busy",
-        meaning="time in which copies to the device ran",
-        part=Amount(("h2d",)),
-    ),
-    Measure(
-        id="d2h_ns",
-        groups=("engines",),
-        label="D2H busy",
-        meaning="time in which copies to the host ran",
-        part=Amount(("d2h",)),
-    ),
-    Measure(
-        id="comm_ns",
-        groups=("engines",),
-        label="comm busy",
-        meaning="time in which communication ran",
-        part=Amount(("comm",)),
-    ),
-    Measure(
-        id="other_ns",
-        groups=("engines",),
-        label="memory work",
-        meaning="time in which copies between devices, copies within the device or memsets ran",
-        part=Amount(("other",)),
-    ),
-    Measure(
-        id="exposed_other_ns",
-        groups=("buckets",),
-        label="exposed other",
-        meaning="time in which only memory work within the GPU or between GPUs ran",
-        part=Amount(("exposed_other",)),
+    _length(
+        "exposed_other",
+        "buckets",
+        "exposed other",
+        "time in which only memory work within the GPU or between GPUs ran",
         more_is_better=False,
     ),
-    Measure(
-        id="idle_ns",
-        groups=("buckets",),
-        label="idle",
-        meaning="time in which nothing ran; what missing ops hide is part of it",
-        part=Amount(("idle",)),
+    _length(
+        "idle",
+        "buckets",
+        "idle",
+        "time in which nothing ran; what missing ops hide is part of it",
         more_is_better=False,
     ),
     Measure(
@@ -454,9 +406,7 @@ _OWN: Final = (
         meaning="time of a step in which the launching thread was in Python, between ops and runtime calls",
         part=Amount(("host:python",)),
         metric="python_ms_per_step",
-        needs="host",
-        by_range=False,
-        rests_on=FINDINGS,
+        **_OF_HOST_THREAD,
     ),
     Measure(
         id="launches",
@@ -464,9 +414,7 @@ _OWN: Final = (
         meaning="number of calls in a step that launch kernels, copies or graphs on the device",
         part=Amount(("host:launches",)),
         metric="launches_per_step",
-        needs="host",
-        by_range=False,
-        rests_on=FINDINGS,
+        **_OF_HOST_THREAD,
     ),
     Measure(
         id="marked_gc_pause_ns",
@@ -475,9 +423,7 @@ _OWN: Final = (
         "marked it",
         part=Amount(("host:marked_gc_pause",)),
         metric="gc_ms_per_step",
-        needs="host",
-        by_range=False,
-        rests_on=FINDINGS,
+        **_OF_HOST_THREAD,
     ),
     Measure(
         id="host_step_ns",
@@ -485,9 +431,7 @@ _OWN: Final = (
         meaning="step time on the host, from one step mark to the next, for a program that does not use a GPU",
         part=Amount(("span",)),
         metric="host_step_time",
-        by_range=False,
-        of_host=True,
-        rests_on=HOST,
+        **_WITHOUT_GPU,
     ),
     Measure(
         id="host_loading_pct",
@@ -497,9 +441,7 @@ _OWN: Final = (
         part=Amount((f"idle:{IdleCause.DATA_LOADING}",)),
         whole=Amount(("span",)),
         metric="host_loading_pct",
-        by_range=False,
-        of_host=True,
-        rests_on=HOST,
+        **_WITHOUT_GPU,
     ),
 )
 

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.net_overlap import hidden_ns
-from overlapscope.analysis.results import Beside, Device
+from overlapscope.analysis.figures import Beside, hidden_ns
+from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import (
     ComputeChange,
     ComputePart,

@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.analysis.results import Beside, CopyDirection, Environment, Trust
+from overlapscope.analysis.figures import Beside
+from overlapscope.analysis.results import CopyDirection, Environment, Trust
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.rules.finding import Finding

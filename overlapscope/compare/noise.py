@@ -35,7 +35,7 @@ takes at most as long as the step."""
 POINTS = 1.0
 """Minimum noise of a percentage, in points."""
 
-HOST_CAUSES = frozenset(cause.id for causes in CAUSES.values() for cause in causes.values() if cause.by_host)
+HOST_CAUSES = frozenset(cause for causes in CAUSES.values() for cause in causes.values() if cause.by_host)
 """Causes whose times depend on the speed of the host."""
 
 

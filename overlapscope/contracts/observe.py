@@ -17,7 +17,6 @@ from overlapscope.analysis.event_waits import event_waits
 from overlapscope.analysis.host import (
     around,
     find_blocking,
-    inside_any,
     line_ids_around,
     line_text,
     outermost_around,
@@ -95,7 +94,7 @@ def _backward_line_ids(trace: Trace, thread: I64, at: I64) -> I64:
     waits, line, callers = _runs_of_backward(trace.python_frames), np.full(len(at), -1, np.int64), np.zeros(len(at))
     for caller in distinct(waits.thread).tolist() if len(at) else []:
         caller_thread = np.full(len(at), caller, np.int64)
-        calls = inside_any(waits, caller_thread, at) & (thread != caller)
+        calls = (outermost_around(waits, caller_thread, at) >= 0) & (thread != caller)
         callers += calls
         line[calls] = line_ids_around(trace, caller_thread[calls], at[calls])
     return np.where(callers == 1, line, -1)

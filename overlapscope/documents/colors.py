@@ -137,7 +137,7 @@ def _looks() -> dict[str, tuple[tuple[str, str], Pattern]]:
     looks: dict[str, tuple[tuple[str, str], Pattern]] = {}
     for subject, causes in CAUSES.items():
         colors, patterns = _CAUSES[subject], _CAUSE_PATTERNS[subject]
-        ids = [cause.id for cause in causes.values()]
+        ids = [*causes]
         # Causes of different buckets may have the same name.
         common = [id for cause in _COMMON for id in ids if id is cause]
         for number, id in enumerate([*common, *(id for id in ids if id not in common)]):

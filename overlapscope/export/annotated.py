@@ -20,9 +20,9 @@ from msgspec.structs import asdict
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import Sites, sites
 from overlapscope.analysis.pieces import Pieces
+from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
@@ -173,7 +173,7 @@ def _causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[byt
     copies, comm = device.exposed.inside(device.windows), device.exposed_comm.inside(device.windows)
     idle = device.idle.inside(device.windows)
     kinds: tuple[tuple[str, Pieces, Sequence[str], Sites, str, I64 | None], ...] = (
-        ("exposed copy", copies, COPY_CAUSES, sites_of_ops(trace, ops.take(copies.copy)), "copy", copies.copy),
+        ("exposed copy", copies, COPY_CAUSES, sites_of_ops(trace, ops.take(copies.op), copies.call), "copy", copies.op),
         ("exposed comm", comm, COMM_CAUSES, sites_of_ops(trace, ops.take(comm.op), comm.call), "collective", comm.op),
         ("idle", idle, IDLE_CAUSES, sites(trace, idle.call, idle.thread, idle.host_ns), "", None),
     )

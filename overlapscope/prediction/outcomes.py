@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import step_ns
 from overlapscope.analysis.host_order import Calls
-from overlapscope.analysis.host_sampled import step_ns
 from overlapscope.base.intervals import covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.base import Base

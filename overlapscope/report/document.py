@@ -34,7 +34,7 @@ from overlapscope.documents.model import (
 )
 from overlapscope.documents.table import Table
 from overlapscope.prediction.interventions import name_and_argument
-from overlapscope.report import host_view, lists, tables
+from overlapscope.report import lists, tables
 from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING, graphs_sentence
 from overlapscope.report.verdict import cost, judge
@@ -79,6 +79,8 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     yield Text(clean_lines(text), badge=verdict.level)
     yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
+        from overlapscope.report import host_view
+
         yield from _filled(host_view.host_tables(part, most=None if page.verbose else _MOST_ROWS))
         yield from host_blocks(part)
         yield from detail("steps", _filled([host_view.host_steps(part)]))
@@ -101,6 +103,8 @@ def host_blocks(part: DeviceReport) -> Iterator[Block]:
     host = part.host
     if host is None and part.trace.host is None:
         return
+    from overlapscope.report import host_view
+
     if host is None:
         if missing := host_view.why_no_lines(part):
             yield Text(missing, tone="muted")
@@ -113,8 +117,11 @@ def host_blocks(part: DeviceReport) -> Iterator[Block]:
 
 def summary(page: Page) -> Table:
     """Return a row for each trace and device."""
-    on_gpus = any(trace.host is None for trace in page.report.traces)
-    return tables.summary(page) if on_gpus else host_view.summary(page)
+    if any(trace.host is None for trace in page.report.traces):
+        return tables.summary(page)
+    from overlapscope.report import host_view
+
+    return host_view.summary(page)
 
 
 def _flame_graph(host: SampledHost, dark: bool) -> model.Figure:
@@ -277,6 +284,8 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
         yield from _device_tables(part, part.device)
+    from overlapscope.report import host_view
+
     most = None if part.page.verbose else _MOST_ROWS
     yield from _filled([*host_view.host_tables(part, most=most), host_view.host_steps(part)])
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_ranges
-from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.figures import Period, Window, efficiency_shown, shown
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
@@ -31,6 +30,9 @@ from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 from overlapscope.trace.op_names import kernel_names
+
+if TYPE_CHECKING:
+    from overlapscope.analysis.each_copy import EachCopy
 
 T = TypeVar("T")
 FEW = 5

@@ -13,7 +13,6 @@ import msgspec
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.host_sampled import sampled_step
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.plain_step import from_user
 from overlapscope.analysis.results import Device, HostUse, TraceResult, host_parts
@@ -91,6 +90,7 @@ def _with_step(analysis: TraceAnalysis, user_step_ns: int | None) -> TraceAnalys
         return analysis
     if not result.host.by_steps:
         raise UsageError(f"{result.source}: no step is marked in it, so leave out --plain-step.")
+    from overlapscope.analysis.host_sampled import sampled_step
     from overlapscope.analysis.host_use import with_plain
 
     host = with_plain(result.host, from_user(user_step_ns), analysis.trace.host_activity)

@@ -9,7 +9,6 @@ from msgspec import Struct, field
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.average import in_frame
-from overlapscope.analysis.host_lines import main_stacks
 from overlapscope.analysis.results import Device, HostUse, NetOverlap, Plain, PlainOrigin, TraceResult, host_parts
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
@@ -33,7 +32,7 @@ class SampledHost(Struct, frozen=True):
     @property
     def samples(self) -> int:
         """Number of samples of the main thread."""
-        return sum(stack.samples for stack in main_stacks(self.activity))
+        return self.activity.main_samples
 
     def time_ns(self, samples: int) -> int:
         """Return the part of a step that some samples of the main thread stand for."""
@@ -216,4 +215,4 @@ class DeviceReport(Struct, frozen=True):
 def sampled_hosts(analyses: Iterable[TraceAnalysis]) -> dict[int, HostActivity]:
     """Return the activity of the host in a report's traces by their number in the report, where stacks were sampled."""
     each = enumerate(analysis.trace.host_activity for analysis in analyses)
-    return {number: activity for number, activity in each if main_stacks(activity)}
+    return {number: activity for number, activity in each if activity.main_stacks}

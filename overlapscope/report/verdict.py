@@ -223,7 +223,7 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
     """
     ns, subject, cause = sentences.main_cause(device)
     unmeasured_ns = sentences.unmeasured_ns(device)
-    times = 1 if cause.id in sentences.OF_HOST else 2
+    times = 1 if cause in sentences.OF_HOST else 2
     if first is not None and times * section.per_step(first.cost_ns) >= max(ns, unmeasured_ns):
         where = first.where
         place = where.line or where.op or where.call if where is not None else None
@@ -239,13 +239,13 @@ def _why_and_remedy(section: DeviceReport, device: Device, first: Finding | None
         )
     if ns < max(1, WORTH_SAYING * device.span_ns):
         return "", "", False
-    cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause.id))
+    cases = (case for case in device.evidence if (case.subject, case.cause) == (subject, cause))
     case = max(cases, key=lambda case: case.time_ns, default=None)
     place = None if case is None else case.where or case.op or case.call
     words = cause.words_for(device.gpu)
     remedy = words.helps(section.trace.environment.recorder)[0]
     a_step = " a step" if section.steps else ""
-    why = f"Why: {words.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause.id}).{_costliest(place)}"
+    why = f"Why: {words.meaning.rstrip('.')}: {duration(ns)}{a_step} ({cause}).{_costliest(place)}"
     return why, f"Next: {remedy}" if remedy else "", False
 
 

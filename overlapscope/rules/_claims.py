@@ -48,9 +48,6 @@ from overlapscope.catalog.causes import (
     CAUSES,
     COPY_CAUSES,
     COPY_RANK,
-    EXPOSED_COPY,
-    EXPOSED_OTHER,
-    IDLE,
     IDLE_CAUSES,
     IDLE_RANK,
     OTHER_CAUSES,
@@ -435,9 +432,8 @@ def _claim_copies(
 ) -> ClaimedPieces:
     exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(exposed.start_ns, exposed.end_ns, windows)
-    cause, copy = exposed.cause[row].astype(np.int64), exposed.copy[row]
-    rule = np.array([_NUMBER.get(EXPOSED_COPY[c].rule, _NONE) for c in COPY_CAUSES])[cause]
-    call = ops.launch[copy]
+    cause, copy, call = exposed.cause[row].astype(np.int64), exposed.op[row], exposed.call[row]
+    rule = np.array([_NUMBER.get(c.rule, _NONE) for c in COPY_CAUSES])[cause]
 
     blocked = np.flatnonzero(cause == COPY_RANK[CopyCause.HOST_SYNC])
     if len(blocked):
@@ -458,9 +454,9 @@ def _claim_copies(
 
 def _claim_other(trace: Trace, device: DeviceAnalysis, windows: Intervals) -> ClaimedPieces:
     pieces = device.exposed_other.inside(windows)
-    rule = np.array([_NUMBER.get(EXPOSED_OTHER[c].rule, _NONE) for c in OTHER_CAUSES])[pieces.cause]
+    rule = np.array([_NUMBER.get(cause.rule, _NONE) for cause in OTHER_CAUSES])[pieces.cause]
     times = {"start_ns": pieces.start_ns, "end_ns": pieces.end_ns}
-    return ClaimedPieces.of_calls(trace, device.timeline.ops.launch[pieces.op], rule=rule, cause=pieces.cause, **times)
+    return ClaimedPieces.of_calls(trace, pieces.call, rule=rule, cause=pieces.cause, **times)
 
 
 def _claim_idle(
@@ -470,7 +466,7 @@ def _claim_idle(
     row, start, end = cut(idle.start_ns, idle.end_ns, windows)
     cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
     host = idle.host_ns[row] + start - idle.start_ns[row]
-    rule = np.array([_NUMBER.get(IDLE[c].rule, _NONE) for c in IDLE_CAUSES])[cause]
+    rule = np.array([_NUMBER.get(c.rule, _NONE) for c in IDLE_CAUSES])[cause]
 
     at_call = among(cause, [IDLE_RANK[c] for c in STALL_CAUSES]) & (call >= 0)
     sync = (cause == IDLE_RANK[IdleCause.HOST_SYNC]) & (call >= 0)

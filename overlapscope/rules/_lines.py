@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import step_ns
 from overlapscope.analysis.host import around
-from overlapscope.analysis.host_lines import LOADER, Frames, host_lines, main_stacks
-from overlapscope.analysis.host_sampled import cpus_to_match, sampled_step, step_ns
+from overlapscope.analysis.host_lines import LOADER, Frames, host_lines
+from overlapscope.analysis.host_sampled import cpus_to_match, sampled_step
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import duration, listed, plural
@@ -55,7 +56,7 @@ def at_lines(claims: Claims, chosen: Callable[[Frames], bool], draft: Draft, uns
         unsampled: Sentence for a recording without samples.
     """
     lines, top = _lines(claims, chosen), next(iter(host_lines(_of(claims.trace.host_activity, chosen))), None)
-    sentence = sampled_lines(claims, chosen) if main_stacks(claims.trace.host_activity) else unsampled
+    sentence = sampled_lines(claims, chosen) if claims.trace.host_activity.main_stacks else unsampled
     return replace(
         draft,
         title=f"{draft.title}, most in {lines[0][0]}" if lines else draft.title,
@@ -99,7 +100,7 @@ def host_time(claims: Claims, pieces: ClaimedPieces, cause: IdleCause) -> str:
 def kinds_of_loading(claims: Claims) -> str:
     """Return how a DataLoader's time divides by kind of work, as a sentence; empty without samples."""
     activity = claims.trace.host_activity
-    stacks = main_stacks(activity)
+    stacks = activity.main_stacks
     times: Counter[str] = Counter()
     for stack in stacks:
         frames = _frames(activity, stack)
@@ -163,7 +164,7 @@ def _lines(claims: Claims, chosen: Callable[[Frames], bool]) -> list[tuple[str, 
             samples[line.place] += line.samples
             if line.calls:
                 called.setdefault(line.place, line.calls[0][0])
-    whole, step = sum(stack.samples for stack in main_stacks(activity)), step_ns(claims.trace)
+    whole, step = activity.main_samples, step_ns(claims.trace)
     return [
         (f"{called[place]} ({place})" if place in called else place, step * count / whole)
         for place, count in samples.most_common(_MOST)

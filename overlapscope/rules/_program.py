@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around, inside_any, outermost_around
+from overlapscope.analysis.host import around, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step, phases_of
 from overlapscope.base.columns import pick
@@ -191,7 +191,7 @@ def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
     thread, at = calls.thread[rows], calls.start_ns[rows]
 
     def inside(events: HostEvents, judge: Callable[[str], bool]) -> Bool:
-        return inside_any(events.take(events.named(judge)), thread, at)
+        return outermost_around(events.take(events.named(judge)), thread, at) >= 0
 
     for prefix in (OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD):
         for text in sorted(text for text in {*trace.names} if text.startswith(prefix)):

@@ -12,12 +12,13 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
 from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.graphs import origins_of, sites_of_ops
-from overlapscope.analysis.pieces import CommOps, ExposedComm
+from overlapscope.analysis.graphs import origins_of
+from overlapscope.analysis.pieces import CommOps, Exposed
+from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
 from overlapscope.base.words import duration, listed, percent, share, shorten
-from overlapscope.catalog.causes import CAUSES, COMM_CAUSES, CommCause
+from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
@@ -82,7 +83,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
     yield draft
 
 
-def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm, comm: CommOps) -> Draft:
+def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: Exposed, comm: CommOps) -> Draft:
     """Return the draft with the causes of a kind of collective; `pieces` are its exposed time."""
     time_ns = np.zeros(len(COMM_CAUSES), np.int64)
     np.add.at(time_ns, pieces.cause, pieces.length_ns)
@@ -95,7 +96,7 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
     times = {"start_ns": blamed.start_ns, "end_ns": blamed.end_ns}
     places = claims.places(ClaimedPieces.of_calls(claims.trace, blamed.call, rule=-1, cause=order[0], **times))
     cases = advice_by_case("exposed-comm", claims.gpu)
-    meaning, advice = CAUSES["exposed-comm"][cause].words.evidence, cases.get(cause, cases["general"])
+    meaning, advice = CommCause(cause).words.evidence, cases.get(cause, cases["general"])
     allocating = blamed.length_ns[pick(call_kinds.allocates(calls), blamed.call, False)]
     if cause == CommCause.HOST_SYNC and 2 * int(allocating.sum()) > int(blamed.length_ns.sum()):
         advice = cases["allocating"]
@@ -109,7 +110,7 @@ def _explained(claims: Claims, draft: Draft, kind: CommKind, pieces: ExposedComm
     )
 
 
-def _captured_at(claims: Claims, pieces: ExposedComm) -> Where | None:
+def _captured_at(claims: Claims, pieces: Exposed) -> Where | None:
     """Return where the collective of the longest piece was captured; None if no graph has it, or that is unknown."""
     longest = pieces.take(np.argmax(pieces.length_ns, keepdims=True))
     op = claims.device.timeline.ops.take(longest.op)
@@ -119,7 +120,7 @@ def _captured_at(claims: Claims, pieces: ExposedComm) -> Where | None:
     return Where(op=site.op, call=site.call, line=site.line)
 
 
-def _held(claims: Claims, pieces: ExposedComm) -> str:
+def _held(claims: Claims, pieces: Exposed) -> str:
     """Return the op that collectives waited for longest, in a sentence."""
     held = pieces.take(pieces.held_by >= 0)
     if not len(held.op):

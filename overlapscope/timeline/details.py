@@ -11,10 +11,10 @@ from overlapscope.analysis.device import measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
+from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
@@ -176,7 +176,7 @@ def _exposed_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[link
     analysis = lanes.device(device)
     exposed, ops = analysis.exposed, analysis.timeline.ops
     piece = int(exposed.start_ns.searchsorted(at))
-    copy = int(exposed.copy[piece])
+    copy = int(exposed.op[piece])
     waits = links.waits_of_gpu_op(lanes, device, copy)
     facts: Facts = [
         ["cause", str(COPY_CAUSES[exposed.cause[piece]])],

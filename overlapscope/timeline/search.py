@@ -158,7 +158,7 @@ def _exposed_copies(lanes: Lanes) -> Iterator[_Columns]:
     for analysis in lanes.analysis.devices:
         exposed = analysis.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
-        start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.copy[rows]
+        start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.op[rows]
         opens = np.ones(len(rows), np.bool_)
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
         first, last = np.flatnonzero(opens), np.flatnonzero(np.roll(opens, -1))

@@ -105,6 +105,16 @@ class HostActivity(Struct, frozen=True, kw_only=True):
     """Number of samples of `states.file_io` by file."""
     facts: SystemFacts = SystemFacts()
 
+    @property
+    def main_stacks(self) -> tuple[SampledStack, ...]:
+        """Stacks of the main thread."""
+        return tuple(stack for stack in self.stacks if stack.thread == self.thread)
+
+    @property
+    def main_samples(self) -> int:
+        """Number of samples in them."""
+        return sum(stack.samples for stack in self.main_stacks)
+
     def __bool__(self) -> bool:
         """Return whether any activity is known."""
         return self.steps > 0

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import asdict, force_setattr, replace
+from msgspec.structs import asdict, force_setattr
 
 from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers, mask_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
 from overlapscope.base.texts import noun_for
-from overlapscope.errors import NotInTrace
 from overlapscope.trace.host_activity import HostActivity
 
 if TYPE_CHECKING:
@@ -463,58 +462,3 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     def devices(self) -> tuple[int, ...]:
         """Return the devices that did anything, in ascending order."""
         return tuple(distinct(self.gpu_ops.device).tolist())
-
-    def select(
-        self,
-        *,
-        device: int | None = None,
-        stream: int | None = None,
-        step: str | None = None,
-        range: str | None = None,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-    ) -> Trace:
-        """Return the same trace with only the GPU ops that match every given criterion.
-
-        Host tables stay complete, so that causes can still be found.
-
-        Args:
-            device: Ordinal of the device.
-            stream: Id of the stream.
-            step: Name of a step, to select the ops launched inside it on the host.
-            range: Name of an annotation, to select the ops launched inside it on the host.
-            start_ns: Start of a window, to select the ops that run at any moment of it.
-            end_ns: End of the window.
-
-        Raises:
-            NotInTrace: No annotation has the given name.
-        """
-        ops = self.gpu_ops
-        keep = np.ones(len(ops), dtype=np.bool_)
-        if device is not None:
-            keep &= ops.device == device
-        if stream is not None:
-            keep &= ops.stream == stream
-        for name in (step, range):
-            if name is not None:
-                keep &= self._launched_in(name)
-        if start_ns is not None:
-            keep &= (ops.end_ns > start_ns) | (ops.start_ns >= start_ns)
-        if end_ns is not None:
-            keep &= ops.start_ns < end_ns
-        return replace(self, gpu_ops=ops.take(keep))
-
-    def _launched_in(self, annotation: str) -> Bool:
-        notes = self.annotations
-        named = notes.named(lambda name: name == annotation)
-        if not named.any():
-            raise NotInTrace(
-                f"{self.source}: there is no annotation {annotation!r}; see `annotations` for those there are."
-            )
-        ops = self.gpu_ops
-        launched = ops.launch >= 0
-        at = np.where(launched, self.runtime_calls.start_ns[ops.launch], 0) if launched.any() else ops.start_ns
-        inside = np.zeros(len(ops), dtype=np.bool_)
-        for start, end in zip(notes.start_ns[named], notes.end_ns[named], strict=True):
-            inside |= (at >= start) & (at < end)
-        return inside & launched

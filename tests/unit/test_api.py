@@ -55,7 +55,6 @@ def test_a_missing_file_is_reported_as_missing(call: Callable[[Path], object], t
         (lambda: ov.analyze(PAGEABLE, range="forward"), "there is no range 'forward'"),
         (lambda: ov.whatif(PAGEABLE, device=7), "there is no device 7; devices that did anything: 0"),
         (lambda: ov.whatif(PAGEABLE, ["no-sync nothing"]), "there is no blocking call 'nothing'"),
-        (lambda: ov.load(PAGEABLE).select(step="ProfilerStep#99"), "there is no annotation 'ProfilerStep#99'"),
     ],
 )
 def test_what_a_trace_does_not_have_is_reported_with_what_it_has(ask: Callable[[], object], message: str) -> None:

@@ -9,16 +9,12 @@ from pathlib import Path
 import overlapscope as ov
 from overlapscope.catalog import causes
 from overlapscope.catalog.advice import NAMES, advice_of
-from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES
+from overlapscope.catalog.causes import CAUSES
 from overlapscope.catalog.checks import trust_checks
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.rules import RULES
 
 TRACE = Path(__file__).parents[2] / "traces" / "gpt2_train.json.gz"
-
-
-def test_every_cause_has_a_record() -> None:
-    assert tuple(EXPOSED_COPY) == COPY_CAUSES and tuple(IDLE) == IDLE_CAUSES
 
 
 def test_every_cause_has_words_and_nothing_else_has() -> None:

@@ -376,6 +376,13 @@ def test_clocks_that_disagree_make_host_causes_unknown() -> None:
     assert {c.id for c in analysis.result.trust.checks if c.status == "fail"} == {"clock-skew"}
 
 
+def test_copies_name_their_call_even_if_clocks_disagree() -> None:
+    (device,) = analyze_trace(
+        make_trace([compute(0, MS), copy(3 * MS, 4 * MS, launch=(9 * MS, 9 * MS + US))])
+    ).result.devices
+    assert {case.call for case in device.evidence if case.subject == "exposed-copy"} == {"cudaMemcpyAsync"}
+
+
 def moved(trace: Trace, ns: int) -> Trace:
     """Return the same recording with the device's clock ahead of the host's."""
     ops = trace.gpu_ops

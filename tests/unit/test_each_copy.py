@@ -37,7 +37,7 @@ def test_copies_add_up_to_the_report(ops: list[Op], calls: list[Host], waits: li
     by_copy: dict[int, Counter[int]] = {}
     pieces = device.exposed
     for row, cause, start, end in zip(
-        pieces.copy.tolist(), pieces.cause.tolist(), pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True
+        pieces.op.tolist(), pieces.cause.tolist(), pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True
     ):
         by_copy.setdefault(row, Counter())[cause] += end - start
     for row, exposed, cause in zip(copies.row.tolist(), copies.exposed_ns.tolist(), copies.cause.tolist(), strict=True):

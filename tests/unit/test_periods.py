@@ -86,16 +86,6 @@ def test_narrowing_to_a_step_narrows_everything() -> None:
     assert len(device.ranges) == 2
 
 
-def test_trace_selection() -> None:
-    ops = [op(100, 200, 1), op(250, 300, 2, stream=13), op(300, 400, 11)]
-    trace = make_trace(ops, annotations=[Host("ProfilerStep#5", 0, 10), Host("ProfilerStep#6", 10, 20)])
-    assert trace.select(stream=13).gpu_ops.start_ns.tolist() == [250]
-    assert trace.select(device=1).gpu_ops.start_ns.tolist() == []
-    assert trace.select(step="ProfilerStep#6").gpu_ops.start_ns.tolist() == [300]
-    assert trace.select(start_ns=200, end_ns=300).gpu_ops.start_ns.tolist() == [250]
-    assert trace.select(start_ns=199, end_ns=301).gpu_ops.start_ns.tolist() == [100, 250, 300]
-
-
 def test_tables_as_data_frames() -> None:
     frame = make_trace([op(100, 200, 1), op(120, 140, 2, stream=13, kind=Kind.H2D)]).gpu_ops.to_pandas()
     assert frame["kind"].tolist() == ["compute", "h2d"]

@@ -122,7 +122,7 @@ def skill() -> str:
     ]
     for subject, causes in CAUSES.items():
         lines.append(f"\nCauses of {subject.replace('-', ' ')}:\n")
-        lines += _list((entry.id, entry.words.meaning) for entry in causes.values())
+        lines += _list((entry, entry.words.meaning) for entry in causes.values())
     lines += [
         "\nRules:\n",
         *_list((rule, explanation(rule).summary) for rule in RULES),

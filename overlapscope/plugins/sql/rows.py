@@ -18,11 +18,11 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import PerStep, PhaseFigures
-from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import Sites, line_text, name_text, sites
 from overlapscope.analysis.messages import message_bytes
-from overlapscope.analysis.pieces import Pieces, main_cause
+from overlapscope.analysis.pieces import Exposed, Pieces, main_cause
 from overlapscope.analysis.results import Device, Plain, TraceResult, by_subject
+from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.columns import I64, Integers, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, intersect
@@ -282,13 +282,19 @@ def _pieces(device: DeviceAnalysis, pieces: Pieces, causes: Iterable[str]) -> Fi
 
 
 def _exposed_pieces(done: TraceAnalysis) -> Iterator[Filled]:
-    for device in done.devices:
-        pieces = device.exposed
-        yield {
-            **_pieces(device, pieces, COPY_CAUSES),
-            "gpu_op": _rows_in_trace(done.trace, device, pieces.copy),
-            **_site(done.trace, sites_of_ops(done.trace, device.timeline.ops.take(pieces.copy))),
-        }
+    return (_exposed(done.trace, device, device.exposed, COPY_CAUSES) for device in done.devices)
+
+
+def _exposed_comm_pieces(done: TraceAnalysis) -> Iterator[Filled]:
+    return (_exposed(done.trace, device, device.exposed_comm, COMM_CAUSES) for device in done.devices)
+
+
+def _exposed(trace: Trace, device: DeviceAnalysis, pieces: Exposed, causes: Iterable[str]) -> Filled:
+    return {
+        **_pieces(device, pieces, causes),
+        "gpu_op": _rows_in_trace(trace, device, pieces.op),
+        **_site(trace, sites_of_ops(trace, device.timeline.ops.take(pieces.op), pieces.call)),
+    }
 
 
 def _comm_kernels(done: TraceAnalysis) -> Iterator[Filled]:
@@ -332,16 +338,6 @@ _BEGAN_BY: Final = {
         (CommCause.WAITING_FOR_INPUT, "op"),
     )
 }
-
-
-def _exposed_comm_pieces(done: TraceAnalysis) -> Iterator[Filled]:
-    for device in done.devices:
-        pieces = device.exposed_comm
-        yield {
-            **_pieces(device, pieces, COMM_CAUSES),
-            "gpu_op": _rows_in_trace(done.trace, device, pieces.op),
-            **_site(done.trace, sites_of_ops(done.trace, device.timeline.ops.take(pieces.op), pieces.call)),
-        }
 
 
 def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import ALONE, around, find_blocking, inside_named, loading
-from overlapscope.analysis.host_lines import main_stacks, most_python
+from overlapscope.analysis.host_lines import most_python
 from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
 from overlapscope.analysis.host_work import backward_threads, gc_pauses, launching_thread, time_of
 from overlapscope.base.columns import F64, pick
@@ -221,7 +221,7 @@ def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
         part = part_of_steps(graph, request, spread, share)
         return part * work if amount.anywhere else _longest_first(graph, request, work, part)
     work, activity = _shown(graph, cause), graph.trace.host_activity
-    if cause != IdleCause.PYTHON or not main_stacks(activity) or request.stance == Stance.BEST:
+    if cause != IdleCause.PYTHON or not activity.main_stacks or request.stance == Stance.BEST:
         return work
     # Python of the model's own layers stays.
     return _longest_first(graph, request, work, part_of_steps(graph, request, work, most_python(activity)))

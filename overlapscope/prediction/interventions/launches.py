@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import loading, on_thread, pinning
-from overlapscope.analysis.host_lines import Frames, main_stacks
+from overlapscope.analysis.host_lines import Frames
 from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.host_sampled import proportion
 from overlapscope.analysis.periods import is_step, names_of
@@ -333,7 +333,7 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
     have slowed the optimizer more than the rest of the step.
     """
     activity = graph.trace.host_activity
-    stacks = main_stacks(activity)
+    stacks = activity.main_stacks
     if not stacks:
         return 1.0
     updates = [_is_update([activity.frames[number] for number in stack.frames]) for stack in stacks]
