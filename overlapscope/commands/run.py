@@ -179,15 +179,8 @@ class _RecordedProgram:
         force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
         options = recording_options(args)
         self._args = args
-        self._recording = ProgramRecording(
-            asked,
-            options,
-            self._tell,
-            self._changed,
-            overwrites=force,
-            stops=args.stop_after_recording,
-            late=args.subprocesses,
-        )
+        wanted = {"overwrites": force, "stops": args.stop_after_recording, "late": args.subprocesses}
+        self._recording = ProgramRecording(asked, options, self._tell, self._changed, **wanted)
         self._children = children.traces(asked) if args.subprocesses else None
         self._started = children.StartedProcesses()
         self._began_ns = time.time_ns()
