@@ -38,10 +38,10 @@ quick: $(VENV)/.library  ## after each edit: run the tests nearest to what has c
 	@$(VENV)/bin/python -m tests.quick -n auto $(PYTEST_FLAGS)
 
 unit: $(VENV)/.library  ## before each commit: run all tests that need no process, torch, browser or wheel
-	$(PYTEST) tests/unit $(wildcard tests/plugins/*/unit)
+	$(PYTEST) tests/core $(wildcard tests/plugins/*/unit)
 
 test: $(VENV)/.library browser  ## before each push: run every test, with the CPU build of torch and a real browser
-	$(PYTEST) --durations=20 tests/browser $(OF_PLUGINS) tests/process tests/torch tests/unit
+	$(PYTEST) --durations=20 tests/browser $(OF_PLUGINS) tests/process tests/torch tests/core
 
 check: $(VENV)/.library  ## what CI runs besides: every variant, docs/evaluation recomputed, the wheel installed, mutated traces judged
 	$(PYTEST) --hypothesis-profile thorough tests/evaluation tests/exhaustive tests/package \
@@ -56,7 +56,7 @@ renew: $(VENV)/.library  ## after a change of rules, words or figures: write ane
 	$(VENV)/bin/python -m benchmarks.renew_laboratory traces/laboratory
 	cp traces/laboratory/results.json overlapscope/samples/laboratory/results.json
 	$(VENV)/bin/python -m benchmarks.diagnoses
-	$(PYTEST) tests/unit/test_golden.py tests/unit/test_docs.py --update-golden
+	$(PYTEST) tests/core/report/test_golden.py tests/core/project/test_docs.py --update-golden
 	$(VENV)/bin/python -m tests.outputs --update
 
 environment: $(VENV)/.library browser

@@ -40,8 +40,8 @@ from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
 from overlapscope.inputs import read_report
 from overlapscope.reading import load
+from tests.core.contracts.test_contract_pairs import LOSSES
 from tests.support.helpers import TRACES
-from tests.unit.test_contract_pairs import LOSSES
 
 KINDS = {"alone": "alone", "busy": "beside busy processes", "scaled": "other batch sizes"}
 

@@ -77,8 +77,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run unit tests last: their files are short, so that workers end together."""
-    items.sort(key=lambda item: item.path.parent.name == "unit")
+    """Run tests that don't wait last: their files are short, so that workers end together."""
+    items.sort(key=lambda item: not scheduler.is_waiting(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

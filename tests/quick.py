@@ -24,14 +24,14 @@ from overlapscope.commands import commands, place_of
 from tests.support.outcomes import ROOT, FileOutcome, git, read_outcomes, working_tree
 from tests.support.scheduler import cores
 
-ROOMS = ("process", "torch", "unit")
-"""Rooms whose files are short enough."""
+LONG = ("browser", "evaluation", "exhaustive", "gpu", "package")
+"""Rooms whose files take too long."""
 SECONDS = 20.0
 """Wall time that the tests may take; starting them takes some seconds more."""
-QUOTING = ("tests/unit/test_docs.py", "tests/unit/test_golden.py")
+QUOTING = ("tests/core/project/test_docs.py", "tests/core/report/test_golden.py")
 """Files with what commands print: the first that a change of words or figures breaks, however far it is in imports."""
-GUESSES = {"process": 10.0, "torch": 10.0, "unit": 2.0}
-"""Seconds of a test file that was never timed, by room."""
+GUESSES = {"process": 10.0, "torch": 10.0}
+"""Seconds of a test file that was never timed, by room; 2 seconds in others."""
 OWN_MODULE = re.compile(r"\b(?:overlapscope|tests|benchmarks)(?:\.\w+)+")
 """Modules of this repository that a text names, as programs in strings do."""
 QUOTED_WORD = re.compile(r"""["'](\w+)["']""")
@@ -127,14 +127,15 @@ def stale_files(outcomes: Mapping[str, FileOutcome]) -> list[Stale]:
     stale = []
     for file in _python_files("tests"):
         room = Path(file).parent.name
-        if room not in ROOMS or not Path(file).name.startswith("test_"):
+        if room in LONG or not Path(file).name.startswith("test_"):
             continue
         outcome = outcomes.get(file)
         since = outcome.tree if outcome and outcome.tree and _exists(outcome.tree) else _merge_base()
         if since not in distances:
             distances[since] = reach.distances(git("diff", "--name-only", since, now).splitlines())
         if (distance := distances[since].get(file)) is not None:
-            stale.append(Stale(0 if file in QUOTING else distance, outcome.seconds if outcome else GUESSES[room], file))
+            seconds = outcome.seconds if outcome else GUESSES.get(room, 2.0)
+            stale.append(Stale(0 if file in QUOTING else distance, seconds, file))
     return sorted(stale, key=lambda file: (file.distance, file.seconds))
 
 

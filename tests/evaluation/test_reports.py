@@ -1,4 +1,4 @@
-"""Reports of every bundled recording that no test in `tests/unit` reads."""
+"""Reports of every bundled recording that no test in `tests/core` reads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.render import test_html_report
+from tests.core.report import test_one_screen
 from tests.support.helpers import TELLING, TRACES, various
 from tests.support.recordings import report_of
-from tests.unit import test_html_report, test_one_screen
 
 TOLD = [TRACES / f"{name}.json.gz" for name in TELLING]
 OTHERS = sorted({*TRACES.rglob("*.json.gz")} - {*TOLD})

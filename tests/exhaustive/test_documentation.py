@@ -1,4 +1,4 @@
-"""Recordings that the documentation tells a reader to make, without a GPU; `tests/unit/test_docs.py` has the others."""
+"""Recordings that the documentation tells a reader to make, without a GPU; `test_docs.py` has the others."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent.name for path in (ROOT / "overlapscope" / "plugins").glob("*/__init__.py"))
 COPIED = ("docs", "overlapscope", "scenarios", "tests", "Makefile", "README.md", "pyproject.toml")
-SMOKE = ("test_cli", "test_extras", "test_plugins")
-"""Files of `tests/unit` that use all manifests."""
-CORE = (*SMOKE, "test_api", "test_doctor", "test_golden")
-"""Files of `tests/unit` that together use every room of the core."""
+SMOKE = ("commands/test_cli", "base/test_extras", "commands/test_plugins")
+"""Files of `tests/core` that use all manifests."""
+CORE = (*SMOKE, "commands/test_api", "commands/test_doctor", "report/test_golden")
+"""Files of `tests/core` that together use every room of the core."""
 
 
 @pytest.mark.parametrize("gone", [PLUGINS, *([name] for name in PLUGINS)], ids="-".join)
@@ -28,7 +28,7 @@ def test_everything_else_works_without_a_plugin(gone: list[str], tmp_path: Path)
     for name in gone:
         shutil.rmtree(tmp_path / "overlapscope" / "plugins" / name)
         shutil.rmtree(tmp_path / "tests" / "plugins" / name, ignore_errors=True)
-    files = [f"tests/unit/{file}.py" for file in (CORE if gone == PLUGINS else SMOKE)]
+    files = [f"tests/core/{file}.py" for file in (CORE if gone == PLUGINS else SMOKE)]
     commands = [[sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *files]]
     if gone == PLUGINS:
         commands.append([str(Path(sys.executable).with_name("lint-imports")), "--no-cache"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.budgets.test_check_formats import read_github, read_junit
 from tests.support.action_job import ACTION, EXPRESSION, ROOT, STEPS, WorkflowJob
-from tests.unit.test_check_formats import read_github, read_junit
 
 HEALTHY = ROOT / "traces/known_causes/healthy_prefetch.json.gz"
 BROKEN = ROOT / "overlapscope/samples/training_naive.json.gz"

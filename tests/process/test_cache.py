@@ -9,8 +9,8 @@ from pathlib import Path
 
 import overlapscope as ov
 from overlapscope.reading.cache import reader_files
+from tests.core.reading.test_cache import SMALL, cache_in, load
 from tests.support.helpers import TRACES
-from tests.unit.test_cache import SMALL, cache_in, load
 
 
 def test_the_digest_of_the_reader_covers_all_that_it_is_made_of() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from overlapscope.commands import main
+from tests.core.reading.test_directories import KEPT
+from tests.core.reading.test_reader import document, kernel, write
 from tests.support.helpers import TRACES
 from tests.support.stepped_traces import write_steps
-from tests.unit.test_directories import KEPT
-from tests.unit.test_reader import document, kernel, write
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[bytes]:

@@ -35,9 +35,9 @@ from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugin import Plugin, PluginPage
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.report.verdict import judge
+from tests.core.reading.test_reader import document, event, write
 from tests.support.dashboard_process import ask, serve
 from tests.support.helpers import with_plain_steps
-from tests.unit.test_reader import document, event, write
 
 TRACES = Path(__file__).parents[2] / "traces"
 

@@ -21,27 +21,27 @@ def reach() -> Reach:
 def test_nearest_are_tests_that_import_what_changed(reach: Reach) -> None:
     distances = reach.distances(["overlapscope/dashboard/security.py"])
     assert distances["tests/process/test_dashboard_security.py"] == 1
-    assert distances["tests/unit/test_rules.py"] > 1
+    assert distances["tests/core/rules/test_rules.py"] > 1
 
 
 def test_a_rule_that_only_its_registry_names_reaches_the_tests_of_rules(reach: Reach) -> None:
-    assert reach.distances(["overlapscope/rules/host_pauses.py"])["tests/unit/test_rules.py"] == 2
+    assert reach.distances(["overlapscope/rules/host_pauses.py"])["tests/core/rules/test_rules.py"] == 2
 
 
 def test_a_test_that_starts_a_subcommand_reaches_it(reach: Reach) -> None:
-    assert reach.distances(["overlapscope/commands/analyze.py"])["tests/unit/test_golden.py"] == 1
+    assert reach.distances(["overlapscope/commands/analyze.py"])["tests/core/report/test_golden.py"] == 1
 
 
 def test_a_changed_test_is_nearest_and_a_conftest_reaches_its_room(reach: Reach) -> None:
-    assert reach.distances(["tests/unit/test_rules.py"])["tests/unit/test_rules.py"] == 0
+    assert reach.distances(["tests/core/rules/test_rules.py"])["tests/core/rules/test_rules.py"] == 0
     reached = reach.distances(["tests/torch/conftest.py"])
-    assert reached["tests/torch/test_windows.py"] == 1 and "tests/unit/test_rules.py" not in reached
+    assert reached["tests/torch/test_windows.py"] == 1 and "tests/core/rules/test_rules.py" not in reached
 
 
 def test_other_files_reach_the_tests_that_name_them_or_their_directory(reach: Reach) -> None:
-    assert reach.distances(["README.md"])["tests/unit/test_docs.py"] == 1
-    assert reach.distances(["docs/guides/ci.md"])["tests/unit/test_docs.py"] <= 2
-    assert reach.distances(["tests/golden/ddp.md"])["tests/unit/test_golden.py"] == 2
+    assert reach.distances(["README.md"])["tests/core/project/test_docs.py"] == 1
+    assert reach.distances(["docs/guides/ci.md"])["tests/core/project/test_docs.py"] <= 2
+    assert reach.distances(["tests/golden/ddp.md"])["tests/core/report/test_golden.py"] == 2
     assert reach.distances(["overlapscope/dashboard/assets/address.js"])["tests/process/test_dashboard.py"] <= 2
 
 
@@ -59,14 +59,14 @@ class Checkout:
         self._root = root
         for copied in ("tests/quick.py", "tests/support/outcomes.py", "tests/support/scheduler.py"):
             self.write(copied, (ROOT / copied).read_text())
-        for package in ("benchmarks", "overlapscope", "tests", "tests/support", "tests/unit"):
+        for package in ("benchmarks", "overlapscope", "tests", "tests/support", "tests/core"):
             self.write(f"{package}/__init__.py", "")
         self.write("overlapscope/commands/__init__.py", "def commands(): return {}\nplace_of = None")
         self.write(".gitignore", ".pytest_cache\n__pycache__\n")
         for module, text in {"first": "A = 1", "second": "from overlapscope.first import A", "third": "A = 1"}.items():
             self.write(f"overlapscope/{module}.py", text)
             test = f"from overlapscope.{module} import A\n\ndef test_it():\n    assert A > 0"
-            self.write(f"tests/unit/test_{module}.py", test)
+            self.write(f"tests/core/test_{module}.py", test)
         for arguments in (["init"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-m", "x"]):
             subprocess.run(["git", "-C", root, *arguments], check=True, capture_output=True)
 

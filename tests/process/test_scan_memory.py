@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_scan import EVENTS, PIECES
+from tests.core.reading.test_scan import EVENTS, PIECES
 
 SOURCE = Path(__file__).parents[2] / "overlapscope" / "reading" / "scan.c"
 PROGRAM = """

@@ -20,10 +20,10 @@ from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.documents.colors import palette
 from overlapscope.plugins.ci import comment
+from tests.core.budgets.test_check_formats import HOSTILE, OF_GITLAB, REFERENCES, with_name
 from tests.plugins.ci.forges import TOKEN, Comments, forge
 from tests.plugins.ci.toys import BROKEN, GOOD
 from tests.support.check_results import result, unknown, verdict
-from tests.unit.test_check_formats import HOSTILE, OF_GITLAB, REFERENCES, with_name
 
 MARKER = "<!-- overlapscope:overlapscope -->"
 HOSTILE_BRANCH = 'main`-->"$(id)<img/src=x>@everyone#1::error::x%0A##[error]x/close'

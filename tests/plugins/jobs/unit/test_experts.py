@@ -22,9 +22,9 @@ from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.verdict import judge
+from tests.core.ranks.test_ranks_groups import recorded
 from tests.support.helpers import MS
 from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank, with_steps
-from tests.unit.test_ranks_groups import recorded
 
 WIDTH = 10
 """Number of elements in a row."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.test_ranks_messages import STEP, report, three_ranks, two_stages
+from tests.core.ranks.test_ranks_messages import STEP, report, three_ranks, two_stages
 
 
 def test_the_pipeline_of_two_such_ranks_has_the_second_as_its_second_stage(tmp_path: Path) -> None:

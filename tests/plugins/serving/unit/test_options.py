@@ -12,8 +12,8 @@ from overlapscope.plugins.serving.options import expose_less, launch_graphs, rea
 from overlapscope.reading.steps import server_steps
 from overlapscope.trace.model import Kind
 from overlapscope.trace.servers import MARKS
+from tests.core.rules.test_host_findings import finding
 from tests.support.helpers import MS, US, Host, Op, make_trace
-from tests.unit.test_host_findings import finding
 
 
 @pytest.mark.parametrize("number", range(2))

@@ -30,11 +30,11 @@ from overlapscope.plugins.sql.tables import TABLES
 from overlapscope.reading import load
 from overlapscope.tools import QueriedTraces
 from overlapscope.trace.model import Kind
+from tests.core.commands.test_cli import HOSTILE, event, write_trace
 from tests.support.helpers import MS, TRACES, Op, make_trace, various, with_plain_steps
 from tests.support.recordings import report_of, trace_of
 from tests.support.schemas import validate
 from tests.support.served import Pass, write_server
-from tests.unit.test_cli import HOSTILE, event, write_trace
 
 PIPELINE = TRACES / "pipeline_1stream.json.gz"
 
