@@ -171,7 +171,7 @@ def limits(timings: dict[str, Any]) -> list[str]:
         "reading, one process",
         "reading, all cores",
         "reading packed, one process",
-        "reading packed, unpacked ahead",
+        "reading packed, all cores",
         "reading from the cache",
     ):
         took = seconds[stage]

@@ -97,7 +97,7 @@ def _nothing_chosen(context: PageContext) -> Component:
         how = "A comparison needs two. Drop a second trace onto this page, or start with both:"
         both = "`overlapscope dashboard before.json.gz after.json.gz`"
         return render.panel("One trace is open", parts.empty(how, both))
-    return render.panel("Choose the second trace", parts.empty("Choose it above."))
+    return render.panel("Choose the second trace", parts.empty("Choose it above, under after."))
 
 
 # -- The changes -----------------------------------------------------------------------------------
