@@ -335,7 +335,8 @@ class _RecordedProgram:
             # A program is often looked for in several folders, and a forked child is not recorded.
             if is_program and not self.in_forked_child:
                 self._finish_early()
-                self._tell("os.execv replaces the program by another, which is not recorded.")
+                after = "which is not recorded" if self._children is None else "which --subprocesses records"
+                self._tell(f"os.execv replaces the program by another, {after}.")
         replace(program, *rest)
 
     def _finish_early(self) -> None:

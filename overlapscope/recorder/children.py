@@ -36,9 +36,14 @@ _HELPERS = (
 """Modules whose processes only help the program that starts them."""
 
 
+_recorded: list[int] = []
+"""Process that called `record_all`: this process, or one that it was forked from. Empty if neither did."""
+
+
 def record_all(path: Path, options: Options) -> None:
     """Record every Python process that this process starts later. `path` is this process's trace file, absolute."""
-    os.environ[_VARIABLE] = json.dumps({"parent": os.getpid(), "path": str(path), **asdict(options)})
+    _recorded[:] = [os.getpid()]
+    os.environ[_VARIABLE] = json.dumps({"path": str(path), **asdict(options)})
     os.environ[at_import.PLACE] = f"{__name__}:watch"
 
 
@@ -65,10 +70,14 @@ def written(where: Path, since_ns: int) -> list[Path]:
 
 
 def watch() -> None:
-    """Record this process, which `record_all` reached and which has imported torch, unless it runs overlapscope."""
-    options = json.loads(os.environ[_VARIABLE])
-    if options.pop("parent") == os.getpid() or "overlapscope" in sys.orig_argv:
+    """Record this process, which `record_all` reached and which has imported torch.
+
+    A process that itself runs a command of overlapscope is not recorded. A fork of the recorded program is, although it
+    has the modules of the command, and so is a program that `exec` put in place of the recorded one.
+    """
+    if os.getpid() in _recorded or ("overlapscope.commands" in sys.modules and not _recorded):
         return
+    options = json.loads(os.environ[_VARIABLE])
     recording = ChildRecording(Path(options.pop("path")), Options(**options))
     recording.begin_with_torch()
     # Forked processes of multiprocessing, from a server for example, do not run Python's exit handlers.

@@ -14,6 +14,7 @@ from tests.support import forked
 from tests.support.recorded import steps, timed
 from tests.support.run_command import (
     FORKED,
+    RUN,
     TRAIN,
     execute,
     no_gpu,
@@ -101,6 +102,25 @@ def test_processes_that_the_program_starts_are_recorded_where_that_is_asked_for(
     assert len(list((tmp_path / "program.traces").iterdir())) == 3
     assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", "-c", "1"], tmp_path).returncode == 0
     assert {path.suffix for path in (tmp_path / "program.traces").iterdir()} == {".1"}
+
+
+def test_a_fork_before_the_import_of_torch_and_what_exec_makes_of_the_program_are_recorded(tmp_path: Path) -> None:
+    write(
+        tmp_path / "program.py",
+        "import multiprocessing, os, sys\n"
+        "def work():\n"
+        "    import overlapscope, torch\n"
+        "    for _ in range(4): torch.ones(3) * 3; overlapscope.step()\n"
+        "if sys.argv[1:]:\n"
+        "    work()\n"
+        "elif __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('fork').Process(target=work); process.start(); process.join()\n"
+        "    os.execv(sys.executable, [sys.executable, __file__, 'overlapscope'])\n",
+    )
+    run = execute([*RUN, "--subprocesses", "--wait", "0", "--plain-steps", "0", "program.py"], tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert ours(run) == ["overlapscope: os.execv replaces the program by another, which --subprocesses records."]
+    assert [steps(path) for path in (tmp_path / "program.traces").iterdir()] == [[1, 2, 3]] * 2
 
 
 def test_processes_that_the_program_starts_are_reported_except_those_that_load_its_data(tmp_path: Path) -> None:
