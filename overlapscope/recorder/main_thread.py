@@ -14,6 +14,7 @@ import ctypes
 import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from typing import Any
 _add_pending, _interrupt = ctypes.pythonapi.Py_AddPendingCall, ctypes.pythonapi.PyErr_SetInterruptEx
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_IMPORTS = "<frozen importlib._bootstrap>"
+"""File of the frames in which a thread waits for a module that another thread imports."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
 """Signals that a fault of the thread itself raises."""
 
@@ -163,6 +166,11 @@ class Interruption:
         self._under_way = self._again = False
 
         def call(_: int | None) -> int:
+            if sys._getframe(1).f_code.co_filename == _IMPORTS:
+                # In Python 3.11, an import inside this wait makes the program's own import fail.
+                self._under_way = False
+                self.request()
+                return 0
             # An exception that a handler raised in here would be lost.
             with held():
                 undisturbed()

@@ -1,8 +1,8 @@
 """File drops, from which a store pulls new entries, and the other ways of reports into and out of a history.
 
 A drop is a directory or bucket where machines put entries. Each entry is a file, `ID.json.zst`, that appears complete
-and never changes. Files in a drop are not trusted. The page History reads a history or a drop for each page, so that
-new reports appear. Other plugins keep reports here (`report.origin.Keeper`).
+and never changes. Files in a drop are not trusted. The page History reads a history for each page, so that new
+reports appear. Other plugins keep reports here (`report.origin.Keeper`).
 """
 
 from __future__ import annotations
