@@ -43,16 +43,24 @@ def keep_apart(folder: str) -> None:
 
     Modules that are loaded from the library already, as those that Python imports at its start, are everyone's.
     """
-    loaded = {name: getattr(sys.modules.get(name), "__file__", None) for name in _modules_in(folder)}
-    modules = {name for name, file in loaded.items() if name not in sys.modules or (file or "").startswith(folder)}
+    modules = {name for name in _modules_in(folder) if name not in sys.modules or _is_from(folder, sys.modules[name])}
     if modules:
         _Apart(folder, modules, {})
+
+
+def _is_from(folder: str, module: ModuleType) -> bool:
+    """Return whether a module's file, or that of a package's `__init__`, is in `folder` itself."""
+    of_module = os.path.dirname(getattr(module, "__file__", None) or "")
+    return os.path.abspath(folder) in (of_module, os.path.dirname(of_module) if hasattr(module, "__path__") else "")
 
 
 def _modules_in(folder: str) -> set[str]:
     """Return the names of modules in `folder` that Python would otherwise find in its library."""
     import pkgutil
 
+    if os.path.realpath(folder) == os.path.dirname(os.path.realpath(os.__file__)):
+        # The program has put the library first.
+        return set()
     names = {module.name for module in pkgutil.iter_modules([folder])} & sys.stdlib_module_names
     return {name for name in names if not (BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name))}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.support.run_command import RUN, TRAIN, execute, write
 
 NAMES = ("statistics", "html", "shlex", "webbrowser")
@@ -44,3 +45,16 @@ def test_modules_that_are_imported_for_the_recording_find_the_librarys(started: 
     run = execute([*RUN, "--shapes", "-o", "x.trace.json", *how], folder)
     assert (run.returncode, run.stdout) == (0, "[1, 1, 1, 1]\n" * 2), run.stderr
     assert len(list(folder.glob("x.trace*/*" if started else "x.trace.json"))) == 1, run.stderr
+
+
+def test_modules_of_the_library_stay_the_librarys_when_torch_is_imported(tmp_path: Path) -> None:
+    """With any variable of ours, torch calls us at the end of its import."""
+    write(
+        tmp_path / "program.py",
+        "import os, sys\n"
+        "sys.path.insert(0, os.path.dirname(os.__file__))\n"
+        "import torch, overlapscope.glossary\n"
+        "print([finder for finder in sys.meta_path if '_Apart' in repr(finder)])\n",
+    )
+    run = execute([sys.executable, "program.py"], tmp_path, OVERLAPSCOPE_CACHE_SIZE="1GB", **forked.FINDS_US)
+    assert (run.returncode, run.stdout) == (0, "[]\n"), run.stderr
