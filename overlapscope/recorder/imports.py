@@ -88,7 +88,8 @@ class _Finder:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if not self._is_meant(fullname):
+        # A program may put finders of its own around those that there are.
+        if not self._is_meant(fullname) or self not in sys.meta_path:
             return None
         # Another of these may stand before this one.
         finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
