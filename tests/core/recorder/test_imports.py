@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -30,12 +29,8 @@ def test_a_module_that_is_loaded_is_the_programs_only_if_it_is_in_its_folder(
 
 
 def test_a_program_may_wrap_the_finders(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrapper:
-        def __init__(self, finder: Any) -> None:
-            self.find_spec = finder.find_spec
-
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     imports.when_torch_is_imported(lambda: None)
-    monkeypatch.setattr(sys, "meta_path", [Wrapper(finder) for finder in sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=finder.find_spec) for finder in sys.meta_path])
     importlib.util.find_spec("torch")
