@@ -35,7 +35,7 @@ from overlapscope.report.model import build
 _MOST = 16
 
 
-class _Event(msgspec.Struct, gc=False):
+class _TypedEvent(msgspec.Struct, gc=False):
     """The fields of an event that any reader needs."""
 
     ph: str = ""
@@ -48,7 +48,7 @@ class _Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_EVENTS = msgspec.json.Decoder(list[_Event])
+_EVENTS = msgspec.json.Decoder(list[_TypedEvent])
 
 
 def plain_read(path: Path) -> None:
