@@ -231,6 +231,11 @@ def test_a_report_begins_with_the_phases(tmp_path: Path, capsys: pytest.CaptureF
     assert table[1].split() == ["steps", "8", "1", "1"] and table[2].split() == ["requests", "7", "9", "2"]
 
 
+def test_lines_of_a_server_are_recorded_through_the_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", str(write_server(tmp_path / "trace.json", SERVED))]) == 0
+    assert "`overlapscope record --url URL --stacks`" in " ".join(capsys.readouterr().out.split())
+
+
 def test_steps_of_unclear_phase_are_not_judged(tmp_path: Path) -> None:
     path = write_server(tmp_path / "trace.json", [Pass(["execute_new_0_cached_7"], gpu=50_000)] * 8, ahead=True)
     page = Page(ov.analyze(path))
