@@ -59,8 +59,8 @@ class CheckCommand:
     what the program's order allows to overlap.
 
     --write-baseline writes the baseline instead: a small JSON file to keep
-    beside the code, with the values of every metric in every step, and the
-    machine and software they were measured on.
+    beside the code, with the lengths in every step that metrics are computed
+    from, and the machine and software they were measured on.
 
     Exit codes: 0 all budgets passed; 1 a budget failed; 2 wrong input, usage
     or configuration; 3 a budget could not be judged.

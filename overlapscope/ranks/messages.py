@@ -223,7 +223,7 @@ def _table(trace: Trace, comm: CommKernels, kernel: I64, stated: _Stated, begin_
         begin_ns=begin_ns,
         outgoing=stated.outgoing,
         peer=stated.peer,
-        bytes=np.where(stated.bytes >= 0, stated.bytes, comm.bytes[kernel]),
+        bytes=np.where(stated.bytes == _NOT_STATED, comm.bytes[kernel], stated.bytes),
         channel=stated.channel,
     )
 
@@ -259,6 +259,8 @@ class _Noted(Struct, frozen=True, gc=False):
     description: Raw = field(default=NOTHING, name="Process Group Description")
 
 
+_NOT_STATED = -2
+"""Size of a message whose note has no type: that of its kernel. A note with a type may still leave the size unknown."""
 _UNREADABLE = _Noted(collective="send")
 """A note that can't be read may be a message with any rank."""
 
@@ -279,7 +281,7 @@ class _Stated(Columns, frozen=True):
     peer: I64
     """The other rank; -1 where unknown."""
     bytes: I64
-    """Size; -1 where not stated."""
+    """Size; -1 where unknown, `_NOT_STATED` where nothing is stated."""
     channel: I64
     batch: I64
     """Index into `batches`."""
@@ -297,6 +299,7 @@ def _noted(trace: Trace) -> _Stated:
             kind = CommKind(BATCH, group, ranks, noted.group_size, description=description)
             element, outgoing = bytes_of_type(noted.dtype), noted.collective == "send"
             size = element * noted.elements if element > 0 and noted.elements >= 0 else -1
+            size = size if noted.dtype else _NOT_STATED
             peer, batch = noted.target if outgoing else noted.source, batches.setdefault(kind, len(batches))
             messages.append((op, outgoing, peer, size, batch, batch))
     channels = tuple(" ".join(filter(None, (kind.group, kind.ranks))) for kind in batches)
@@ -325,7 +328,7 @@ def _started(trace: Trace) -> _Stated:
         op=rows,
         outgoing=np.array([_OPS[ops.name(row)] for row in rows.tolist()], np.int64),
         peer=peer,
-        bytes=-1,
+        bytes=_NOT_STATED,
         channel=channel,
         batch=-1,
     )

@@ -55,7 +55,8 @@ def reader_files() -> list[Path]:
     """Return the modules that affect the content of a Trace."""
     root = Path(__file__).parents[1]
     folders = ["base", "trace", "reading", *(f"plugins/{plugin.name}" for plugin in built_in() if plugin.sources)]
-    return [root / "plugin.py", *(path for folder in folders for path in sorted((root / folder).rglob("*.py")))]
+    modules = (path for folder in folders for path in sorted((root / folder).rglob("*.py")))
+    return [root / "installed.py", root / "plugin.py", *modules]
 
 
 def _reader_digest() -> str:

@@ -301,10 +301,13 @@ def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) ->
     if len(costly) > 1 and any(finding.saving is not None for finding in costly):
         notes.append("Savings overlap; don't add them up.")
     nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]
-    records = [trace.environment for trace in traces]
+    recorded = list(traces)
+    records = [trace.environment for trace in recorded]
     if nowhere and all(by.recorder == "kineto" and not by.flags.get("stacks") for by in records):
         some = "Where no line of code is shown, none" if len(nowhere) < len(costly) else "No line of code"
-        notes.append(f"{some} was recorded: `overlapscope run --stacks` shows it (in Python, with_stack=True).")
+        served = any(device.served for trace in recorded for device in trace.devices)
+        command = "record --url URL --stacks" if served else "run --stacks"
+        notes.append(f"{some} was recorded: `overlapscope {command}` shows it (in Python, with_stack=True).")
     return " ".join(notes)
 
 

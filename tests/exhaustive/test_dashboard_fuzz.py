@@ -24,6 +24,7 @@ from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.shell import create
 from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.plugins.history.drop import Stored
+from overlapscope.ranks.document import MAPS
 from tests.plugins.history.histories import weeks, write
 from tests.support.dashboard_process import ask, serve
 
@@ -61,12 +62,11 @@ VALUES: dict[str, Any] = {
     "whatif-page.data": {"trace": TRACE, "device": 0, "plain": None},
     "compare-before.value": TRACE,
     "compare-after.value": "ddp/rank1",
-    "compare-clock.n_intervals": 1,
     "ranks-clock.n_intervals": 1,
     "ranks-known.data": True,
     "ranks-source.value": "traces",
-    "ranks-0.clickData": {"points": [{"x": 0, "y": 0, "z": 1.0}]},
-    "ranks-0.id": "ranks-0",
+    **{f"{name}.clickData": {"points": [{"x": 0, "y": 0, "z": 1.0}]} for name in MAPS},
+    **{f"{name}.id": name for name in MAPS},
     "ranks-steps.clickData": {"points": [{"x": 0, "y": 0, "z": 1.0}]},
     "ranks-steps.id": "ranks-steps",
     "ranks-buckets.clickData": {"points": [{"x": 0, "y": 0}]},

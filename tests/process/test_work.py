@@ -24,7 +24,7 @@ WORK: Final = ("analyses", "replays", "passes", "sorted rows", "peak MB", "modul
 `LARGE` at a time; maximum of Python's and numpy's memory; modules of overlapscope, and their lines."""
 LARGE: Final = 10_000
 MOST: Final = {
-    "help": (0, 0, 0, 0, 2, 10, 2),
+    "help": (0, 0, 0, 0, 2, 11, 2),
     "report": (1, 10, 125, 64_091, 15, 141, 29),
     "report of the plain program": (2, 14, 271, 479_180, 25, 146, 30),
     "check": (1, 0, 120, 53_857, 18, 161, 32),

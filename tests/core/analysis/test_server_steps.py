@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis.average import judged_steps
@@ -22,6 +23,7 @@ from overlapscope.ranks.verdict import judge as judge_ranks
 from overlapscope.reading import find_traces
 from overlapscope.report.model import from_json
 from overlapscope.report.page import Page
+from overlapscope.report.tables import findings_note
 from overlapscope.report.verdict import judge
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, batches, file_parts, step_name
 from tests.support.kineto_files import host, write
@@ -229,6 +231,13 @@ def test_a_report_begins_with_the_phases(tmp_path: Path, capsys: pytest.CaptureF
     table = lines[lines.index("") + 1 :]
     assert table[0].split() == ["by", "phase", "decode", "mixed", "prefill"]
     assert table[1].split() == ["steps", "8", "1", "1"] and table[2].split() == ["requests", "7", "9", "2"]
+
+
+def test_lines_of_a_server_are_recorded_through_the_server(tmp_path: Path) -> None:
+    report = ov.analyze(write_server(tmp_path / "trace.json", SERVED, frames=Frames()))
+    nowhere = [replace(found, where=None) for found in report.findings]
+    without = [replace(trace, environment=replace(trace.environment, flags={})) for trace in report.traces]
+    assert "`overlapscope record --url URL --stacks`" in findings_note(without, nowhere)
 
 
 def test_steps_of_unclear_phase_are_not_judged(tmp_path: Path) -> None:

@@ -183,6 +183,16 @@ def test_two_kernels_after_the_same_notes_have_no_known_messages(tmp_path: Path)
     assert len(rank.reduced(tmp_path).messages) == 0
 
 
+def test_a_message_of_an_unknown_type_does_not_have_the_size_of_another(tmp_path: Path) -> None:
+    rank = RecordedRank(0, steps=1)
+    known, unknown = note(("send", 1), 100), note(("recv", 1), 120)
+    unknown["args"]["dtype"] = "Float4"
+    rank.events += [known, unknown]
+    rank.launch(140, KERNEL, 200, 50, stream=20, **{k: v for k, v in known["args"].items() if k[-4:] != "Rank"})
+    rank.compute(300, 400, 50)
+    assert rank.reduced(tmp_path).messages.bytes.tolist() == [4096, -1]
+
+
 def test_sizes_that_differ_are_not_paired(tmp_path: Path) -> None:
     first, _ = two_stages(tmp_path, batched=True)
     _, second = two_stages(tmp_path, batched=True, elements=2048)
