@@ -47,7 +47,7 @@ def test_a_recording_goes_on_when_steps_are_found_on_another_thread(tmp_path: Pa
 
 def test_all_threads_are_not_recorded_again_while_an_op_of_the_last_recording_may_be_under_way(tmp_path: Path) -> None:
     # An op of a second is under way whenever the recording stops.
-    write(tmp_path / "train.py", PROGRAMS["a thread with a long op"].text.replace("900, 900", "3000, 3000"))
+    write(tmp_path / "train.py", PROGRAMS["a thread with a long op"].text.replace("900, 900", "5000, 5000"))
     run = forked.run([*FORKED, "train.py"], tmp_path)
     assert "The ops of other threads are not in the trace: an op was under way when" in run.stderr
 
