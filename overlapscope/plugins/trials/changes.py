@@ -30,6 +30,10 @@ class Change:
     unpredicted: tuple[str, ...] = ()
     """Values that `predicted_by` does not fit."""
 
+    def interventions(self, value: str) -> tuple[str, ...]:
+        """Return the interventions that predict the change with a value; empty if there are none."""
+        return () if value in self.unpredicted else self.predicted_by
+
 
 _ALL: Final = (
     Change(

@@ -501,8 +501,8 @@ def fields(package: str, file: str, owner: str) -> set[str]:
 def test_libraries_have_the_options_that_are_named() -> None:
     field_names = fields("transformers", "training_args.py", "TrainingArguments")
     for change in CHANGES:
-        term = call_edits.term("transformers", change, "compile" if change == "graph" else "6")
-        assert term is None or {name for name, _ in term.options.given} <= field_names
+        options = call_edits.training_arguments("compile" if change == "graph" else "6").get(change)
+        assert options is None or {name for name, _ in options.given} <= field_names
     assert "'adamw_torch_fused'" in fields("transformers", "training_args.py", "OptimizerNames")
     assert "non_blocking" in fields("transformers", "trainer_pt_utils.py", "AcceleratorConfig")
     assert "non_blocking" in fields("accelerate", "utils/dataclasses.py", "DataLoaderConfiguration")
