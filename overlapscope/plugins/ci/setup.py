@@ -1,6 +1,6 @@
 """Files that hold a program's overlap in CI: limits, a contract, and a job or a test that checks a recording by them.
 
-The files of `templates` have names such as `<TRACE>` in the place of values.
+The files of `templates` have names such as `<TRACE>` in the place of values, and before lines that need one `<?TESTS>`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _PLACE: Final = re.compile(r"<([A-Z_]+)>")
+_OPTIONAL: Final = re.compile(r"^<\?([A-Z_]+)>(.*\n)", re.MULTILINE)
 _PIPELINE: Final = ".gitlab-ci.yml"
 _NAME: Final = re.compile(r"[\w.][\w./+=@,-]*")
 """A path that is text for shells, for YAML and for patterns of paths, and no option of a command."""
@@ -227,38 +228,26 @@ def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
             "a digit."
         )
     name = "overlapscope" + "".join(f"-{re.sub(r'[^a-zA-Z0-9]+', '-', part)}" for part in prefix.split("/") if part)
-    gitlab = choice.system == "gitlab"
-    folder = _folder(prefix, gitlab=gitlab)
     # An artifact has no directories above its files.
-    fetched = "pull-request" if choice.trace.is_dir() else f"pull-request/{choice.trace.name}"
-    step = "\n          " if not gitlab else "\n      "
-    stage = _stage(repository) if gitlab else None
-    requirements = repository.requirements()
-    tests = " ".join(
-        shlex.quote(path.relative_to(repository.project).as_posix()) for path in repository.recording_tests()
-    )
+    within = "" if choice.trace.is_dir() else f"/{choice.trace.name}"
+    stage = _stage(repository) if choice.system == "gitlab" else None
+    tests = (path.relative_to(repository.project).as_posix() for path in repository.recording_tests())
     return {
         "NAME": name,
         "FILE": f"{name}.yml",
         "TRACE": trace,
-        "TRACE_QUOTED": _quoted(trace),
-        "TRACE_PYTHON": repr(trace),
-        "TRACE_FROM_ROOT": f"{prefix}{trace}",
         "PREFIX": prefix,
-        "DIRECTORY": folder,
-        "STAGE": f"\n  stage: {_quoted(stage)}" if stage else "",
-        "PATHS": _paths(prefix, gitlab=gitlab),
-        "RECORDED": _quoted(fetched),
-        "FETCHED": f"{prefix}pull-request",
-        "PICTURE": f"{prefix}overlap.png",
-        "BEFORE": _base_of(choice),
+        "FOLDER": prefix.rstrip("/"),
+        "STAGE": _quoted(stage) if stage else "",
+        "RECORDED": f"pull-request{within}",
+        "BEFORE": "$TRACE" if choice.runner is None else f"base{within}",
         "BRANCH": _quoted(repository.default_branch()),
         "RUNNER": choice.runner or "",
         "PROGRAM": choice.program or "",
         "STACKS": " --stacks" if choice.stacks else "",
         "INSTALL": choice.install,
-        "REQUIREMENTS": f"{step}python -m pip install {requirements}" if requirements else "",
-        "TESTS": _test_step(tests, gitlab=gitlab) if tests else "",
+        "REQUIREMENTS": repository.requirements() or "",
+        "TESTS": shlex.join(tests),
         "UP": str(len(_tests_of(repository).relative_to(repository.project).parts)),
     }
 
@@ -270,39 +259,13 @@ def _stage(repository: TeamRepository) -> str | None:
     return None if "test" in names else names[0]
 
 
-def _base_of(choice: SetupChoice) -> str:
-    """Return the path of the recording of the base branch in the job that comments on GitHub."""
-    if choice.runner is None:
-        return "$TRACE"
-    return "base" if choice.trace.is_dir() else f"base/{choice.trace.name}"
-
-
-def _folder(prefix: str, *, gitlab: bool) -> str:
-    """Return the lines that make a job run in the project's directory."""
-    if not prefix:
-        return ""
-    if gitlab:
-        return f"\n    - cd {prefix.rstrip('/')}"
-    return f"\n    defaults:\n      run:\n        working-directory: {_quoted(prefix.rstrip('/'))}"
-
-
-def _paths(prefix: str, *, gitlab: bool) -> str:
-    """Return the lines that run a job for changes of the project alone."""
-    if not prefix:
-        return ""
-    pattern = _quoted(f"{prefix}**{'/*' if gitlab else ''}")
-    return f"\n      changes: [{pattern}]" if gitlab else f"\n    paths: [{pattern}]"
-
-
-def _test_step(tests: str, *, gitlab: bool) -> str:
-    command = f"python -m pytest --overlap-require {tests}"
-    return f"\n    - {command}" if gitlab else f"\n      - name: Test\n        run: |\n          {command}"
-
-
 def _quoted(text: str) -> str:
     """Return a text as a scalar of YAML."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda match: values[match[1]], (_TEMPLATES / template).read_text(encoding="utf-8"))
+    """Return a template with its values, without the lines of empty ones: those that begin with `<?NAME>`."""
+    text = (_TEMPLATES / template).read_text(encoding="utf-8")
+    text = _OPTIONAL.sub(lambda match: match[2] if values[match[1]] else "", text)
+    return _PLACE.sub(lambda match: values[match[1]], text)
