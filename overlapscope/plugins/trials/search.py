@@ -346,14 +346,6 @@ def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
     if not gains:
         return None
     fastest = min(gains, key=lambda settings: gains[settings])
-    return min(
-        (settings for settings in gains if _is_as_fast(runs, settings, fastest)),
-        key=lambda settings: (len(settings), gains[settings]),
-    )
-
-
-def _is_as_fast(runs: Runs, settings: Settings, fastest: Settings) -> bool:
-    if settings == fastest:
-        return True
-    change = runs.change(settings, fastest)
-    return change is not None and change.interval[0] <= 0
+    changes = {settings: runs.change(settings, fastest) for settings in gains if settings != fastest}
+    as_fast = [settings for settings, change in changes.items() if change is not None and change.interval[0] <= 0]
+    return min((fastest, *as_fast), key=lambda settings: (len(settings), gains[settings]))

@@ -14,7 +14,7 @@ from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.measure import StepPlan, same_bits
 from overlapscope.plugins.trials.protocol import Facts
-from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
+from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Runs, Settings
 
 
@@ -89,7 +89,7 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
     *others, last = settings
     before = tuple(others)
     total, added = runs.change(settings), runs.change(settings, before)
-    of_all, alone = (_percentages(change) for change in (total, added))
+    of_all, alone = ((None, None, None) if change is None else change.percentages for change in (total, added))
     as_is = step_ns_of(runs, AS_IS)
     failure = runs.failed(settings)
     return Tried(
@@ -106,7 +106,7 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         added_pct=alone[0],
         added_low_pct=alone[1],
         added_high_pct=alone[2],
-        verdict=_verdict(added),
+        verdict="unknown" if added is None else added.verdict,
         kept=settings == findings.kept[: len(settings)],
         runs=len(_timings(runs, settings)),
         results="unknown" if failure else runs.results(settings),
@@ -114,19 +114,6 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         failure=failure,
         edit=edit,
     )
-
-
-def _percentages(change: measure.StepChange | None) -> tuple[float | None, float | None, float | None]:
-    if change is None:
-        return None, None, None
-    return (change.pct, *(change.over_runs or (None, None)))
-
-
-def _verdict(added: measure.StepChange | None) -> Verdict:
-    if added is None or added.over_runs is None:
-        return "unknown"
-    low, high = added.over_runs
-    return "faster" if high < 0 else "slower" if low > 0 else "no more than noise"
 
 
 def _timings(runs: Runs, settings: Settings) -> list[measure.Timing]:

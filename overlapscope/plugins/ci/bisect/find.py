@@ -31,7 +31,7 @@ from overlapscope.plugins.ci.bisect.result import (
     JudgedCandidate,
     Verdict,
 )
-from overlapscope.plugins.ci.bisect.search import Commits, Found, TraceSeries, first_that_loses
+from overlapscope.plugins.ci.bisect.search import Found, TraceSeries, first_that_loses
 from overlapscope.plugins.ci.bisect.session import RecordedCommits
 from overlapscope.reading import expand
 from overlapscope.render.progress import Progress
@@ -103,8 +103,7 @@ def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tupl
     broken = session.outcome_of_end(bad, "BAD")
     wanted = _wanted(broken, unstable, bad.short)
     verdicts.tell(bad.id, *by_order(wanted)(broken))
-    commits = Commits(session.repository, session.tree)
-    found = first_that_loses(commits, (good.id, bad.id), wanted, session.outcome_of, session.repeats, verdicts.tell)
+    found = first_that_loses(session, (good.id, bad.id), wanted, session.outcome_of, session.repeats, verdicts.tell)
     return found, wanted
 
 
@@ -143,7 +142,7 @@ def _by_time(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple
         return verdict[0]
 
     verdicts.tell(bad.id, "bad", border.words)
-    return Found(Commits(session.repository, session.tree).first_bad(good.id, bad.id, judge), ()), ()
+    return Found(session.first_bad(good.id, bad.id, judge), ()), ()
 
 
 def _with_code(session: RecordedCommits, result: Bisection, command: str) -> Bisection:

@@ -80,12 +80,13 @@ def program(command: Sequence[str], setup: str, repository: BisectedRepository) 
         )
     here = repository.top / repository.inside
     python = sys.executable if os.sep not in first else os.path.abspath(first)
-    inside = [os.path.relpath(word, here) if _is_in(word, repository.top) else word for word in words[begin:]]
+    inside = [
+        os.path.relpath(word, here)
+        if os.path.isabs(word) and Path(os.path.normpath(word)).is_relative_to(repository.top)
+        else word
+        for word in words[begin:]
+    ]
     return BisectedProgram(python, tuple(words[:begin]), tuple(inside), setup)
-
-
-def _is_in(path: str, top: Path) -> bool:
-    return os.path.isabs(path) and Path(os.path.normpath(path)).is_relative_to(top)
 
 
 def variables(
@@ -95,10 +96,17 @@ def variables(
 
     Python finds the worktree's modules where it would find those of the user's tree, such as by PYTHONPATH or in a
     package that is installed as editable.
+
+    Raises:
+        UsageError: Python doesn't run.
     """
     values = environment()
     given = [part for part in values.get("PYTHONPATH", "").split(os.pathsep) if part]
-    places = _outcome_of([program.python, "-c", _PLACES], values)
+    command = [program.python, "-c", _PLACES]
+    done = subprocess.run(command, env=values, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode:
+        raise UsageError(f"{program.python}: does not run ({clean(done.stderr.decode(errors='replace'), 200)}).")
+    places: list[str] = json.loads(done.stdout.splitlines()[-1])
     moved, kept = [], []
     for place in dict.fromkeys([*map(os.path.abspath, given), *places]):
         inside = Path(os.path.realpath(place)).is_relative_to(os.path.realpath(repository.top))
@@ -110,14 +118,6 @@ def variables(
     if os.fspath(ROOT) not in places:
         kept.append(os.fspath(ROOT))
     return values | {"PYTHONPATH": os.pathsep.join([*moved, *kept])}
-
-
-def _outcome_of(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    done = subprocess.run(command, env=values, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode:
-        raise UsageError(f"{command[0]}: does not run ({clean(done.stderr.decode(errors='replace'), 200)}).")
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def record(

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 
 from overlapscope.contracts.compare import Promise
-from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.judge import ByOrder, by_order, same
-from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
+from overlapscope.plugins.ci.bisect.result import BisectOutcome, Judge, Verdict
 
-Judge = Callable[[str, int], Verdict]
-"""Function of a candidate and of the number of candidates left that returns the verdict on it."""
 Tell = Callable[[str, Verdict, str], None]
 """Function that shows the verdict on a candidate, with its reason."""
 
@@ -52,25 +48,6 @@ class TraceSeries(Struct, frozen=True):
     def before(self, candidate: str, good: str) -> Sequence[str]:
         number = self.ids.index(candidate)
         return self.ids[max(self.ids.index(good) + 1, number - 1) : number]
-
-
-class Commits(Struct, frozen=True):
-    """Commits, searched by `git bisect` in a worktree."""
-
-    repository: BisectedRepository
-    tree: Path
-
-    def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
-        repository, tree = self.repository, self.tree
-        repository.begin(tree, good, bad)
-        while not (found := repository.found(tree)):
-            commit = repository.next(tree)
-            verdict = judge(commit, repository.left(tree))
-            repository.mark(tree, commit, "skip" if verdict == "skipped" else verdict)
-        return found
-
-    def before(self, candidate: str, good: str) -> Sequence[str]:
-        return self.repository.parents(candidate, good)
 
 
 class Found(Struct, frozen=True):

@@ -25,7 +25,7 @@ from overlapscope.inputs import read_trace
 from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of
 from overlapscope.plugins.ci.bisect.program import LAST_LINES, BisectedProgram, Failed, record, variables
-from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By
+from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By, Judge
 from overlapscope.plugins.ci.bisect.search import steps_left
 from overlapscope.reading.cache_folder import default_folder
 from overlapscope.render.progress import Progress
@@ -99,6 +99,14 @@ class RecordedCommits:
     def comparison(self) -> tuple[str, ...]:
         """The command that compares two recordings."""
         return ("diff",) if self._contract is None or self._contract.host_ops is not None else ("contract", "diff")
+
+    def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
+        """Return the first bad commit, or all that may be it since they are skipped."""
+        return self.repository.first_bad(self.tree, good, bad, judge)
+
+    def before(self, candidate: str, good: str) -> Sequence[str]:
+        """Return the parents of a commit that come after GOOD."""
+        return self.repository.parents(candidate, good)
 
     # -- By order -------------------------------------------------------------------------------------
 
