@@ -17,8 +17,11 @@ from overlapscope.plugins.ci.bisect.judge import (
     FEWEST_RUNS,
     MOST_RUNS,
     Border,
+    Found,
+    TraceSeries,
     by_order,
     contract_of,
+    first_that_loses,
     judged_by_order,
     names,
     same,
@@ -31,7 +34,6 @@ from overlapscope.plugins.ci.bisect.result import (
     JudgedCandidate,
     Verdict,
 )
-from overlapscope.plugins.ci.bisect.search import Found, TraceSeries, first_that_loses
 from overlapscope.plugins.ci.bisect.session import RecordedCommits
 from overlapscope.reading import expand
 from overlapscope.render.progress import Progress

@@ -23,10 +23,9 @@ from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.inputs import read_trace
 from overlapscope.plugins.ci.bisect.commits import BisectedRepository
-from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of
+from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of, steps_left
 from overlapscope.plugins.ci.bisect.program import LAST_LINES, BisectedProgram, Failed, record, variables
 from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By, Judge
-from overlapscope.plugins.ci.bisect.search import steps_left
 from overlapscope.reading.cache_folder import default_folder
 from overlapscope.render.progress import Progress
 from overlapscope.trace.model import Trace
