@@ -20,6 +20,8 @@ class Change(Struct, frozen=True):
     """A change, with its texts."""
 
     id: str
+    shim: str
+    """Place of its `Shim` in `shims`, which is imported when it is made: `options:start_workers`."""
     title: str
     """Phrase for its effect: `load batches in worker processes`."""
     advice: str

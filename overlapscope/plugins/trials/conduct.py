@@ -15,7 +15,7 @@ from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.trials import measure, search
-from overlapscope.plugins.trials.edit import edit
+from overlapscope.plugins.trials.edit import edits
 from overlapscope.plugins.trials.measure import timing
 from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Steps, Task, TrialProgram
 from overlapscope.plugins.trials.result import Predicted, Trial
@@ -95,7 +95,7 @@ def conduct(
         findings,
         program.text,
         predicted=predicted,
-        edited=lambda settings: edit(findings.facts, settings, program.root),
+        edited=lambda settings: edits(findings.facts, settings, program.root)[0],
         keep=options.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,

@@ -69,16 +69,6 @@ class File(Struct, frozen=True):
     after: bytes
 
 
-class Edits(Struct, frozen=True):
-    """Edits for a set of changes."""
-
-    files: tuple[File, ...]
-    advice: tuple[str, ...]
-    """Advice for everything that the files' edits leave out, a sentence or two each."""
-    code: str
-    """Function that the advice mentions; empty if there is none."""
-
-
 class _EditStep(Struct, frozen=True):
     """An edit at a place."""
 
@@ -89,25 +79,13 @@ class _EditStep(Struct, frozen=True):
     """The edit in words."""
 
 
-def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
-    """Return the result of `edits` for a person to read."""
-    result = edits(facts, settings, root)
-    remarks = tuple(
-        remark
-        for reason, remark in _REMARKS.items()
-        if any(reason in (setting.change, setting.value) for setting in settings)
-    )
-    diff = "".join(_diff(file) for file in result.files)
-    return Edit(diff=diff, advice=result.advice, code=result.code, remarks=remarks)
-
-
-def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
-    """Return the edits for a set of changes.
+def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> tuple[Edit, tuple[File, ...]]:
+    """Return the edits for a set of changes, in words and as files.
 
     Only files below `root`, the script's directory, or the current directory are edited, and no installed packages.
     """
-    pinned = any(setting.change == "pin" for setting in settings)
-    steps = [step for setting in settings for step in _steps(facts, setting, pinned=pinned)]
+    given = {name for setting in settings for name in (setting.change, setting.value)}
+    steps = [step for setting in settings for step in _steps(facts, setting, pinned="pin" in given)]
     by_path: dict[str, list[_EditStep]] = {}
     for step in steps:
         by_path.setdefault(step.site.path, []).append(step)
@@ -117,8 +95,13 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
         if before != after:
             files.append(File(Path(path), before, after))
         advice += [_sentence(*pair) for pair in zip(steps_of_file, reasons, strict=True) if pair[1] or not pair[0].ways]
-    code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
-    return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
+    edit = Edit(
+        diff="".join(map(_diff, files)),
+        advice=tuple(dict.fromkeys(advice)),
+        code=AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else "",
+        remarks=tuple(remark for reason, remark in _REMARKS.items() if reason in given),
+    )
+    return edit, tuple(files)
 
 
 def _edited(
