@@ -180,11 +180,19 @@ class Candidates(Protocol):
     def before(self, candidate: str, good: str) -> Sequence[str]:
         """Return the predecessors of a candidate that come after GOOD."""
 
+    def outcome_of(self, candidate: str, left: int, /) -> BisectOutcome:
+        """Return the outcome of a candidate, of which `left` may be the first bad one."""
+
+    def repeats(self, candidate: str, verdict: ByOrder, /) -> bool:
+        """Return whether another recording gets the same verdict; if not, its outcome is a problem afterwards."""
+
 
 class TraceSeries(Struct, frozen=True):
     """Candidates one after the other."""
 
     ids: Sequence[str]
+    outcome_of: Callable[[str, int], BisectOutcome]
+    repeats: Callable[[str, ByOrder], bool] = lambda candidate, verdict: True
 
     def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
         begin, end = self.ids.index(good), self.ids.index(bad)
@@ -218,8 +226,6 @@ def first_that_loses(
     candidates: Candidates,
     ends: tuple[str, str],
     wanted: tuple[Promise, ...],
-    outcome_of: Callable[[str, int], BisectOutcome],
-    repeats: Callable[[str, ByOrder], bool],
     tell: Tell,
 ) -> Found:
     """Return the first candidate that loses something of what BAD lost.
@@ -231,17 +237,13 @@ def first_that_loses(
         candidates: The candidates.
         ends: GOOD and BAD.
         wanted: Losses to search for.
-        outcome_of: Returns the outcome of a candidate, after recording it if necessary. It also gets the number of
-            candidates that may be the first bad one.
-        repeats: Returns whether another recording of a candidate gets the same verdict. If not, its outcome is a
-            problem afterwards.
         tell: Shows each verdict and its reason.
     """
     good, bad = ends
     verdict = by_order(wanted)
 
     def judge(candidate: str, left: int) -> Verdict:
-        mark, reason = verdict(outcome_of(candidate, left))
+        mark, reason = verdict(candidates.outcome_of(candidate, left))
         tell(candidate, mark, reason)
         return mark
 
@@ -250,12 +252,12 @@ def first_that_loses(
         if len(found) > 1:
             return Found(found, wanted)
         first, sides = found[0], candidates.before(found[0], good)
-        if not all(repeats(each, verdict) for each in (first, *sides)):
+        if not all(candidates.repeats(each, verdict) for each in (first, *sides)):
             continue
-        here = outcome_of(first, 1).lost
+        here = candidates.outcome_of(first, 1).lost
         lost = same(here, wanted)
         for side in sides:
-            moved = same(outcome_of(side, 1).lost, lost, moved=True)
+            moved = same(candidates.outcome_of(side, 1).lost, lost, moved=True)
             if moved and not same(moved, here):
                 bad, wanted, verdict = side, moved, by_order(moved)
                 break

@@ -43,9 +43,8 @@ def found(
         return False
 
     wanted = known[ids[-1]].lost
-    result = first_that_loses(
-        TraceSeries(ids), (ids[0], ids[-1]), wanted, lambda each, left: known[each], repeats, tell
-    )
+    candidates = TraceSeries(ids, lambda each, left: known[each], repeats)
+    result = first_that_loses(candidates, (ids[0], ids[-1]), wanted, tell)
     return result, " ".join(verdicts)
 
 
