@@ -12,26 +12,39 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from overlapscope.plugins.laboratory import catalog
+from overlapscope.base.saved import decode
+from overlapscope.plugins.laboratory import RESULTS, catalog
 from overlapscope.plugins.laboratory.experiment import Experiment
 from overlapscope.plugins.laboratory.results import (
     ExperimentResult,
     Results,
     VariantResult,
     merged,
-    read_results,
     write_results,
 )
 from overlapscope.plugins.laboratory.runner import analyse, declared
 
 
+def measured(directory: Path) -> Results:
+    """Return the results in a directory without their analyses, whichever version made these."""
+    file = directory / RESULTS
+    if not file.exists():
+        return Results()
+    content = decode(file.read_bytes(), dict[str, Any])
+    for experiment in content["experiments"]:
+        for variant in experiment["variants"]:
+            variant.pop("analyses", None)
+    return msgspec.convert(content, Results)
+
+
 def collect(directory: Path, other: Path) -> None:
     """Copy another directory's experiments, with their traces, into this one."""
-    results = read_results(directory, analyses=False)
-    for experiment in read_results(other, analyses=False).experiments:
+    results = measured(directory)
+    for experiment in measured(other).experiments:
         results = merged(results, experiment)
         for trace in (trace for variant in experiment.variants for trace in variant.traces):
             (directory / trace).parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +94,7 @@ def main(directory: Path, *others: Path) -> None:
         collect(directory, other)
     entries = [catalog.load(path) for path in catalog.shipped().values()]
     experiments = {entry.experiment.name: entry.experiment for entry in entries}
-    write_results(renewed(read_results(directory, analyses=False), directory, experiments), directory)
+    write_results(renewed(measured(directory), directory, experiments), directory)
 
 
 if __name__ == "__main__":

@@ -85,11 +85,11 @@ def recommends(source: random.Random, drift: float, truth: Mapping[str, float], 
         part = math.prod(truth.get(setting.text, 1.0) for setting in planned.settings)
         return Run(planned, 1.0, run(source, drift, 1e7 * part), SAME)
 
-    while (ladder := search.climb(CANDIDATES, runs)).next is not None:
-        kept = ladder.kept
+    while (following := search.climb(CANDIDATES, runs)[1]) is not None:
+        kept, _ = search.climb(CANDIDATES, runs)
         if 1 + len(search.worth_more(runs, kept)) > budget - len(runs.all):
             break
-        runs = Runs((*runs.all, make(ladder.next)))
+        runs = Runs((*runs.all, make(following)))
     while planned := search.rounds(runs, kept, budget - len(runs.all)):
         runs = Runs((*runs.all, *map(make, planned)))
     return search.best(runs) is not None

@@ -9,9 +9,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.data_files import csv_text
+from benchmarks.renew_laboratory import measured
 from benchmarks.whatif_evaluation import TRACES, RecordingPair
 from benchmarks.whatif_page import milliseconds
-from overlapscope.plugins.laboratory.results import read_results
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.reading import load
@@ -58,7 +58,7 @@ def laboratory_steps() -> dict[Path, int]:
     """Return the median step of each recorded variant without a profiler."""
     rows = {}
     place = TRACES / "laboratory"
-    for experiment in read_results(place, analyses=False).experiments:
+    for experiment in measured(place).experiments:
         for variant in experiment.variants:
             if (plain_ns := experiment.plain_step_ns(variant)) is not None:
                 rows.update({place / trace: plain_ns for trace in variant.traces})

@@ -23,7 +23,7 @@ def test_calibrating_measures_every_constant(tmp_path: Path, capsys: pytest.Capt
     assert main(["scenarios", "calibrate", "--output", str(path)]) == 0
     contents = calibration.read(path)
     assert contents.gpu == torch.cuda.get_device_name() and contents.torch == torch.__version__
-    assert contents.gpu in capsys.readouterr().out
+    assert contents.gpu in capsys.readouterr().err
     assert all(value not in (None, ()) for value in msgspec.structs.asdict(contents.constants).values())
     for copies in (contents.constants.h2d, contents.constants.d2h):
         assert len(copies) == 10

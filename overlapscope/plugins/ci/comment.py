@@ -81,20 +81,20 @@ def write(
     commands = [job.recording, shlex.join(["overlapscope", "check", *traces])]
     commands += [shlex.join(["overlapscope", "diff", before, *traces[:1]])] if before_sides and before else []
     first = [*_verdict(result), *_reservations(traces, before, job)]
-    link = f"[Picture of the step before and after]({job.artifacts})\n\n" if picture and _is_address(job) else ""
+    is_linked = picture is not None and _ADDRESS.fullmatch(job.artifacts) is not None
+    link = f"[Picture of the step before and after]({job.artifacts})\n\n" if is_linked else ""
     to_see = Code("\n".join(map(clean, filter(None, commands))), language="sh")
     last: list[Block] = [Section((to_see,), "To see it on your machine")]
-    details = [] if result is None else [_details(result)]
+    details: list[Block] = []
+    if result is not None:
+        page = check_document.page(result, Room(markdown.lines, _DETAILS_BYTES), folded=True)
+        details = [Section(page.blocks[1:], "All of the check", folded=True)]
     text = ""
     for comparison in _comparisons(before_sides, after_sides, job):
         text = f"{marker(name)}\n{_drawn([*first, *comparison])}\n{link}{_drawn([*last, *details])}"
         if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
             return text, picture
     return text.removesuffix(_drawn(details)), picture
-
-
-def _is_address(job: CommentedJob) -> bool:
-    return _ADDRESS.fullmatch(job.artifacts) is not None
 
 
 def _drawn(blocks: Sequence[Block]) -> str:
@@ -145,11 +145,6 @@ def _reservations(traces: Sequence[str], before: str | None, job: CommentedJob) 
                 ),
                 strong=True,
             )
-
-
-def _details(result: CheckResult) -> Section:
-    page = check_document.page(result, Room(markdown.lines, _DETAILS_BYTES), folded=True)
-    return Section(page.blocks[1:], "All of the check", folded=True)
 
 
 # -- Text -------------------------------------------------------------------------------------------

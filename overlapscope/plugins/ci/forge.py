@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
 
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
@@ -59,33 +58,6 @@ def of_job(artifact: str) -> Forge | None:
 
 
 # -- GitHub -------------------------------------------------------------------------------------------
-
-
-class _PullRepository(Struct, frozen=True, rename="camel"):
-    name_with_owner: str
-
-
-class _Pull(Struct, frozen=True, rename="camel"):
-    id: str
-    number: int
-    head_ref_oid: str
-    head_repository: _PullRepository | None
-
-
-class _Comment(Struct, frozen=True, rename="camel"):
-    id: str
-    body: str
-    viewer_did_author: bool
-
-
-class _PageInfo(Struct, frozen=True, rename="camel"):
-    has_next_page: bool
-    end_cursor: str | None
-
-
-class _Comments(Struct, frozen=True, rename="camel"):
-    page_info: _PageInfo
-    nodes: tuple[_Comment, ...]
 
 
 _PULLS: Final = """
@@ -160,34 +132,37 @@ def _keep_for_run(repository: str, run: object, text: str, marker: str) -> Itera
     """Keep the comment on the open pull requests whose newest commit is that of a run."""
     owner, _, name = repository.partition("/")
     answer = _graphql(_PULLS, owner=owner, name=name, branch=_part(run, str, "head_branch"))
-    found = _part(answer, tuple[_Pull, ...], "repository", "pullRequests", "nodes")
-    head = _PullRepository(_part(run, str, "head_repository", "full_name"))
-    commit = _part(run, str, "head_sha")
-    pulls = [pull for pull in found if (pull.head_ref_oid, pull.head_repository) == (commit, head)]
+    newest = (_part(run, str, "head_sha"), _part(run, str, "head_repository", "full_name"))
+    pulls = [
+        pull
+        for pull in _part(answer, list[Any], "repository", "pullRequests", "nodes")
+        if (_part(pull, str, "headRefOid"), _at(pull, "headRepository", "nameWithOwner")) == newest
+    ]
     if not pulls:
         yield "No comment: the pull request has newer commits, or is closed."
     for pull in pulls:
-        yield from _keep_on_github(pull.id, pull.number, text, marker)
+        yield from _keep_on_github(_part(pull, str, "id"), _part(pull, int, "number"), text, marker)
 
 
 def _keep_on_github(id: str, number: int, text: str, marker: str) -> Iterator[str]:
-    own = next((each for each in _github_comments(id) if each.viewer_did_author and _has(each.body, marker)), None)
+    authored = (each for each in _github_comments(id) if _part(each, bool, "viewerDidAuthor"))
+    own = next((_part(each, str, "id") for each in authored if _has(each, marker)), None)
     if own is None:
         _graphql(_ADD, id=id, body=text)
-        yield f"Wrote the comment on pull request {number}."
     else:
-        _graphql(_UPDATE, id=own.id, body=text)
-        yield f"Renewed the comment on pull request {number}."
+        _graphql(_UPDATE, id=own, body=text)
+    yield f"{'Wrote' if own is None else 'Renewed'} the comment on pull request {number}."
 
 
-def _github_comments(id: str) -> Iterator[_Comment]:
+def _github_comments(id: str) -> Iterator[object]:
     after = None
     for _ in range(_MOST_PAGES):
-        page = _part(_graphql(_COMMENTS, id=id, after=after), _Comments, "node", "comments")
-        yield from page.nodes
-        after = page.page_info.end_cursor
-        if not page.page_info.has_next_page:
+        answer = _graphql(_COMMENTS, id=id, after=after)
+        yield from _part(answer, list[Any], "node", "comments", "nodes")
+        page = ("node", "comments", "pageInfo")
+        if not _part(answer, bool, *page, "hasNextPage"):
             return
+        after = _part(answer, str, *page, "endCursor")
 
 
 def _graphql(query: str, **variables: str | None) -> Any:
@@ -205,17 +180,6 @@ def _graphql(query: str, **variables: str | None) -> Any:
 # -- GitLab -------------------------------------------------------------------------------------------
 
 
-class _Author(Struct, frozen=True):
-    id: int
-
-
-class _Note(Struct, frozen=True):
-    id: int
-    body: str
-    author: _Author
-    system: bool = False
-
-
 def _gitlab() -> Forge:
     number = os.environ.get("CI_MERGE_REQUEST_IID", "")
     if not (number.isascii() and number.isdecimal()):
@@ -231,23 +195,20 @@ def _gitlab() -> Forge:
 
 
 def _keep_on_gitlab(address: str, number: str, text: str, marker: str) -> Iterator[str]:
-    user = _part(_gitlab_api("GET", f"{_variable('CI_API_V4_URL')}/user")[0], _Author)
-    own = next(
-        (note for note in _notes(address) if note.author.id == user.id and not note.system and _has(note.body, marker)),
-        None,
-    )
+    user = _part(_gitlab_api("GET", f"{_variable('CI_API_V4_URL')}/user")[0], int, "id")
+    authored = (note for note in _notes(address) if _part(note, int, "author", "id") == user)
+    own = next((_part(each, int, "id") for each in authored if not _at(each, "system") and _has(each, marker)), None)
     if own is None:
         _gitlab_api("POST", address, text)
-        yield f"Wrote the comment on merge request {number}."
     else:
-        _gitlab_api("PUT", f"{address}/{own.id}", text)
-        yield f"Renewed the comment on merge request {number}."
+        _gitlab_api("PUT", f"{address}/{own}", text)
+    yield f"{'Wrote' if own is None else 'Renewed'} the comment on merge request {number}."
 
 
-def _notes(address: str) -> Iterator[_Note]:
+def _notes(address: str) -> Iterator[object]:
     for page in range(1, _MOST_PAGES + 1):
         answer, headers = _gitlab_api("GET", f"{address}?per_page=100&page={page}")
-        yield from _part(answer, tuple[_Note, ...])
+        yield from _part(answer, list[Any])
         if not headers.get("X-Next-Page"):
             return
 
@@ -287,8 +248,8 @@ def _refused(system: str, reason: str, needs: str) -> NoReturn:
     raise UsageError(f"{system} refuses the comment ({reason}); the job needs {needs}.")
 
 
-def _has(body: str, marker: str) -> bool:
-    return body.splitlines()[:1] == [marker]
+def _has(comment: object, marker: str) -> bool:
+    return _part(comment, str, "body").splitlines()[:1] == [marker]
 
 
 def _variable(name: str) -> str:
@@ -300,9 +261,14 @@ def _variable(name: str) -> str:
 
 def _part(answer: object, kind: type[_Kind], *path: str) -> _Kind:
     """Return a part of an event or of an answer. Raises UsageError if it isn't there."""
-    for name in path:
-        answer = answer.get(name) if isinstance(answer, dict) else None
     try:
-        return msgspec.convert(answer, kind)
+        return msgspec.convert(_at(answer, *path), kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"GitHub or GitLab answers otherwise than expected ({clean(str(error), 200)}).") from None
+
+
+def _at(answer: Any, *path: str) -> object:
+    """Return a part of an event or of an answer; None if it isn't there."""
+    for name in path:
+        answer = answer.get(name) if isinstance(answer, dict) else None
+    return answer

@@ -57,7 +57,7 @@ def draw(sides: list[tuple[str, Strip]]) -> bytes:
     Args:
         sides: Each strip with its name, in lower case: `before`.
     """
-    colors = {name: _rgb(color) for name, color in palette(dark=False).items()}
+    colors = {name: np.array([*bytes.fromhex(color[1:])], np.float64) for name, color in palette(dark=False).items()}
     longest = max(strip.span_ns for _, strip in sides)
     shown = {kind for _, strip in sides for lane in strip.lanes for kind in Kind if lane.busy_ns[kind].any()}
     legend = [_COLORS[kind] for kind in Kind if kind in shown]
@@ -122,10 +122,6 @@ def _blank(height: int, colors: _Colors) -> Pixels:
     row = np.empty((height, _LEFT + WIDTH + _MARGIN, 3), np.uint8)
     row[:] = colors["panel"]
     return row
-
-
-def _rgb(color: str) -> NDArray[np.float64]:
-    return np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)], np.float64)
 
 
 def _png(pixels: Pixels) -> bytes:

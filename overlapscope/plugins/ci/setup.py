@@ -1,6 +1,6 @@
 """Files that hold a program's overlap in CI: limits, a contract, and a job or a test that checks a recording by them.
 
-The files of `templates` have names such as `<TRACE>` in the place of values.
+The files of `templates` have names such as `<TRACE>` in the place of values, and before lines that need one `<?TESTS>`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ import re
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from math import sqrt
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from overlapscope.base.config_file import CONTRACT, FILE, find, find_contract
 from overlapscope.base.words import clean, listed
+from overlapscope.budgets.places import JudgedFigure, figures
+from overlapscope.budgets.quantity import exact, show
+from overlapscope.contracts.model import DEFAULT_MARGIN_PCT
 from overlapscope.errors import UsageError
-from overlapscope.plugins.ci.limits import ARGUMENTS, Limit, limits_of
 from overlapscope.plugins.ci.repository import System, TeamRepository
 
 if TYPE_CHECKING:
@@ -26,12 +31,30 @@ if TYPE_CHECKING:
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _PLACE: Final = re.compile(r"<([A-Z_]+)>")
+_OPTIONAL: Final = re.compile(r"^<\?([A-Z_]+)>(.*\n)", re.MULTILINE)
 _PIPELINE: Final = ".gitlab-ci.yml"
 _NAME: Final = re.compile(r"[\w.][\w./+=@,-]*")
 """A path that is text for shells, for YAML and for patterns of paths, and no option of a command."""
 _STAGES: Final = re.compile(r"^stages: *(?:#.*)?(\[[^\]]*\]|(?:\n *- .*)+)", re.MULTILINE)
 _MOST_LINES: Final = 70
 """Maximum number of lines of a new file to show."""
+
+
+ARGUMENTS: Final = {
+    "efficiency_pct": "min_efficiency",
+    "exposed_copy_time": "max_exposed_copy",
+    "exposed_comm_time": "max_exposed_comm",
+    "idle_pct": "max_idle",
+    "launches_per_step": "",
+    "host_loading_pct": "",
+}
+"""Limited metrics, each with its argument of `pytest_plugin.overlap`; empty if it has none.
+
+Step times depend on the machine, and have no limit.
+"""
+_ERRORS: Final = 3
+"""Number of standard errors of the mean that a limit leaves for steps that differ."""
+_DIGITS: Final = 2
 
 
 class SetupChoice(NamedTuple):
@@ -66,6 +89,31 @@ class NewFile(NamedTuple):
         yield from lines[:_MOST_LINES]
         if len(lines) > _MOST_LINES:
             yield f"... and {len(lines) - _MOST_LINES:,} more lines"
+
+
+class Limit(NamedTuple):
+    """A limit of a metric."""
+
+    metric: str
+    more_is_better: bool
+    bound: str
+    """Limit with its unit."""
+    today: str
+    """Value of the recording, on the worst device."""
+    window: bool
+    """True if the recording has no steps, so that all of it is judged."""
+
+    @property
+    def budget(self) -> str:
+        """The limit as an argument of `overlapscope check --budget`."""
+        return f"{'window ' if self.window else ''}{self.metric} {'>=' if self.more_is_better else '<='} {self.bound}"
+
+    @property
+    def line(self) -> str:
+        """The limit as a line of `[budgets]`."""
+        scope = ', scope = "window"' if self.window else ""
+        bound = f'{self.metric} = {{ {"min" if self.more_is_better else "max"} = "{self.bound}"{scope} }}'
+        return f"{bound}  # {self.today} in the recording"
 
 
 class SetupPlan(NamedTuple):
@@ -154,6 +202,51 @@ def _contract(traces: list[Trace], report: Report, configuration: str | None) ->
     return (None, f"No contract is written: {clean(broken[0].message, 500)}") if broken else (text, "")
 
 
+# -- Limits -----------------------------------------------------------------------------------------
+
+
+def limits_of(report: Report) -> Iterator[Limit]:
+    """Yield a limit for each metric of `ARGUMENTS` that the report states of every device.
+
+    Limits that nothing exceeds are left out.
+    """
+    places = len(report.devices) or len(report.traces)
+    stated: dict[str, list[JudgedFigure]] = {}
+    for figure in figures(report):
+        if figure.cause is None and figure.metric.metric in ARGUMENTS:
+            stated.setdefault(figure.metric.metric, []).append(figure)
+    for each in stated.values():
+        metric = each[0].metric
+        sign = -1 if metric.more_is_better else 1
+        worst = max(each, key=lambda figure: sign * figure.value + _room(figure))
+        bound = _outward(worst.value + sign * _room(worst), up=not metric.more_is_better)
+        if len(each) < places or bound <= 0 or (metric.unit == "pct" and bound >= 100):
+            continue
+        yield Limit(
+            metric.metric,
+            bool(metric.more_is_better),
+            exact(bound, metric.unit),
+            show(worst.value, metric.unit),
+            worst.place.budget.scope == "window",
+        )
+
+
+def _room(figure: JudgedFigure) -> float:
+    """Return the noise floor between recordings, plus the part of the mean that depends on which steps were judged."""
+    values = figure.values.numbers
+    error = stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+    if figure.metric.unit == "launches":
+        # They have no noise, but batches of other sizes may launch a few more.
+        return DEFAULT_MARGIN_PCT / 100 * figure.value
+    return figure.noise_floor + _ERRORS * error
+
+
+def _outward(value: float, *, up: bool) -> float:
+    """Return a value with two digits, rounded away from what passes today."""
+    context = Context(prec=_DIGITS, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    return float(context.create_decimal(Decimal(repr(value))))
+
+
 # -- Jobs and tests ---------------------------------------------------------------------------------
 
 
@@ -227,38 +320,26 @@ def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
             "a digit."
         )
     name = "overlapscope" + "".join(f"-{re.sub(r'[^a-zA-Z0-9]+', '-', part)}" for part in prefix.split("/") if part)
-    gitlab = choice.system == "gitlab"
-    folder = _folder(prefix, gitlab=gitlab)
     # An artifact has no directories above its files.
-    fetched = "pull-request" if choice.trace.is_dir() else f"pull-request/{choice.trace.name}"
-    step = "\n          " if not gitlab else "\n      "
-    stage = _stage(repository) if gitlab else None
-    requirements = repository.requirements()
-    tests = " ".join(
-        shlex.quote(path.relative_to(repository.project).as_posix()) for path in repository.recording_tests()
-    )
+    within = "" if choice.trace.is_dir() else f"/{choice.trace.name}"
+    stage = _stage(repository) if choice.system == "gitlab" else None
+    tests = (path.relative_to(repository.project).as_posix() for path in repository.recording_tests())
     return {
         "NAME": name,
         "FILE": f"{name}.yml",
         "TRACE": trace,
-        "TRACE_QUOTED": _quoted(trace),
-        "TRACE_PYTHON": repr(trace),
-        "TRACE_FROM_ROOT": f"{prefix}{trace}",
         "PREFIX": prefix,
-        "DIRECTORY": folder,
-        "STAGE": f"\n  stage: {_quoted(stage)}" if stage else "",
-        "PATHS": _paths(prefix, gitlab=gitlab),
-        "RECORDED": _quoted(fetched),
-        "FETCHED": f"{prefix}pull-request",
-        "PICTURE": f"{prefix}overlap.png",
-        "BEFORE": _base_of(choice),
+        "FOLDER": prefix.rstrip("/"),
+        "STAGE": _quoted(stage) if stage else "",
+        "RECORDED": f"pull-request{within}",
+        "BEFORE": "$TRACE" if choice.runner is None else f"base{within}",
         "BRANCH": _quoted(repository.default_branch()),
         "RUNNER": choice.runner or "",
         "PROGRAM": choice.program or "",
         "STACKS": " --stacks" if choice.stacks else "",
         "INSTALL": choice.install,
-        "REQUIREMENTS": f"{step}python -m pip install {requirements}" if requirements else "",
-        "TESTS": _test_step(tests, gitlab=gitlab) if tests else "",
+        "REQUIREMENTS": repository.requirements() or "",
+        "TESTS": shlex.join(tests),
         "UP": str(len(_tests_of(repository).relative_to(repository.project).parts)),
     }
 
@@ -270,39 +351,13 @@ def _stage(repository: TeamRepository) -> str | None:
     return None if "test" in names else names[0]
 
 
-def _base_of(choice: SetupChoice) -> str:
-    """Return the path of the recording of the base branch in the job that comments on GitHub."""
-    if choice.runner is None:
-        return "$TRACE"
-    return "base" if choice.trace.is_dir() else f"base/{choice.trace.name}"
-
-
-def _folder(prefix: str, *, gitlab: bool) -> str:
-    """Return the lines that make a job run in the project's directory."""
-    if not prefix:
-        return ""
-    if gitlab:
-        return f"\n    - cd {prefix.rstrip('/')}"
-    return f"\n    defaults:\n      run:\n        working-directory: {_quoted(prefix.rstrip('/'))}"
-
-
-def _paths(prefix: str, *, gitlab: bool) -> str:
-    """Return the lines that run a job for changes of the project alone."""
-    if not prefix:
-        return ""
-    pattern = _quoted(f"{prefix}**{'/*' if gitlab else ''}")
-    return f"\n      changes: [{pattern}]" if gitlab else f"\n    paths: [{pattern}]"
-
-
-def _test_step(tests: str, *, gitlab: bool) -> str:
-    command = f"python -m pytest --overlap-require {tests}"
-    return f"\n    - {command}" if gitlab else f"\n      - name: Test\n        run: |\n          {command}"
-
-
 def _quoted(text: str) -> str:
     """Return a text as a scalar of YAML."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda match: values[match[1]], (_TEMPLATES / template).read_text(encoding="utf-8"))
+    """Return a template with its values, without the lines of empty ones: those that begin with `<?NAME>`."""
+    text = (_TEMPLATES / template).read_text(encoding="utf-8")
+    text = _OPTIONAL.sub(lambda match: match[2] if values[match[1]] else "", text)
+    return _PLACE.sub(lambda match: values[match[1]], text)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -160,12 +159,6 @@ class Stored(Struct, frozen=True):
     """A history's file, which need not exist yet."""
 
     path: Path
-
-    @contextmanager
-    def open(self) -> Iterator[Store]:
-        """Open the history for reading. Raises UsageError if it is unreadable."""
-        with Store.open(self.path, read_only=True) as store:
-            yield store
 
     @property
     def state(self) -> str:

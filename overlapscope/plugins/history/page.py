@@ -62,7 +62,7 @@ def _content(context: PageContext) -> list[Component]:
     stored = _stored(context)
     try:
         if stored is not None and stored.state:
-            with stored.open() as store:
+            with Store.open(stored.path, read_only=True) as store:
                 if jobs := store.jobs():
                     return _shown(context, stored, store, jobs)
     except OverlapscopeError as error:

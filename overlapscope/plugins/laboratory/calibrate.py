@@ -16,11 +16,9 @@ from pathlib import Path
 import msgspec
 import torch
 
-from overlapscope.base.words import bandwidth, clean, duration, listed, percent
-from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.errors import UsageError
 from overlapscope.plugins.laboratory import machine
-from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
+from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import observe
 from overlapscope.reading import load
 from overlapscope.recorder.options import Options
@@ -282,40 +280,3 @@ def _recorded_ns(event: Callable[[], object], *, stacks: bool) -> float:
         recording = SilentRecording(Path(directory) / "costs.json", Options(plain_steps=0, stacks=stacks))
         with recording:
             return _plain_ns(event)
-
-
-# -- Summary ---------------------------------------------------------------------------------------
-
-
-def summary(calibration: Calibration) -> str:
-    """Return the GPU and the few figures by which a person can check the calibration."""
-    return f"{clean(calibration.gpu)}: {'; '.join(_figures(calibration.constants)) or 'nothing could be measured'}."
-
-
-def _figures(constants: Constants) -> list[str]:
-    rates = [
-        f"{bandwidth(_best(copies))} GB/s {way}"
-        for copies, way in ((constants.h2d, "to the GPU"), (constants.d2h, "from it"))
-        if any(copy.bytes >= TINY_BYTES for copy in copies)
-    ]
-    shares = [percent(100 * share) for share in (constants.h2d_two_way, constants.d2h_two_way) if share is not None]
-    times = [
-        f"{what} {duration(ns)}"
-        for what, ns in (
-            ("a launch call takes", constants.launch_call_ns),
-            ("a kernel starts after", constants.launch_latency_ns),
-            ("an event hands over after", constants.handover_ns),
-            ("recording costs an op", constants.op_cost_ns),
-            ("and a call", constants.call_cost_ns),
-        )
-        if ns is not None
-    ]
-    figures = [f"pinned copies reach {listed(rates)}"] if rates else []
-    if len(shares) == 2:
-        figures.append(f"{shares[0]} and {shares[1]} of that both ways at once")
-    return figures + times
-
-
-def _best(copies: tuple[SizedTime, ...]) -> float:
-    """Return the best rate in GB/s of copies that take much longer than their latency."""
-    return max(copy.bytes / copy.duration_ns for copy in copies if copy.bytes >= TINY_BYTES)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base.output import tell
-from overlapscope.base.words import did_you_mean
+from overlapscope.base.words import clean, did_you_mean
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_actions, whole_number
 from overlapscope.commands._output import check_output, make_directory, write
@@ -232,10 +232,10 @@ def _calibrate(args: argparse.Namespace) -> int:
 
     require_torch()
     calibration.check_writable(args.output)
-    from overlapscope.plugins.laboratory.calibrate import calibrate, summary
+    from overlapscope.plugins.laboratory.calibrate import calibrate
 
     measured = calibrate()
     calibration.write(measured, args.output)
-    write(f"{summary(measured)}\n".encode(), None)
-    tell(f"Wrote {os.fsencode(args.output).decode(errors='backslashreplace')}")
+    file = os.fsencode(args.output).decode(errors="backslashreplace")
+    tell(f"Wrote the constants of {clean(measured.gpu)} to {file}")
     return DONE

@@ -182,10 +182,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 # -- The file `results.json` ---------------------------------------------------------------------------
 
 
-def read_results(directory: Path, *, analyses: bool = True) -> Results:
+def read_results(directory: Path) -> Results:
     """Return the results in a directory; empty results if it has no `results.json` yet.
-
-    Without `analyses`, only the measurements are read, whichever version analyzed them.
 
     Raises:
         UsageError: If the file can't be used. The text names the file and a remedy.
@@ -198,21 +196,12 @@ def read_results(directory: Path, *, analyses: bool = True) -> Results:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); choose another directory.") from None
     try:
-        return decode(data, Results) if analyses else _measured(data)
+        return decode(data, Results)
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{path}: these are not results of the laboratory, or are from another version ({error}); choose "
             "another directory."
         ) from None
-
-
-def _measured(data: bytes) -> Results:
-    """Return the results without analyses. Raise msgspec.ValidationError if they are invalid."""
-    decoded = decode(data, dict[str, Any])
-    for experiment in decoded.get("experiments", []):
-        for variant in experiment.get("variants", []):
-            variant.pop("analyses", None)
-    return msgspec.convert(decoded, Results)
 
 
 def write_results(results: Results, directory: Path) -> None:

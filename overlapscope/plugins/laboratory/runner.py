@@ -172,7 +172,11 @@ class _Experiment:
             figures=ranks[0].figures,
             wrong_results=ranks[0].wrong_results,
             notes=tuple(dict.fromkeys(note for rank in ranks for note in rank.notes)),
-            traces=tuple(_relative(rank.trace, self._plan.directory) for rank in ranks if rank.trace is not None),
+            traces=tuple(
+                Path(rank.trace).relative_to(self._plan.directory).as_posix()
+                for rank in ranks
+                if rank.trace is not None
+            ),
         )
 
     def _keep(self, done: VariantResult) -> None:
@@ -181,10 +185,6 @@ class _Experiment:
         self._results = merged(self._results, self._result)
         write_results(self._results, self._plan.directory)
         _finished(self._progress, self._experiment.name, done)
-
-
-def _relative(trace: str, directory: Path) -> str:
-    return Path(trace).relative_to(directory).as_posix()
 
 
 def _finished(progress: Progress, experiment: str, result: VariantResult) -> None:

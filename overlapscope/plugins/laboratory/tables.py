@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, bare_shares, clean, unit_for
+from overlapscope.base.words import NOTHING, bare_percent, bare_share, bare_shares, clean, unit_for
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
 from overlapscope.plugins.laboratory.comparison import WALL, ExperimentComparison, place, tally
-from overlapscope.plugins.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
+from overlapscope.plugins.laboratory.results import Analysis, ExperimentResult, VariantResult
 
 Analyses = list[tuple[str, Analysis]]
 """Analyses, each with the name of its variant."""
 
-_CAUSE = (words("cause"), Column("% of it"))
 _VARIANT = Column("variant", False, flexible=True, prose=True)
 """Column of variants. Long names are broken and never cut, because the difference may be in the middle."""
 
@@ -54,8 +52,7 @@ def _held(comparison: ExperimentComparison) -> str:
 
 
 def _tone(comparison: ExperimentComparison) -> Tone:
-    _, *others = tally(comparison.claims)
-    return "" if any(others) else "good"
+    return "" if any(tally(comparison.claims)[1:]) else "good"
 
 
 def _result(comparison: ExperimentComparison) -> str:
@@ -84,29 +81,18 @@ def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[
 
 def all_tables(comparison: ExperimentComparison) -> Iterator[Table]:
     """Yield every table of an experiment; tables without data have no rows."""
-    analyses = named_analyses(comparison.result)
-    unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
-    yield _intended(comparison.result)
-    yield _times(comparison)
-    yield _figures(comparison)
-    yield _buckets(analyses, unit)
-    yield _exposed(analyses, unit)
-    yield _idle(analyses, unit)
-    yield _link(analyses, unit, comparison.result.machine.link)
-
-
-def _intended(result: ExperimentResult) -> Table:
-    columns = (words("variant"), Column("what it shows", False, flexible=True, prose=True))
-    lines = [(clean(variant.name, 80), clean(variant.shows, 400)) for variant in result.variants]
-    return Table("The variants", columns, rows(lines))
-
-
-def _times(comparison: ExperimentComparison) -> Table:
+    variants = comparison.result.variants
+    about = (words("variant"), Column("what it shows", False, flexible=True, prose=True))
+    lines = [(clean(variant.name, 80), clean(variant.shows, 400)) for variant in variants]
+    yield Table("The variants", about, rows(lines))
     titles = ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")
-    lines = [_time(comparison, variant) for variant in comparison.result.variants]
-    return _filled(
-        "Time of one iteration, ms; ratios are to the first variant", (_VARIANT, *map(Column, titles)), lines
+    yield _filled(
+        "Time of one iteration, ms; ratios are to the first variant",
+        (_VARIANT, *map(Column, titles)),
+        [_time(comparison, variant) for variant in variants],
     )
+    yield _figures(comparison)
+    yield _buckets(named_analyses(comparison.result))
 
 
 def _time(comparison: ExperimentComparison, variant: VariantResult) -> tuple[str, ...]:
@@ -148,7 +134,8 @@ def _ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _buckets(analyses: Analyses, unit: Unit) -> Table:
+def _buckets(analyses: Analyses) -> Table:
+    unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
     # Most programs have neither, and the columns are left out.
     comm = any(analysis.buckets.exposed_comm_ns for _, analysis in analyses)
     other = any(analysis.buckets.exposed_other_ns for _, analysis in analyses)
@@ -164,71 +151,6 @@ def _buckets(analyses: Analyses, unit: Unit) -> Table:
     titles = (f"{whole} {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
     title = "Where the GPU time went (overlapped time counts as compute)"
     return _filled(title, (_VARIANT, *map(Column, titles)), lines)
-
-
-def _exposed(analyses: Analyses, unit: Unit) -> Table:
-    lines = [
-        (
-            name,
-            unit.number(analysis.overlap.copy_ns),
-            bare_percent(hidden_copy_shown(analysis)),
-            unit.number(analysis.buckets.exposed_copy_ns),
-            *_mostly(analysis.exposed_copy_by_cause),
-        )
-        for name, analysis in analyses
-        if analysis.overlap.copy_ns
-    ]
-    titles = (f"copies {unit.name}", "hidden %", f"exposed {unit.name}")
-    return _filled("Copies, and the main cause of exposed copies", (_VARIANT, *map(Column, titles), *_CAUSE), lines)
-
-
-def _idle(analyses: Analyses, unit: Unit) -> Table:
-    lines = [
-        (name, unit.number(analysis.buckets.idle_ns), *_mostly(analysis.idle_by_cause)) for name, analysis in analyses
-    ]
-    return _filled("Idle time, and its main cause", (_VARIANT, Column(f"idle {unit.name}"), *_CAUSE), lines)
-
-
-def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
-    """Return the main cause and its share of the time."""
-    total = sum(by_cause.values())
-    if not total:
-        return NOTHING, NOTHING
-    cause, most = max(by_cause.items(), key=lambda item: item[1])
-    return clean(cause, 40), bare_share(most, total)
-
-
-def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
-    lines = []
-    for name, analysis in analyses:
-        h2d, d2h = (_rate(analysis, direction) for direction in ("h2d", "d2h"))
-        lines.append(
-            (
-                name,
-                *(NOTHING if h2d is None else bandwidth(h2d), _of(h2d, peak.h2d_gb_per_s)),
-                *(NOTHING if d2h is None else bandwidth(d2h), _of(d2h, peak.d2h_gb_per_s)),
-                unit.number(analysis.host_wait_ns),
-                unit.number(analysis.host_idle_ns),
-            )
-        )
-    waits = (f"host waits {unit.name}", "GPU idle meanwhile")
-    titles = ("H2D GB/s", "% of peak", "D2H GB/s", "% of peak", *waits)
-    return _filled("Copy bandwidth against the link's peak, and host waits", (_VARIANT, *map(Column, titles)), lines)
-
-
-def _rate(analysis: Analysis, direction: str) -> float | None:
-    """Return the rate of all copies in one direction, in 1e9 bytes per second; None if all of them are too small."""
-    groups = [
-        (copies.bytes or 0, copies.gb_per_s)
-        for copies in analysis.copies
-        if copies.direction == direction and copies.gb_per_s and says_bandwidth(copies)
-    ]
-    took = sum(size / rate for size, rate in groups)
-    return sum(size for size, _ in groups) / took if took else None
-
-
-def _of(rate: float | None, peak: float | None) -> str:
-    return bare_share(rate, peak)
 
 
 def _filled(title: str, columns: Sequence[Column], lines: Sequence[Sequence[str]]) -> Table:

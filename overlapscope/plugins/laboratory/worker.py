@@ -82,7 +82,10 @@ class _VariantRun:
             wall, host = measure(program.step, repeat=self._task.repeat)
             self.report(wall_ms=wall, host_ms=host)
             if program.figures is not None:
-                self.report(figures=_finite(program.figures()))
+                measured = program.figures().items()
+                # JSON can't hold other numbers.
+                figures = {name: float(value) if math.isfinite(value) else None for name, value in measured}
+                self.report(figures=figures)
             if program.count_wrong is not None:
                 self.report(wrong_results=program.count_wrong())
             self._begin("recording")
@@ -93,7 +96,12 @@ class _VariantRun:
 
     def _prepared(self, experiment: Experiment, variant: Variant) -> Program:
         if experiment.gpus:
-            _choose_gpu()
+            import torch
+
+            # Each rank has a GPU of its own.
+            local = int(os.environ.get("LOCAL_RANK", "0"))
+            if torch.cuda.is_available() and local < torch.cuda.device_count():
+                torch.cuda.set_device(local)
         sizes = experiment.sizes.get(self._task.scale, {})
         prepared = experiment.prepare(**{**sizes, **variant.parameters})
         return prepared if isinstance(prepared, Program) else Program(prepared)
@@ -162,20 +170,6 @@ def _agreed(count: int) -> int:
     shared: list[int] = [count]
     torch.distributed.broadcast_object_list(shared, src=0)
     return shared[0]
-
-
-def _choose_gpu() -> None:
-    """Select a GPU of its own for each rank."""
-    import torch
-
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.is_available() and local < torch.cuda.device_count():
-        torch.cuda.set_device(local)
-
-
-def _finite(figures: Any) -> dict[str, float | None]:
-    """Return figures with None for what JSON can't hold."""
-    return {name: float(value) if math.isfinite(value) else None for name, value in figures.items()}
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES, C
 from overlapscope.plugins.sql.tables import SqlColumn, SqlTable, Type
 from overlapscope.report.model import Report
 from overlapscope.report.page import DeviceReport, Page
+from overlapscope.rules.finding import Finding
 from overlapscope.tools import QueriedTraces
 from overlapscope.trace.model import Kind, Memory, Trace, TraceTable
 from overlapscope.trace.servers import batch_in
@@ -89,7 +90,7 @@ def _column(values: Values, of: pa.DataType) -> pa.Array:
 
 def _records(columns: Iterable[SqlColumn], rows: Iterable[Mapping[str, Any]]) -> Filled:
     rows = list(rows)
-    return {column.name: [row.get(column.field or column.name) for row in rows] for column in columns}
+    return {column.name: [row.get(column.name) for row in rows] for column in columns}
 
 
 _PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example", "saving", "time")
@@ -106,12 +107,16 @@ def _flat(result: msgspec.Struct, **more: Any) -> dict[str, Any]:
 
 def _results(table: SqlTable, job: QueriedTraces, number: int) -> Iterable[Mapping[str, Any]]:
     if table.name == "findings":
-        trace = job.traces[number]
-        findings = job.report.findings
-        return (_flat(each) for each in findings if (each.source, each.rank) == (trace.source, trace.rank))
+        of = (job.traces[number].source, job.traces[number].rank)
+        return (_finding(each) for each in job.report.findings if (each.source, each.rank) == of)
     # The report is expensive, so it is computed only for tables about the plain program.
     recorded = table.figures == "recorded"
     return _FROM_RESULTS[table.name](job.analyses[number].result if recorded else job.report.traces[number])
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    flat = _flat(finding)
+    return flat | {f"example_{end}": flat.get(end) for end in ("start_ns", "end_ns")}
 
 
 def _device_rows(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]]]:
@@ -169,7 +174,7 @@ _FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any
     ),
     "steps": _steps,
     "ranges": _device_rows("ranges"),
-    "stalls": _device_rows("host_stalls"),
+    "stalls": lambda of: ({**row, "line": row["where"]} for row in _device_rows("host_stalls")(of)),
 }
 
 
@@ -281,14 +286,6 @@ def _pieces(device: DeviceAnalysis, pieces: Pieces, causes: Iterable[str]) -> Fi
     }
 
 
-def _exposed_pieces(done: TraceAnalysis) -> Iterator[Filled]:
-    return (_exposed(done.trace, device, device.exposed, COPY_CAUSES) for device in done.devices)
-
-
-def _exposed_comm_pieces(done: TraceAnalysis) -> Iterator[Filled]:
-    return (_exposed(done.trace, device, device.exposed_comm, COMM_CAUSES) for device in done.devices)
-
-
 def _exposed(trace: Trace, device: DeviceAnalysis, pieces: Exposed, causes: Iterable[str]) -> Filled:
     return {
         **_pieces(device, pieces, causes),
@@ -312,14 +309,13 @@ def _comm_kernels(done: TraceAnalysis) -> Iterator[Filled]:
         for kind, rows in rows_by(kinds.kind):
             if GATHERS.search(kinds.kinds[kind].collective):
                 depth[rows] = prefetch_depths(ops, trace.runtime_calls, begun.take(rows))
-        began = np.array([_BEGAN_BY[cause] for cause in COMM_CAUSES])[begun.cause]
         yield {
             **_events(trace, kernels),
             "gpu_op": _rows_in_trace(trace, device, begun.op),
             "collective": _words(kinds.kind, [kind.words for kind in kinds.kinds]),
             "exposed_ns": exposed_ns,
             "cause": _words(main_cause(row, pieces.cause, pieces.length_ns, len(kernels)), COMM_CAUSES),
-            "began_by": _words(began, _BEGINNINGS),
+            "began_by": _words(begun.cause, [_BEGAN_BY.get(cause, "unknown") for cause in COMM_CAUSES]),
             "waited_for": _names(trace, pick(ops.name_id, begun.held_by)),
             "lead_ns": _numbers(lead_ns(ops, begun)),
             "prefetch_depth": _numbers(depth),
@@ -327,16 +323,11 @@ def _comm_kernels(done: TraceAnalysis) -> Iterator[Filled]:
         }
 
 
-_BEGINNINGS: Final = ("launch", "collective", "op", "unknown")
 _BEGAN_BY: Final = {
-    cause: _BEGINNINGS.index(by)
-    for cause, by in (
-        *((cause, "unknown") for cause in COMM_CAUSES),
-        (CommCause.LATE_ISSUE, "launch"),
-        (CommCause.HOST_SYNC, "launch"),
-        (CommCause.BLOCKED_BEHIND, "collective"),
-        (CommCause.WAITING_FOR_INPUT, "op"),
-    )
+    CommCause.LATE_ISSUE: "launch",
+    CommCause.HOST_SYNC: "launch",
+    CommCause.BLOCKED_BEHIND: "collective",
+    CommCause.WAITING_FOR_INPUT: "op",
 }
 
 
@@ -369,9 +360,11 @@ _FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {
     "gpu_ops": _gpu_ops,
     "copies": _copies,
     "peer_copies": _peer_copies,
-    "exposed_pieces": _exposed_pieces,
+    "exposed_pieces": lambda done: (_exposed(done.trace, each, each.exposed, COPY_CAUSES) for each in done.devices),
     "comm_kernels": _comm_kernels,
-    "exposed_comm_pieces": _exposed_comm_pieces,
+    "exposed_comm_pieces": lambda done: (
+        _exposed(done.trace, each, each.exposed_comm, COMM_CAUSES) for each in done.devices
+    ),
     "idle_pieces": _idle_pieces,
     "collectives": _collectives,
     "runtime_calls": lambda done: [_events(done.trace, done.trace.runtime_calls)],

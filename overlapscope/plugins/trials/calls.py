@@ -138,34 +138,7 @@ def _uncommented(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesi
 
 
 DATA_LOADER: Final = "torch.utils.data.DataLoader"
-
-
 TRAINING_ARGUMENTS: Final = "transformers.TrainingArguments"
-
-
-class Term(Struct, frozen=True):
-    """A change made with options of `TrainingArguments`."""
-
-    options: CallOptions
-    otherwise: str = ""
-    """Alternative for programs without such arguments."""
-
-    @property
-    def advice(self) -> str:
-        """The change in words."""
-        return f"Pass `{self.options}` to `TrainingArguments`{self.otherwise}."
-
-
-def term(library: str, change: str, value: str) -> Term | None:
-    """Return a change in a library's terms; None if the library has no such option."""
-    options = _training_arguments(value).get(change)
-    if options and library == "transformers":
-        return Term(options)
-    if options and library == "accelerate" and change == "non-blocking":
-        # Transformers' Trainer has accelerate move its batches.
-        alone = "`dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`"
-        return Term(options, f", or {alone} where there is no Trainer")
-    return None
 
 
 def workers(value: str) -> CallOptions:
@@ -177,7 +150,8 @@ PIN: Final = CallOptions((("pin_memory", "True"),), positional=8)
 """DataLoader options for pinned batches."""
 
 
-def _training_arguments(value: str) -> dict[str, CallOptions]:
+def training_arguments(value: str) -> dict[str, CallOptions]:
+    """Return the options of `TrainingArguments` for each change that has any, with this value."""
     changes = {
         "workers": CallOptions((("dataloader_num_workers", value), ("dataloader_persistent_workers", "True"))),
         "pin": CallOptions((("dataloader_pin_memory", "True"),)),

@@ -93,11 +93,11 @@ class TryCommand:
             _announce(args, program.text)
             try:
                 with Progress() as progress:
-                    done = conduct(program, options, directory, progress)
+                    trial, ending = conduct(program, options, directory, progress)
             except ProgramFailed as failed:
                 return _tell_failure(failed)
-            present(done.trial, lambda: document(done.trial), args, verbose=args.verbose)
-            return INTERRUPTED if done.interrupted else DONE
+            present(trial, lambda: document(trial), args, verbose=args.verbose)
+            return INTERRUPTED if ending == "interrupted" else DONE
 
 
 def _announce(args: argparse.Namespace, program: str) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,12 +15,12 @@ from overlapscope.base import clock
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.trials import measure, search
-from overlapscope.plugins.trials.edit import edit
+from overlapscope.plugins.trials.edit import edits
 from overlapscope.plugins.trials.measure import timing
 from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Steps, Task, TrialProgram
 from overlapscope.plugins.trials.result import Predicted, Trial
 from overlapscope.plugins.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.plugins.trials.summary import TrialFindings, predict_sets, step_ns_of, summarize
+from overlapscope.plugins.trials.summary import TrialFindings, predict_sets, summarize
 from overlapscope.render.progress import Progress
 
 _PATIENCE: Final = 5
@@ -46,14 +46,6 @@ class ProgramFailed(Exception):
         self.ended, self.runs_alone = ended, runs_alone
 
 
-class Conducted(Struct, frozen=True):
-    """A finished trial."""
-
-    trial: Trial
-    interrupted: bool
-    """True after Ctrl-C."""
-
-
 class TrialOptions(Struct, frozen=True):
     """Options of a trial, from the user."""
 
@@ -65,14 +57,16 @@ class TrialOptions(Struct, frozen=True):
     """True to keep recordings."""
 
 
-def conduct(program: TrialProgram, options: TrialOptions, directory: Path, progress: Progress) -> Conducted:
+def conduct(
+    program: TrialProgram, options: TrialOptions, directory: Path, progress: Progress
+) -> tuple[Trial, Literal["ended", "interrupted"]]:
     """Try changes on the program. Ctrl-C ends the trial early.
 
     Args:
         directory: Parent of each run's directory.
 
     Returns:
-        The trial, as far as it got.
+        The trial, as far as it got, and whether Ctrl-C ended it.
 
     Raises:
         ProgramFailed: The unchanged program fails.
@@ -90,34 +84,23 @@ def conduct(program: TrialProgram, options: TrialOptions, directory: Path, progr
     except KeyboardInterrupt:
         interrupted = True
         progress.say("Interrupted. A second Ctrl-C ends it without showing the results so far.")
+    predicted: Mapping[Settings, Predicted] = {}
     try:
-        predicted = _predicted(findings)
+        predicted = predict_sets(findings)
     except KeyboardInterrupt:
         if interrupted:
             raise
-        interrupted, predicted = True, {}
+        interrupted = True
     trial = summarize(
         findings,
         program.text,
         predicted=predicted,
-        edited=lambda settings: edit(findings.facts, settings, program.root),
+        edited=lambda settings: edits(findings.facts, settings, program.root)[0],
         keep=options.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
-    return Conducted(trial, interrupted)
-
-
-def _predicted(findings: TrialFindings) -> Mapping[Settings, Predicted]:
-    """Return the prediction for each tried set of changes, if the program was recorded."""
-    step_ns = step_ns_of(findings.runs, AS_IS)
-    if findings.before is None or step_ns is None:
-        return {}
-    try:
-        return predict_sets(findings.before, findings.runs.tried(), step_ns)
-    except OverlapscopeError as error:
-        findings.notes.append(f"Nothing is predicted: {error}")
-        return {}
+    return trial, "interrupted" if interrupted else "ended"
 
 
 class _Conductor:
@@ -257,35 +240,33 @@ class _Conductor:
 
     def ladder(self, findings: TrialFindings) -> None:
         """Make the first round."""
-        while (step := search.climb(findings.candidates, findings.runs)).next is not None:
-            findings.kept = step.kept
+        while True:
+            findings.kept, following = search.climb(findings.candidates, findings.runs)
+            if following is None:
+                return
             sets = search.worth_more(findings.runs, findings.kept)
             lengths_s = [findings.runs.of(settings)[-1].wall_s for settings in sets]
             if lengths_s[0] + sum(lengths_s) > self._left_s(findings):
-                self._give_up(findings)
-                return
-            self._make(findings, step.next)
-        findings.kept = step.kept
-
-    def rounds(self, findings: TrialFindings) -> None:
-        """Make further rounds until the results are clear or time is up."""
-        while planned := search.rounds(findings.runs, findings.kept, self._left_for_rounds_s(findings)):
-            for run in planned:
-                self._make(findings, run)
-
-    def _give_up(self, findings: TrialFindings) -> None:
-        """Leave out the changes that the ladder has not reached."""
+                break
+            self._make(findings, following)
         findings.cut_short = True
         run = {setting.change for run_made in findings.runs.all for setting in run_made.planned.settings}
         changes = (candidate.change for candidate in findings.candidates)
         findings.left_out += [search.left_out(change, NO_TIME) for change in changes if change not in run]
 
+    def rounds(self, findings: TrialFindings) -> None:
+        """Make further rounds until the results are clear or time is up."""
+
+        def left_s() -> float:
+            # As long as there is no answer, none has to be checked.
+            return self._left_s(findings) + (_checking_s(findings) if findings.best is None else 0.0)
+
+        while planned := search.rounds(findings.runs, findings.kept, left_s()):
+            for run in planned:
+                self._make(findings, run)
+
     def _left_s(self, findings: TrialFindings) -> float:
         return 60 * self._options.minutes - self.wall_s - _checking_s(findings)
-
-    def _left_for_rounds_s(self, findings: TrialFindings) -> float:
-        """Return the time left, including that for a check of the answer as long as there is none."""
-        return self._left_s(findings) + (_checking_s(findings) if findings.best is None else 0.0)
 
     def _make(self, findings: TrialFindings, planned: Planned) -> None:
         self._progress.now(f"Run {len(findings.runs.all) + 1}, {_what(planned)}")

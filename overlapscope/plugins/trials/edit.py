@@ -6,7 +6,7 @@ import difflib
 import io
 import os
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -69,16 +69,6 @@ class File(Struct, frozen=True):
     after: bytes
 
 
-class Edits(Struct, frozen=True):
-    """Edits for a set of changes."""
-
-    files: tuple[File, ...]
-    advice: tuple[str, ...]
-    """Advice for everything that the files' edits leave out, a sentence or two each."""
-    code: str
-    """Function that the advice mentions; empty if there is none."""
-
-
 class _EditStep(Struct, frozen=True):
     """An edit at a place."""
 
@@ -89,25 +79,13 @@ class _EditStep(Struct, frozen=True):
     """The edit in words."""
 
 
-def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
-    """Return the result of `edits` for a person to read."""
-    result = edits(facts, settings, root)
-    remarks = tuple(
-        remark
-        for reason, remark in _REMARKS.items()
-        if any(reason in (setting.change, setting.value) for setting in settings)
-    )
-    diff = "".join(_diff(file) for file in result.files)
-    return Edit(diff=diff, advice=result.advice, code=result.code, remarks=remarks)
-
-
-def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
-    """Return the edits for a set of changes.
+def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> tuple[Edit, tuple[File, ...]]:
+    """Return the edits for a set of changes, in words and as files.
 
     Only files below `root`, the script's directory, or the current directory are edited, and no installed packages.
     """
-    changes = frozenset(setting.change for setting in settings)
-    steps = [step for setting in settings for step in _STEPS[setting.change](facts, setting.value, changes)]
+    given = {name for setting in settings for name in (setting.change, setting.value)}
+    steps = [step for setting in settings for step in _steps(facts, setting, pinned="pin" in given)]
     by_path: dict[str, list[_EditStep]] = {}
     for step in steps:
         by_path.setdefault(step.site.path, []).append(step)
@@ -117,8 +95,13 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
         if before != after:
             files.append(File(Path(path), before, after))
         advice += [_sentence(*pair) for pair in zip(steps_of_file, reasons, strict=True) if pair[1] or not pair[0].ways]
-    code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
-    return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
+    edit = Edit(
+        diff="".join(map(_diff, files)),
+        advice=tuple(dict.fromkeys(advice)),
+        code=AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else "",
+        remarks=tuple(remark for reason, remark in _REMARKS.items() if reason in given),
+    )
+    return edit, tuple(files)
 
 
 def _edited(
@@ -186,60 +169,49 @@ def _lines(source: bytes) -> list[str]:
 # -- Steps of each change ----------------------------------------------------------------------------
 
 
-def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    options = calls.workers(value)
-    for loader in facts.loaders:
-        if not loader.iterable and not loader.on_gpu and loader.num_workers < int(value):
-            yield _step(loader.site, "workers", value, calls.DATA_LOADER, options)
-
-
-def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    for loader in facts.loaders:
-        if not loader.pin_memory and not loader.on_gpu:
-            yield _step(loader.site, "pin", value, calls.DATA_LOADER, calls.PIN)
-    for site, method in _uploads(facts, lambda upload: not upload.pinned and not upload.from_loader):
-        yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
-
-
-def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    pinned = "pin" in changes
-    for site, method in _uploads(facts, lambda upload: not upload.non_blocking and (upload.pinned or pinned)):
-        options = CallOptions((("non_blocking", "True"),), positional=3 if method == "to" else 2)
-        yield _step(site, "non-blocking", value, method, options)
+def _steps(facts: Facts, setting: Setting, *, pinned: bool) -> Iterator[_EditStep]:
+    """Yield the edits for a change; `pinned` if uploads are pinned, too."""
+    change, value = setting.change, setting.value
+    loaders = [loader for loader in facts.loaders if not loader.on_gpu]
+    match change:
+        case "workers":
+            for loader in loaders:
+                if not loader.iterable and loader.num_workers < int(value):
+                    yield _step(loader.site, setting, calls.DATA_LOADER, calls.workers(value))
+        case "pin":
+            for loader in loaders:
+                if not loader.pin_memory:
+                    yield _step(loader.site, setting, calls.DATA_LOADER, calls.PIN)
+            for site, method in _uploads(facts, lambda upload: not upload.pinned and not upload.from_loader):
+                yield _step(site, setting, method, pinned_argument if method == "copy_" else pinned_receiver)
+        case "non-blocking":
+            for site, method in _uploads(facts, lambda upload: not upload.non_blocking and (upload.pinned or pinned)):
+                options = CallOptions((("non_blocking", "True"),), positional=3 if method == "to" else 2)
+                yield _step(site, setting, method, options)
+        case "prefetch":
+            for site in dict.fromkeys(loader.loop or loader.site for loader in loaders):
+                yield _at(site, setting, CHANGES["prefetch"].advice if site.library else _LOOP_AHEAD)
+        case "graph":
+            for module in facts.modules:
+                if not module.compiled:
+                    ways = (Compile(module.site.line, module.name, COMPILE_MODES[value], module.of_torch),)
+                    yield _at(module.site, setting, _GRAPH[f"forward {value}" if module.of_torch else value], ways)
+        case "fused":
+            options = CallOptions((("fused", "True"),), instead_of="foreach")
+            for optimizer in facts.optimizers:
+                if optimizer.takes_fused and not optimizer.fused:
+                    yield _step(optimizer.site, setting, f"torch.optim.{optimizer.name}", options)
+        case "gc":
+            site = next((module.site for module in facts.modules), Site("", 0))
+            yield _EditStep(site, (), CHANGES["gc"].advice)
+        case "threads":
+            advice = CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}")
+            yield _EditStep(facts.threads_site or Site("", 0), (), advice)
 
 
 def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
     """Return the distinct places of the wanted uploads."""
     return list(dict.fromkeys((upload.site, upload.method) for upload in facts.uploads if wanted(upload)))
-
-
-def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    options = CallOptions((("fused", "True"),), instead_of="foreach")
-    for optimizer in facts.optimizers:
-        if optimizer.takes_fused and not optimizer.fused:
-            yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
-
-
-def _gc(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    yield _EditStep(next((module.site for module in facts.modules), Site("", 0)), (), CHANGES["gc"].advice)
-
-
-def _threads(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    advice = CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}")
-    yield _EditStep(facts.threads_site or Site("", 0), (), advice)
-
-
-def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    for module in facts.modules:
-        if not module.compiled:
-            ways = (Compile(module.site.line, module.name, COMPILE_MODES[value], module.of_torch),)
-            advice = _GRAPH[f"forward {value}" if module.of_torch else value]
-            yield _at(module.site, "graph", value, advice, ways)
-
-
-def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
-    for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
-        yield _at(site, "prefetch", value, CHANGES["prefetch"].advice if site.library else _LOOP_AHEAD)
 
 
 _LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
@@ -252,19 +224,8 @@ _GRAPH: Final = {
     "first step: `model.compile()` does nothing where its class is one of torch's own.",
 }
 
-_STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_EditStep]]]] = {
-    "workers": _workers,
-    "pin": _pin,
-    "non-blocking": _non_blocking,
-    "prefetch": _prefetch,
-    "graph": _graph,
-    "fused": _fused,
-    "gc": _gc,
-    "threads": _threads,
-}
 
-
-def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _EditStep:
+def _step(site: Site, setting: Setting, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _EditStep:
     """Return the edit of a call on a line."""
     called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
     if isinstance(edited, CallOptions):
@@ -272,17 +233,22 @@ def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cs
     else:
         advice = f"Call `.pin_memory()` on what {called} copies."
     ways = (Wish(site.line, callee, edited),)
-    step = _at(site, change, value, advice, ways)
+    step = _at(site, setting, advice, ways)
     # A library may be only involved in the line's own call, and a tokenizer's batch takes the option of `.to()`.
     by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, CallOptions))
     return replace(step, ways=(*ways, *step.ways)) if site.library and by_line else step
 
 
-def _at(site: Site, change: str, value: str, advice: str, ways: tuple[Wish | Compile, ...] = ()) -> _EditStep:
+def _at(site: Site, setting: Setting, advice: str, ways: tuple[Wish | Compile, ...] = ()) -> _EditStep:
     """Return an edit at a place; for a call that a library makes, by the library's option or in words."""
     if not site.library:
         return _EditStep(site, ways, advice)
-    term = calls.term(site.library, change, value)
-    if term is None:
+    options = calls.training_arguments(setting.value).get(setting.change)
+    of_accelerate = site.library == "accelerate" and setting.change == "non-blocking"
+    if options is None or not (site.library == "transformers" or of_accelerate):
         return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
-    return _EditStep(site, (Wish(None, calls.TRAINING_ARGUMENTS, term.options),), term.advice)
+    # Transformers' Trainer has accelerate move its batches.
+    alone = "`dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`"
+    otherwise = f", or {alone} where there is no Trainer" if of_accelerate else ""
+    in_words = f"Pass `{options}` to `TrainingArguments`{otherwise}."
+    return _EditStep(site, (Wish(None, calls.TRAINING_ARGUMENTS, options),), in_words)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace
 from torch.optim import Optimizer
 
 from overlapscope.plugins.trials.observed import ModuleCalls, tensors
@@ -34,15 +34,10 @@ def optimizer_results(optimizers: Iterable[Optimizer]) -> RankResults | None:
     return _of(_trained(optimizers))
 
 
-def output_results(output: object) -> RankResults | None:
-    """Return the results of the tensors in a module's output; None without any."""
-    return _of((f"output {path}", tensor) for path, tensor in tensors(output))
-
-
 def with_last_step(results: RankResults | None, last: LastStep) -> RankResults:
-    """Add the last step's loss, and its output if there are no other results."""
-    final = results or output_results(last.output) or RankResults(digest="", sketches=(), loss=None)
-    return msgspec.structs.replace(final, loss=number(last.loss))
+    """Add the last step's loss, and the tensors of its output if there are no other results."""
+    final = results or _of((f"output {path}", tensor) for path, tensor in tensors(last.output))
+    return replace(final or RankResults(digest="", sketches=(), loss=None), loss=number(last.loss))
 
 
 def number(tensor: torch.Tensor | None) -> float | None:

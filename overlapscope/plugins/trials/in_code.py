@@ -51,7 +51,8 @@ def try_changes(
     """
     options = TrialOptions(minutes, steps, tuple(only))
     with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
-        return conduct(_Function(build), options, Path(directory), progress).trial
+        trial, _ = conduct(_Function(build), options, Path(directory), progress)
+        return trial
 
 
 class _Function(Struct, frozen=True):

@@ -187,7 +187,9 @@ class TaskRun:
         """Make the changes, and return a function that undoes them."""
         task, undo = self._task, ExitStack()
         seed(task.seed)
-        undo.callback(before(Optimizer, "__init__", self._on_optimizer))
+        undo.callback(
+            before(Optimizer, "__init__", lambda optimizer, *_, **__: self._optimizers.append(weakref.ref(optimizer)))
+        )
         if task.rounded:
             undo.callback(round_parameters())
         undo.callback(make(task.changes, self._notes))
@@ -243,9 +245,6 @@ class TaskRun:
             effects=dict(self._notes.effects),
             refused=self._notes.refused,
         )
-
-    def _on_optimizer(self, optimizer: Optimizer, *args: Any, **options: Any) -> None:
-        self._optimizers.append(weakref.ref(optimizer))
 
     @property
     def _live_optimizers(self) -> list[Optimizer]:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from overlapscope.base.words import plural
 from overlapscope.errors import UsageError
 from overlapscope.plugins.trials.protocol import BUCKETS, RankOutcome, RankResults, Sketch
-from overlapscope.plugins.trials.result import Sameness
+from overlapscope.plugins.trials.result import Sameness, Verdict
 
 BLOCKS = 10
 """Number of blocks that a run is cut into, since neighboring steps are alike."""
@@ -38,11 +38,8 @@ _RUNS_DIFFER_TIMES = 1.5
 """Standard deviation of the logarithm of that prior: 95 % of it is between 0.5 % and 190 %."""
 _DEVIATIONS = np.geomspace(1e-4, 50, 120)
 """Values of `RunNoise.deviation` for summing the posterior."""
-_QUANTILES = (
-    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
-    *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
-)
-"""97.5 % quantiles of Student's t, by degrees of freedom from 1."""
+_QUANTILES = (2.2622, 2.1009, 2.0860)
+"""97.5 % quantiles of Student's t for 9, 18 and 20 degrees of freedom: of the blocks of one, two and more rounds."""
 
 
 class Timing(Struct, frozen=True):
@@ -73,6 +70,19 @@ class StepChange(Struct, frozen=True):
     def interval(self) -> tuple[float, float]:
         """Interval over runs if there is any, else from the steps alone."""
         return self.over_runs or self.within
+
+    @property
+    def percentages(self) -> tuple[float, float | None, float | None]:
+        """The change, and its interval over runs if there is any."""
+        return (self.pct, *(self.over_runs or (None, None)))
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the interval over runs shows."""
+        if self.over_runs is None:
+            return "unknown"
+        low, high = self.over_runs
+        return "faster" if high < 0 else "slower" if low > 0 else "no more than noise"
 
 
 def timing(outcomes: Sequence[RankOutcome]) -> Timing:
@@ -121,7 +131,7 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = Non
     """
     logs, errors = zip(*(_ratio(before, after) for before, after in rounds), strict=True)
     middle = fmean(logs)
-    within = quantile(len(rounds) * (BLOCKS - 1)) * math.hypot(*errors) / len(rounds)
+    within = _QUANTILES[min(len(rounds), 3) - 1] * math.hypot(*errors) / len(rounds)
     if len(rounds) == 1:
         return StepChange(_pct(middle), _around(middle, within), None)
     freedom, deviation = _run_deviation(logs, every)
@@ -150,11 +160,6 @@ def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
     logs = [math.log(timing.step_ns) for timing in timings]
     middle, half = fmean(logs), half_width(len(logs) - 1, stdev(logs), 1 / len(logs))
     return (math.exp(middle - half), math.exp(middle + half)) if half <= _WIDEST else None
-
-
-def quantile(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t; beyond the table, its last value."""
-    return _QUANTILES[min(freedom, len(_QUANTILES)) - 1]
 
 
 def _run_deviation(logs: Sequence[float], every: RunNoise | None) -> tuple[int, float]:

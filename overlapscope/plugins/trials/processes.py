@@ -115,19 +115,16 @@ def run(
         finally:
             # After SIGTERM, a launcher ends its ranks, which have sessions of their own.
             child.end(term_s=_TERM_S)
+    with open(directory / OUTPUT, "rb") as printed:
+        # It may be larger than memory.
+        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _KEPT_BYTES))
+        output_end = printed.read(_KEPT_BYTES).decode(errors="replace")
     return EndedRun(
         _outcomes(directory),
         None if stopped else child.returncode,
-        _end_of(directory / OUTPUT),
+        output_end,
         time.monotonic() - began,
     )
-
-
-def _end_of(path: Path) -> str:
-    """Return the end of the output, which may be larger than memory."""
-    with open(path, "rb") as output:
-        output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT_BYTES))
-        return output.read(_KEPT_BYTES).decode(errors="replace")
 
 
 def _wait(child: Child, directory: Path, until: float) -> bool:

@@ -9,7 +9,7 @@ rounds parameters differently, so it shows how far rounding alone moves the resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -35,8 +35,6 @@ from overlapscope.plugins.trials.result import LeftOut, Sameness
 # -- Changes that fit the program --------------------------------------------------------------------
 
 _ON_GPUS: Final = ("pin", "non-blocking", "prefetch", "graph")
-_NO_GPU: Final = "The program uses no GPU."
-_NO_UPLOADS: Final = "Its steps copy nothing to the GPU."
 
 
 class Candidate(Struct, frozen=True):
@@ -47,10 +45,6 @@ class Candidate(Struct, frozen=True):
     """Values to try; the best is kept."""
     rising: bool = False
     """True if values grow: after a value that does not pay, larger values are not tried."""
-
-
-Fit = Candidate | str
-"""The change with the values to try, or a sentence on why it does not fit."""
 
 
 def candidates(facts: Facts, ranks: int, only: Collection[str]) -> tuple[list[Candidate], list[LeftOut]]:
@@ -65,7 +59,7 @@ def candidates(facts: Facts, ranks: int, only: Collection[str]) -> tuple[list[Ca
     for id in CHANGES:
         if only and id not in only:
             continue
-        fit = _NO_GPU if id in _ON_GPUS and not facts.cuda else _FITS[id](facts)
+        fit = _fit(id, facts)
         if isinstance(fit, str):
             unfit.append(left_out(id, fit))
         else:
@@ -73,7 +67,44 @@ def candidates(facts: Facts, ranks: int, only: Collection[str]) -> tuple[list[Ca
     return fitting, unfit
 
 
-def _workers(facts: Facts) -> Fit:
+def _fit(change: str, facts: Facts) -> Candidate | str:
+    """Return the change with the values to try, or a sentence on why it does not fit."""
+    cpus = max(1, facts.cpus)
+    match change:
+        case _ if change in _ON_GPUS and not facts.cuda:
+            return "The program uses no GPU."
+        case "workers":
+            return _workers(facts)
+        case "pin" | "non-blocking" if not facts.uploads:
+            return "Its steps copy nothing to the GPU."
+        case "pin" if all(upload.pinned for upload in facts.uploads):
+            return "All that its steps copy to the GPU is in pinned memory already."
+        case "non-blocking" if all(upload.non_blocking for upload in facts.uploads):
+            return "All its copies to the GPU have `non_blocking=True` already."
+        case "prefetch" if not any(upload.from_loader for upload in facts.uploads):
+            return "Its steps copy no batch of a DataLoader to the GPU."
+        case "graph" if not facts.modules:
+            return "Its steps call no module with parameters."
+        case "graph" if all(module.compiled for module in facts.modules):
+            return "Its module is compiled already."
+        case "graph":
+            return Candidate("graph", tuple(COMPILE_MODES))
+        case "fused" if not facts.optimizers:
+            return "It has no optimizer."
+        case "fused" if all(optimizer.fused for optimizer in facts.optimizers):
+            return "Its optimizer is fused already."
+        case "fused" if not any(optimizer.takes_fused and not optimizer.fused for optimizer in facts.optimizers):
+            return "Its optimizer has no fused form for these parameters."
+        case "gc" if facts.gc_pct < PRECISE_PCT:
+            return f"Python's garbage collector takes {facts.gc_pct:.1f}% of its steps."
+        case "threads" if facts.threads <= cpus:
+            return f"Torch uses {plural(facts.threads, 'thread')}, for {plural(cpus, 'CPU')}."
+        case "threads":
+            return Candidate("threads", (str(cpus),))
+    return Candidate(change)
+
+
+def _workers(facts: Facts) -> Candidate | str:
     if not facts.loaders:
         return "Its steps take no batches from a DataLoader."
     loaders = [loader for loader in facts.loaders if not loader.iterable and not loader.on_gpu]
@@ -81,83 +112,13 @@ def _workers(facts: Facts) -> Fit:
         if all(loader.iterable for loader in facts.loaders):
             return "Its dataset is an IterableDataset, of which each worker would load all."
         return "Its DataLoader makes batches on the GPU, which worker processes cannot."
-    has = max(loader.num_workers for loader in loaders)
-    counts = [str(count) for count in _doubling(facts.cpus) if count > has]
-    if not counts:
-        cpus = plural(facts.cpus, "CPU")
+    has, most = max(loader.num_workers for loader in loaders), facts.cpus
+    counts = sorted({*(count for count in (2, 4, 8, 16) if count <= most), *([most] if 2 < most < 16 else [])})
+    more = tuple(str(count) for count in counts if count > has)
+    if not more:
+        cpus = plural(most, "CPU")
         return f"Its DataLoader has {plural(has, 'worker')}, for {cpus}." if has else "There is only one CPU."
-    return Candidate("workers", tuple(counts), rising=True)
-
-
-def _doubling(most: int) -> list[int]:
-    """Return 2, 4, 8 and 16 up to `most`, and `most` itself if it is between 2 and 16."""
-    counts = [count for count in (2, 4, 8, 16) if count <= most]
-    return [*counts, most] if 2 < most < 16 and most not in counts else counts
-
-
-def _pin(facts: Facts) -> Fit:
-    if not facts.uploads:
-        return _NO_UPLOADS
-    if all(upload.pinned for upload in facts.uploads):
-        return "All that its steps copy to the GPU is in pinned memory already."
-    return Candidate("pin")
-
-
-def _non_blocking(facts: Facts) -> Fit:
-    if not facts.uploads:
-        return _NO_UPLOADS
-    if all(upload.non_blocking for upload in facts.uploads):
-        return "All its copies to the GPU have `non_blocking=True` already."
-    return Candidate("non-blocking")
-
-
-def _prefetch(facts: Facts) -> Fit:
-    if not any(upload.from_loader for upload in facts.uploads):
-        return "Its steps copy no batch of a DataLoader to the GPU."
-    return Candidate("prefetch")
-
-
-def _graph(facts: Facts) -> Fit:
-    if not facts.modules:
-        return "Its steps call no module with parameters."
-    if all(module.compiled for module in facts.modules):
-        return "Its module is compiled already."
-    return Candidate("graph", tuple(COMPILE_MODES))
-
-
-def _fused(facts: Facts) -> Fit:
-    if not facts.optimizers:
-        return "It has no optimizer."
-    if all(optimizer.fused for optimizer in facts.optimizers):
-        return "Its optimizer is fused already."
-    if not any(optimizer.takes_fused and not optimizer.fused for optimizer in facts.optimizers):
-        return "Its optimizer has no fused form for these parameters."
-    return Candidate("fused")
-
-
-def _gc(facts: Facts) -> Fit:
-    if facts.gc_pct < PRECISE_PCT:
-        return f"Python's garbage collector takes {facts.gc_pct:.1f}% of its steps."
-    return Candidate("gc")
-
-
-def _threads(facts: Facts) -> Fit:
-    cpus = max(1, facts.cpus)
-    if facts.threads <= cpus:
-        return f"Torch uses {plural(facts.threads, 'thread')}, for {plural(cpus, 'CPU')}."
-    return Candidate("threads", (str(cpus),))
-
-
-_FITS: Final[Mapping[str, Callable[[Facts], Fit]]] = {
-    "workers": _workers,
-    "pin": _pin,
-    "non-blocking": _non_blocking,
-    "prefetch": _prefetch,
-    "graph": _graph,
-    "fused": _fused,
-    "gc": _gc,
-    "threads": _threads,
-}
+    return Candidate("workers", more, rising=True)
 
 
 def left_out(change: str, reason: str) -> LeftOut:
@@ -261,36 +222,31 @@ def _judged(run: Run, unchanged: tuple[Run, ...]) -> Sameness:
     return sameness(run.results, [other.results for other in unchanged])
 
 
-class Ladder(Struct, frozen=True):
-    """Progress of the first round, which tries one change after another."""
+def climb(candidates: Sequence[Candidate], runs: Runs) -> tuple[Settings, Planned | None]:
+    """Try each candidate on top of the changes kept before, judged by a single run of each.
 
-    kept: Settings
-    """Changes that pay, by the runs so far."""
-    next: Planned | None
-    """None once all changes were tried."""
-
-
-def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
-    """Try each candidate on top of the changes kept before, judged by a single run of each."""
+    Returns:
+        The changes that pay, by the runs so far, and the next run of the first round; None once it is over.
+    """
     kept = AS_IS
     if not runs.of(AS_IS):
-        return Ladder(kept, Planned(AS_IS, 1))
+        return kept, Planned(AS_IS, 1)
     for candidate in candidates:
         best: Settings = kept
         for value in candidate.values:
             settings = (*kept, Setting(candidate.change, value))
             tried = runs.of(settings)
             if not tried:
-                return Ladder(best, Planned(settings, 1))
+                return best, Planned(settings, 1)
             control = _missing_control(tried[0], runs)
             if control is not None:
-                return Ladder(best, control)
+                return best, control
             if _pays(runs, settings, best, candidate.change):
                 best = settings
             elif candidate.rising:
                 break
         kept = best
-    return Ladder(kept, None)
+    return kept, None
 
 
 def _missing_control(run: Run, runs: Runs) -> Planned | None:
@@ -390,14 +346,6 @@ def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
     if not gains:
         return None
     fastest = min(gains, key=lambda settings: gains[settings])
-    return min(
-        (settings for settings in gains if _is_as_fast(runs, settings, fastest)),
-        key=lambda settings: (len(settings), gains[settings]),
-    )
-
-
-def _is_as_fast(runs: Runs, settings: Settings, fastest: Settings) -> bool:
-    if settings == fastest:
-        return True
-    change = runs.change(settings, fastest)
-    return change is not None and change.interval[0] <= 0
+    changes = {settings: runs.change(settings, fastest) for settings in gains if settings != fastest}
+    as_fast = [settings for settings, change in changes.items() if change is not None and change.interval[0] <= 0]
+    return min((fastest, *as_fast), key=lambda settings: (len(settings), gains[settings]))

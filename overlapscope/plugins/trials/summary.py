@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 
 from msgspec import Struct, field
 
+from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.measure import StepPlan, same_bits
-from overlapscope.plugins.trials.protocol import Facts, Setting
-from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
+from overlapscope.plugins.trials.protocol import Facts
+from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Runs, Settings
 
 
@@ -88,7 +89,7 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
     *others, last = settings
     before = tuple(others)
     total, added = runs.change(settings), runs.change(settings, before)
-    of_all, alone = (_percentages(change) for change in (total, added))
+    of_all, alone = ((None, None, None) if change is None else change.percentages for change in (total, added))
     as_is = step_ns_of(runs, AS_IS)
     failure = runs.failed(settings)
     return Tried(
@@ -105,7 +106,7 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         added_pct=alone[0],
         added_low_pct=alone[1],
         added_high_pct=alone[2],
-        verdict=_verdict(added),
+        verdict="unknown" if added is None else added.verdict,
         kept=settings == findings.kept[: len(settings)],
         runs=len(_timings(runs, settings)),
         results="unknown" if failure else runs.results(settings),
@@ -113,19 +114,6 @@ def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | N
         failure=failure,
         edit=edit,
     )
-
-
-def _percentages(change: measure.StepChange | None) -> tuple[float | None, float | None, float | None]:
-    if change is None:
-        return None, None, None
-    return (change.pct, *(change.over_runs or (None, None)))
-
-
-def _verdict(added: measure.StepChange | None) -> Verdict:
-    if added is None or added.over_runs is None:
-        return "unknown"
-    low, high = added.over_runs
-    return "faster" if high < 0 else "slower" if low > 0 else "no more than noise"
 
 
 def _timings(runs: Runs, settings: Settings) -> list[measure.Timing]:
@@ -140,41 +128,38 @@ def step_ns_of(runs: Runs, settings: Settings) -> int | None:
 
 # -- Predictions -------------------------------------------------------------------------------------
 
-_Settings = tuple[Setting, ...]
 
-
-def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
-    """Predict sets of changes, in percent of the plain step of `plain_step_ns`.
+def predict_sets(findings: TrialFindings) -> Mapping[Settings, Predicted]:
+    """Predict the tried sets of changes, in percent of the unchanged step, if the program was recorded.
 
     Returns:
-        The prediction of each set that has one.
-
-    Raises:
-        OverlapscopeError: The recording can't be read or has no GPU activity.
+        The prediction of each set that has one. A recording that can't be used adds a note to the findings.
     """
     from overlapscope.inputs import read_trace
     from overlapscope.prediction.predict import predict
 
-    trace = read_trace(recording, cache=False)
+    step_ns = step_ns_of(findings.runs, AS_IS)
+    if findings.before is None or step_ns is None:
+        return {}
 
     @cache
     def predicted(interventions: tuple[str, ...]) -> Predicted | None:
-        result = predict(trace, interventions, plain_step_ns=plain_step_ns).result
-        gain, step_ns = result.gain_ns, result.baseline_step_ns
-        if gain is None:
+        result = predict(trace, interventions, plain_step_ns=step_ns).result
+        if result.gain_ns is None:
             return None
-        value, low, high = (-100 * saved / step_ns for saved in (gain.value, gain.high, gain.low))
+        gain = result.gain_ns
+        value, low, high = (-100 * saved / result.baseline_step_ns for saved in (gain.value, gain.high, gain.low))
         return Predicted(value=value, low=low, high=high)
 
     predictions = {}
-    for settings in sets:
-        parts = [_interventions(setting) for setting in settings]
-        result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
-        if result is not None:
-            predictions[settings] = result
+    try:
+        trace = read_trace(findings.before, cache=False)
+        for settings in findings.runs.tried():
+            parts = [CHANGES[setting.change].interventions(setting.value) for setting in settings]
+            result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
+            if result is not None:
+                predictions[settings] = result
+    except OverlapscopeError as error:
+        findings.notes.append(f"Nothing is predicted: {error}")
+        return {}
     return predictions
-
-
-def _interventions(setting: Setting) -> tuple[str, ...]:
-    change = CHANGES[setting.change]
-    return () if setting.value in change.unpredicted else change.predicted_by

@@ -125,20 +125,18 @@ class Survey:
         )
 
     def _upload(self, upload: copies.Upload) -> None:
-        if self._stepping:
-            with suppress(Exception):
-                self._count(upload)
-
-    def _count(self, upload: copies.Upload) -> None:
-        lies = upload.source.untyped_storage().data_ptr()
-        kind = Uploads(
-            site=site(sys._getframe()),
-            method=upload.method,
-            pinned=upload.source.is_pinned(),
-            non_blocking=upload.non_blocking,
-            from_loader=any(lies in batch for batch in self._batches.values()),
-        )
-        self._uploads[kind] = None
+        if not self._stepping:
+            return
+        with suppress(Exception):
+            lies = upload.source.untyped_storage().data_ptr()
+            kind = Uploads(
+                site=site(sys._getframe()),
+                method=upload.method,
+                pinned=upload.source.is_pinned(),
+                non_blocking=upload.non_blocking,
+                from_loader=any(lies in batch for batch in self._batches.values()),
+            )
+            self._uploads[kind] = None
 
     # -- Optimizers and modules ------------------------------------------------------------------
 

@@ -11,13 +11,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from overlapscope.errors import UsageError
-from overlapscope.plugins.ci.bisect.result import BisectCandidate
-
-Mark = Literal["good", "bad", "skip"]
+from overlapscope.plugins.ci.bisect.result import BisectCandidate, Judge
 
 _OPTIONS: Final = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "advice.detachedHead=false")
 _OF_REPOSITORY: Final = re.compile(
@@ -150,28 +149,21 @@ class BisectedRepository:
 
     # -- The search -----------------------------------------------------------------------------------
 
-    def begin(self, tree: Path, good: str, bad: str) -> None:
-        """Begin a search in the worktree, which leaves its files alone."""
+    def first_bad(self, tree: Path, good: str, bad: str, judge: Judge) -> list[str]:
+        """Return the first bad commit, or those that may be it, as `git bisect` finds them in the worktree."""
+        git = partial(self._git, at=tree)
         with suppress(UsageError):
-            self._git("bisect", "reset", at=tree)
-        self._git("bisect", "start", "--no-checkout", bad, good, at=tree)
-
-    def found(self, tree: Path) -> list[str]:
-        """Return the first bad commit, or those that may be it; empty while the search goes on."""
-        return _FOUND.findall(self._git("bisect", "log", at=tree))
-
-    def next(self, tree: Path) -> str:
-        """Return the commit to judge next."""
-        return self._git("rev-parse", "--verify", "BISECT_HEAD", at=tree)
-
-    def mark(self, tree: Path, commit: str, mark: Mark) -> None:
-        """State the verdict on a commit. git fails if that leaves only skipped commits, which `found` has then."""
-        try:
-            self._git("bisect", mark, commit, at=tree)
-        except UsageError:
-            if not self.found(tree):
-                raise
-
-    def left(self, tree: Path) -> int:
-        """Return the number of commits that may be the first bad one."""
-        return int(self._git("rev-list", "--count", "refs/bisect/bad", "--not", "--glob=refs/bisect/good-*", at=tree))
+            git("bisect", "reset")
+        # The search leaves the worktree's files alone.
+        git("bisect", "start", "--no-checkout", bad, good)
+        while not (found := _FOUND.findall(git("bisect", "log"))):
+            commit = git("rev-parse", "--verify", "BISECT_HEAD")
+            left = int(git("rev-list", "--count", "refs/bisect/bad", "--not", "--glob=refs/bisect/good-*"))
+            verdict = judge(commit, left)
+            try:
+                git("bisect", "skip" if verdict == "skipped" else verdict, commit)
+            except UsageError:
+                # git fails if that leaves only skipped commits, which its log has then.
+                if not _FOUND.search(git("bisect", "log")):
+                    raise
+        return found

@@ -25,8 +25,9 @@ def _blocks(found: Bisection) -> Iterator[Block]:
     if found.first is not None:
         text = f"is the first that {does}" if found.first != found.bad else "itself is the first that is bad"
         yield Text(f"{_name(found.first)} {text}.", "poor", strong=True)
-        if about := _about(found.first):
-            yield Text(about)
+        about = (found.first.subject, found.first.author, found.first.date)
+        if any(about):
+            yield Text(", ".join(clean(part, 200) for part in about if part))
     else:
         yield Text(f"One of these {len(found.possible)} is the first that {does}.", "fair", strong=True)
         skipped = {each.candidate: each.reason for each in found.judged if each.verdict == "skipped"}
@@ -47,10 +48,6 @@ def _blocks(found: Bisection) -> Iterator[Block]:
 
 def _name(candidate: BisectCandidate) -> str:
     return clean(candidate.short)
-
-
-def _about(candidate: BisectCandidate) -> str:
-    return ", ".join(clean(part, 200) for part in (candidate.subject, candidate.author, candidate.date) if part)
 
 
 def _possible(candidate: BisectCandidate, reason: str) -> str:

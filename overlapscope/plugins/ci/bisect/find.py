@@ -17,8 +17,11 @@ from overlapscope.plugins.ci.bisect.judge import (
     FEWEST_RUNS,
     MOST_RUNS,
     Border,
+    Found,
+    TraceSeries,
     by_order,
     contract_of,
+    first_that_loses,
     judged_by_order,
     names,
     same,
@@ -31,7 +34,6 @@ from overlapscope.plugins.ci.bisect.result import (
     JudgedCandidate,
     Verdict,
 )
-from overlapscope.plugins.ci.bisect.search import Commits, Found, TraceSeries, first_that_loses
 from overlapscope.plugins.ci.bisect.session import RecordedCommits
 from overlapscope.reading import expand
 from overlapscope.render.progress import Progress
@@ -93,7 +95,15 @@ def bisect_commits(session: RecordedCommits, ends: Ends, progress: Progress, com
     first = found.candidates[0]
     result = verdicts.result(session.by, ends, found, wanted, session.outcomes[first])
     session.tidy((ends[0].id, first))
-    return _with_code(session, result, command)
+    if result.first is None:
+        return result
+    shown = next((line for each in result.lost if (line := shown_line(each.line))), None)
+    change = session.repository.change(first, shown.file if shown else "")
+    traces = [os.fspath(session.trace_of(commit)) for commit in (result.good.id, first)]
+    commands = [f"git show {result.first.short}", shlex.join(["overlapscope", *session.comparison, *traces])]
+    if result.later:
+        commands.append(f"overlapscope bisect {result.first.short} {result.bad.short} -- {command}")
+    return replace(result, change=change, commands=tuple(commands))
 
 
 def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
@@ -103,8 +113,7 @@ def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tupl
     broken = session.outcome_of_end(bad, "BAD")
     wanted = _wanted(broken, unstable, bad.short)
     verdicts.tell(bad.id, *by_order(wanted)(broken))
-    commits = Commits(session.repository, session.tree)
-    found = first_that_loses(commits, (good.id, bad.id), wanted, session.outcome_of, session.repeats, verdicts.tell)
+    found = first_that_loses(session, (good.id, bad.id), wanted, verdicts.tell)
     return found, wanted
 
 
@@ -143,21 +152,7 @@ def _by_time(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple
         return verdict[0]
 
     verdicts.tell(bad.id, "bad", border.words)
-    return Found(Commits(session.repository, session.tree).first_bad(good.id, bad.id, judge), ()), ()
-
-
-def _with_code(session: RecordedCommits, result: Bisection, command: str) -> Bisection:
-    """Return the result with the change, and with commands that show the loss."""
-    shown = next((line for each in result.lost if (line := shown_line(each.line))), None)
-    first = result.first
-    if first is None:
-        return result
-    change = session.repository.change(first.id, shown.file if shown else "")
-    traces = [os.fspath(session.trace_of(commit)) for commit in (result.good.id, first.id)]
-    commands = [f"git show {first.short}", shlex.join(["overlapscope", *session.comparison, *traces])]
-    if result.later:
-        commands.append(f"overlapscope bisect {first.short} {result.bad.short} -- {command}")
-    return replace(result, change=change, commands=tuple(commands))
+    return Found(session.first_bad(good.id, bad.id, judge), ()), ()
 
 
 # -- Stored traces -----------------------------------------------------------------------------------
@@ -197,9 +192,7 @@ def bisect_traces(sources: Sequence[str], progress: Progress) -> Bisection:
     wanted = _wanted(broken, BisectOutcome(), paths[-1])
     verdicts = _Verdicts(progress, BisectCandidate)
     verdicts.tell(paths[-1], *by_order(wanted)(broken))
-    found = first_that_loses(
-        TraceSeries(paths), (paths[0], paths[-1]), wanted, outcome_of, lambda path, verdict: True, verdicts.tell
-    )
+    found = first_that_loses(TraceSeries(paths, outcome_of), (paths[0], paths[-1]), wanted, verdicts.tell)
     result = verdicts.result("order", ends, found, wanted, outcomes.get(found.candidates[0], BisectOutcome()))
     comparison = ("diff",) if contract.host_ops is not None else ("contract", "diff")
     shows = shlex.join(["overlapscope", *comparison, paths[0], found.candidates[-1]])

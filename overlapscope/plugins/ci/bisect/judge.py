@@ -1,12 +1,12 @@
-"""Verdicts: by order, whether a recording loses what BAD loses; by time, whether its steps are as long as BAD's."""
+"""Verdicts, by order or by time, and the search for the first bad candidate."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from math import sqrt
+from math import ceil, log2, sqrt
 from statistics import fmean, stdev
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from overlapscope.contracts.compare import Promise
 from overlapscope.contracts.judge import judge, promise
 from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
-from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
+from overlapscope.plugins.ci.bisect.result import BisectOutcome, Judge, Verdict
 from overlapscope.report.model import build
 from overlapscope.trace.lost import FIGURES, HOST
 from overlapscope.trace.model import Trace
@@ -163,3 +163,108 @@ class Border(Struct, frozen=True):
         if abs(mean - self.middle_ns) > SURE * self.noise_ns / sqrt(runs):
             return ("bad" if mean > self.middle_ns else "good"), words
         return ("skipped", f"{words}, between both") if runs >= MOST_RUNS else None
+
+
+# -- The search -------------------------------------------------------------------------------------
+
+Tell = Callable[[str, Verdict, str], None]
+"""Function that shows the verdict on a candidate, with its reason."""
+
+
+class Candidates(Protocol):
+    """Candidates in their order."""
+
+    def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
+        """Return the first bad candidate, or all that may be it since they are skipped."""
+
+    def before(self, candidate: str, good: str) -> Sequence[str]:
+        """Return the predecessors of a candidate that come after GOOD."""
+
+    def outcome_of(self, candidate: str, left: int, /) -> BisectOutcome:
+        """Return the outcome of a candidate, of which `left` may be the first bad one."""
+
+    def repeats(self, candidate: str, verdict: ByOrder, /) -> bool:
+        """Return whether another recording gets the same verdict; if not, its outcome is a problem afterwards."""
+
+
+class TraceSeries(Struct, frozen=True):
+    """Candidates one after the other."""
+
+    ids: Sequence[str]
+    outcome_of: Callable[[str, int], BisectOutcome]
+    repeats: Callable[[str, ByOrder], bool] = lambda candidate, verdict: True
+
+    def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
+        begin, end = self.ids.index(good), self.ids.index(bad)
+        skipped: set[int] = set()
+        while left := [number for number in range(begin + 1, end) if number not in skipped]:
+            middle = left[len(left) // 2]
+            match judge(self.ids[middle], len(left) + 1):
+                case "good":
+                    begin = middle
+                case "bad":
+                    end = middle
+                case _:
+                    skipped.add(middle)
+        return list(self.ids[begin + 1 : end + 1])
+
+    def before(self, candidate: str, good: str) -> Sequence[str]:
+        number = self.ids.index(candidate)
+        return self.ids[max(self.ids.index(good) + 1, number - 1) : number]
+
+
+class Found(Struct, frozen=True):
+    """The end of a search."""
+
+    candidates: Sequence[str]
+    """The first bad candidate, or all that may be it."""
+    lost: tuple[Promise, ...]
+    """Losses of the first bad one that were searched for; all of these if it is unknown."""
+
+
+def first_that_loses(
+    candidates: Candidates,
+    ends: tuple[str, str],
+    wanted: tuple[Promise, ...],
+    tell: Tell,
+) -> Found:
+    """Return the first candidate that loses something of what BAD lost.
+
+    A loss that was at another place before, such as in a function that was renamed since, is followed there. The
+    verdicts on the first one and on those before it must repeat; if one doesn't, that candidate is skipped.
+
+    Args:
+        candidates: The candidates.
+        ends: GOOD and BAD.
+        wanted: Losses to search for.
+        tell: Shows each verdict and its reason.
+    """
+    good, bad = ends
+    verdict = by_order(wanted)
+
+    def judge(candidate: str, left: int) -> Verdict:
+        mark, reason = verdict(candidates.outcome_of(candidate, left))
+        tell(candidate, mark, reason)
+        return mark
+
+    while True:
+        found = candidates.first_bad(good, bad, judge)
+        if len(found) > 1:
+            return Found(found, wanted)
+        first, sides = found[0], candidates.before(found[0], good)
+        if not all(candidates.repeats(each, verdict) for each in (first, *sides)):
+            continue
+        here = candidates.outcome_of(first, 1).lost
+        lost = same(here, wanted)
+        for side in sides:
+            moved = same(candidates.outcome_of(side, 1).lost, lost, moved=True)
+            if moved and not same(moved, here):
+                bad, wanted, verdict = side, moved, by_order(moved)
+                break
+        else:
+            return Found(found, lost)
+
+
+def steps_left(candidates: int) -> int:
+    """Return how many of them have to be judged, if none is skipped."""
+    return ceil(log2(candidates)) if candidates > 1 else 0

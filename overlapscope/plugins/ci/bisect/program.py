@@ -8,25 +8,24 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from tempfile import TemporaryFile
+from typing import Final
 
 from msgspec import Struct
 
 from overlapscope.base.child import ROOT, Child, how_it_ended
 from overlapscope.base.words import clean
-from overlapscope.errors import UsageError
+from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.plugins.ci.bisect.commits import BisectedRepository, environment
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _WITH_VALUE: Final = ("-W", "-X", "--check-hash-based-pycs")
 _TERM_S: Final = 5.0
-_KEPT: Final = 64
-"""Number of blocks of output to keep, of up to 4 KiB."""
+_KEPT_BYTES: Final = 1 << 18
+"""Bytes of output to keep from the end."""
 LAST_LINES: Final = 15
 _PLACES: Final = """
 import json, os, sys
@@ -36,13 +35,13 @@ print(json.dumps([*filter(None, sys.path), *(os.path.dirname(path) for each in e
 """Prints where Python looks for modules. Packages installed with `pip install -e` are there, or in a finder's table."""
 
 
-class Failed(Exception):
+class Failed(RecordingFailed):
     """The program could not be recorded."""
 
     def __init__(self, reason: str, output: str = "") -> None:
         """Create it from a sentence and the program's last lines."""
         super().__init__(reason)
-        self.reason, self.output = reason, output
+        self.output = output
 
 
 class BisectedProgram(Struct, frozen=True):
@@ -81,12 +80,13 @@ def program(command: Sequence[str], setup: str, repository: BisectedRepository) 
         )
     here = repository.top / repository.inside
     python = sys.executable if os.sep not in first else os.path.abspath(first)
-    inside = [os.path.relpath(word, here) if _is_in(word, repository.top) else word for word in words[begin:]]
+    inside = [
+        os.path.relpath(word, here)
+        if os.path.isabs(word) and Path(os.path.normpath(word)).is_relative_to(repository.top)
+        else word
+        for word in words[begin:]
+    ]
     return BisectedProgram(python, tuple(words[:begin]), tuple(inside), setup)
-
-
-def _is_in(path: str, top: Path) -> bool:
-    return os.path.isabs(path) and Path(os.path.normpath(path)).is_relative_to(top)
 
 
 def variables(
@@ -96,10 +96,17 @@ def variables(
 
     Python finds the worktree's modules where it would find those of the user's tree, such as by PYTHONPATH or in a
     package that is installed as editable.
+
+    Raises:
+        UsageError: Python doesn't run.
     """
     values = environment()
     given = [part for part in values.get("PYTHONPATH", "").split(os.pathsep) if part]
-    places = _outcome_of([program.python, "-c", _PLACES], values)
+    command = [program.python, "-c", _PLACES]
+    done = subprocess.run(command, env=values, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode:
+        raise UsageError(f"{program.python}: does not run ({clean(done.stderr.decode(errors='replace'), 200)}).")
+    places: list[str] = json.loads(done.stdout.splitlines()[-1])
     moved, kept = [], []
     for place in dict.fromkeys([*map(os.path.abspath, given), *places]):
         inside = Path(os.path.realpath(place)).is_relative_to(os.path.realpath(repository.top))
@@ -111,14 +118,6 @@ def variables(
     if os.fspath(ROOT) not in places:
         kept.append(os.fspath(ROOT))
     return values | {"PYTHONPATH": os.pathsep.join([*moved, *kept])}
-
-
-def _outcome_of(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    done = subprocess.run(command, env=values, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode:
-        raise UsageError(f"{command[0]}: does not run ({clean(done.stderr.decode(errors='replace'), 200)}).")
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def record(
@@ -148,21 +147,14 @@ def record(
 
 def _run(command: Sequence[str], directory: Path, values: Mapping[str, str], until: float, what: str) -> str:
     """Run a command and return the end of its output. Raises Failed if it fails or takes too long."""
-    child = Child(command, cwd=directory, env=values, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert child.stdout is not None
-    printed: deque[bytes] = deque(maxlen=_KEPT)
-    reader = threading.Thread(target=_keep, args=(child.stdout, printed), daemon=True)
-    try:
-        reader.start()
-        ended = child.ends_within(max(0.0, until - time.monotonic()))
-    finally:
-        child.end(term_s=_TERM_S)
-        # A process that left the group may hold the pipe open.
-        if reader.is_alive():
-            reader.join(_TERM_S)
-        if not reader.is_alive():
-            child.stdout.close()
-    output = b"".join(printed).decode(errors="replace")
+    with TemporaryFile() as printed:
+        child = Child(command, cwd=directory, env=values, stdout=printed, stderr=subprocess.STDOUT)
+        try:
+            ended = child.ends_within(max(0.0, until - time.monotonic()))
+        finally:
+            child.end(term_s=_TERM_S)
+        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _KEPT_BYTES))
+        output = printed.read(_KEPT_BYTES).decode(errors="replace")
     if not ended:
         raise Failed(f"{what} took too long (--timeout).", output)
     if child.returncode:
@@ -170,11 +162,6 @@ def _run(command: Sequence[str], directory: Path, values: Mapping[str, str], unt
         last = f": {clean(lines[-1], 200)}" if lines else ""
         raise Failed(f"{what} {how_it_ended(child.returncode)}{last}", output)
     return output
-
-
-def _keep(pipe: IO[bytes], printed: deque[bytes]) -> None:
-    while block := os.read(pipe.fileno(), 4096):
-        printed.append(block)
 
 
 def shown(program: BisectedProgram) -> str:

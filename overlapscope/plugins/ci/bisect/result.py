@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct
@@ -11,6 +12,8 @@ from overlapscope.contracts.compare import Promise
 
 By = Literal["order", "step-time"]
 Verdict = Literal["good", "bad", "skipped"]
+Judge = Callable[[str, int], Verdict]
+"""Function of a candidate and of the number of candidates left that returns the verdict on it."""
 
 
 class BisectCandidate(Struct, frozen=True, order=True):

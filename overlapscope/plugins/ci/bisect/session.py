@@ -6,8 +6,9 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -22,12 +23,12 @@ from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.inputs import read_trace
 from overlapscope.plugins.ci.bisect.commits import BisectedRepository
-from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of
+from overlapscope.plugins.ci.bisect.judge import ByOrder, contract_of, judged_by_order, step_ns_of, steps_left
 from overlapscope.plugins.ci.bisect.program import LAST_LINES, BisectedProgram, Failed, record, variables
-from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By
-from overlapscope.plugins.ci.bisect.search import steps_left
+from overlapscope.plugins.ci.bisect.result import BisectCandidate, BisectOutcome, By, Judge
 from overlapscope.reading.cache_folder import default_folder
 from overlapscope.render.progress import Progress
+from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
 
 _LEAST_LIMIT_S: Final = 120.0
@@ -98,13 +99,26 @@ class RecordedCommits:
         """The command that compares two recordings."""
         return ("diff",) if self._contract is None or self._contract.host_ops is not None else ("contract", "diff")
 
+    def first_bad(self, good: str, bad: str, judge: Judge) -> list[str]:
+        """Return the first bad commit, or all that may be it since they are skipped."""
+        return self.repository.first_bad(self.tree, good, bad, judge)
+
+    def before(self, candidate: str, good: str) -> Sequence[str]:
+        """Return the parents of a commit that come after GOOD."""
+        return self.repository.parents(candidate, good)
+
     # -- By order -------------------------------------------------------------------------------------
 
     def begin(self, good: BisectCandidate) -> None:
         """Record GOOD, whose contract judges the others. Raises UsageError if it has none."""
         if not self.trace_of(good.id).is_file():
             self._progress.note(f"Recording GOOD, {_shown(good)}")
-            self._must_record(good, "GOOD")
+            try:
+                self._record(good, self.trace_of(good.id))
+            except Failed as failed:
+                for line in failed.output.splitlines()[-LAST_LINES:]:
+                    self._progress.say(line)
+                raise UsageError(f"GOOD ({good.short}) can't be recorded: {failed.reason}") from None
         try:
             self._contract = contract_of(read_trace(self.trace_of(good.id), cache=False))
         except OverlapscopeError as error:
@@ -152,15 +166,7 @@ class RecordedCommits:
 
     def _judged(self, candidate: BisectCandidate, trace: Path | None = None) -> BisectOutcome:
         assert self._contract is not None
-        began, trace = time.monotonic(), trace or self.trace_of(candidate.id)
-        try:
-            self._record(candidate, trace)
-            outcome = judged_by_order(self._contract, read_trace(trace, cache=False))
-        except Failed as failed:
-            outcome = BisectOutcome(problem=failed.reason)
-        except OverlapscopeError as error:
-            outcome = BisectOutcome(problem=str(error))
-        return replace(outcome, seconds=time.monotonic() - began)
+        return self._outcome(candidate, trace or self.trace_of(candidate.id), partial(judged_by_order, self._contract))
 
     # -- By time --------------------------------------------------------------------------------------
 
@@ -168,21 +174,28 @@ class RecordedCommits:
         """Return the step times of at least so many runs of a commit. Raises UsageError if an end can't be timed."""
         while len((known := self.outcomes.get(candidate.id, BisectOutcome())).steps_ns) < runs and not known.problem:
             self.announce(candidate, left, run=len(known.steps_ns) + 1)
-            began = time.monotonic()
-            try:
-                self._record(candidate, self.trace_of(candidate.id))
-                step_ns = step_ns_of(read_trace(self.trace_of(candidate.id), cache=False))
-                known = replace(known, steps_ns=(*known.steps_ns, step_ns))
-            except Failed as failed:
-                known = replace(known, problem=failed.reason)
-            except OverlapscopeError as error:
-                known = replace(known, problem=str(error))
-            if known.problem and name:
-                raise UsageError(f"{name} ({candidate.short}) can't be timed: {known.problem}")
-            self._keep(candidate.id, replace(known, seconds=known.seconds + time.monotonic() - began))
+            run = self._outcome(
+                candidate, self.trace_of(candidate.id), lambda trace: BisectOutcome(steps_ns=(step_ns_of(trace),))
+            )
+            if run.problem and name:
+                raise UsageError(f"{name} ({candidate.short}) can't be timed: {run.problem}")
+            steps_ns = (*known.steps_ns, *run.steps_ns)
+            self._keep(candidate.id, replace(run, steps_ns=steps_ns, seconds=known.seconds + run.seconds))
         return self.outcomes[candidate.id]
 
     # -- Recording ------------------------------------------------------------------------------------
+
+    def _outcome(
+        self, candidate: BisectCandidate, file: Path, judge: Callable[[Trace], BisectOutcome]
+    ) -> BisectOutcome:
+        """Record a commit into a file, and return its outcome."""
+        began = time.monotonic()
+        try:
+            self._record(candidate, file)
+            outcome = judge(read_trace(file, cache=False))
+        except OverlapscopeError as error:
+            outcome = BisectOutcome(problem=str(error))
+        return replace(outcome, seconds=time.monotonic() - began)
 
     def announce(self, candidate: BisectCandidate, left: int, run: int = 1) -> None:
         """Show what is recorded now, and how long the search may take."""
@@ -193,14 +206,6 @@ class RecordedCommits:
         more = f" ({plural(left, 'commit')} may be it: {plural(steps, 'recording')}{time_left})" if left else ""
         again = f", run {run}" if run > 1 else ""
         self._progress.note(f"Recording {_shown(candidate)}{again}{more}")
-
-    def _must_record(self, good: BisectCandidate, name: str) -> None:
-        try:
-            self._record(good, self.trace_of(good.id))
-        except Failed as failed:
-            for line in failed.output.splitlines()[-LAST_LINES:]:
-                self._progress.say(line)
-            raise UsageError(f"{name} ({good.short}) can't be recorded: {failed.reason}") from None
 
     def _record(self, candidate: BisectCandidate, trace: Path) -> None:
         """Record a commit. Raises Failed."""

@@ -67,18 +67,6 @@ class Note(Struct, frozen=True):
 Shim = Callable[[str, Note], Undo]
 """Makes a change with this value, and returns a function that undoes it."""
 
-SHIMS = {
-    "workers": "options:start_workers",
-    "pin": "copies:start_pin",
-    "non-blocking": "copies:start_non_blocking",
-    "prefetch": "copies:start_ahead",
-    "graph": "graph:start",
-    "fused": "options:start_fused",
-    "gc": "options:start_gc",
-    "threads": "options:start_threads",
-}
-"""Place of the `Shim` of each change, imported when it is made."""
-
 
 def make(changes: Iterable[Setting], notes: Notes) -> Undo:
     """Make the changes. Later changes of the catalogue are closer to torch, so they see the effects of the earlier."""
@@ -86,7 +74,7 @@ def make(changes: Iterable[Setting], notes: Notes) -> Undo:
     order = list(CHANGES)
     for setting in sorted(changes, key=lambda setting: order.index(setting.change), reverse=True):
         try:
-            shim: Shim = load(f"{__name__}.{SHIMS[setting.change]}")
+            shim: Shim = load(f"{__name__}.{CHANGES[setting.change].shim}")
             undo.callback(shim(setting.value, Note(setting.change, notes)))
         except Exception as error:
             notes.refused[setting.change] = clean(f"It could not be made: {type(error).__name__}: {error}.")

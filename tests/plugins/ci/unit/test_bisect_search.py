@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from overlapscope.contracts.compare import Promise
-from overlapscope.plugins.ci.bisect.judge import Border, ByOrder
+from overlapscope.plugins.ci.bisect.judge import Border, ByOrder, Found, TraceSeries, first_that_loses
 from overlapscope.plugins.ci.bisect.result import BisectOutcome, Verdict
-from overlapscope.plugins.ci.bisect.search import Found, TraceSeries, first_that_loses
 
 
 def sync(function: str, line: int = 7) -> Promise:
@@ -44,9 +43,8 @@ def found(
         return False
 
     wanted = known[ids[-1]].lost
-    result = first_that_loses(
-        TraceSeries(ids), (ids[0], ids[-1]), wanted, lambda each, left: known[each], repeats, tell
-    )
+    candidates = TraceSeries(ids, lambda each, left: known[each], repeats)
+    result = first_that_loses(candidates, (ids[0], ids[-1]), wanted, tell)
     return result, " ".join(verdicts)
 
 

@@ -15,8 +15,8 @@ from overlapscope.budgets.check import check
 from overlapscope.budgets.config import expression, from_mapping
 from overlapscope.budgets.settings import Settings
 from overlapscope.commands import main
-from overlapscope.plugins.ci.limits import limits_of
 from overlapscope.plugins.ci.repository import repository_of
+from overlapscope.plugins.ci.setup import limits_of
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind
 from tests.plugins.ci.toys import BROKEN, GOOD, PROGRAMS, TOYS, TRACE, ToyRepository

@@ -78,7 +78,7 @@ def test_a_history_that_grows_is_another_one_and_one_that_is_read_is_not(tmp_pat
     stored = find(str(write(tmp_path / "history.sqlite", first)))
     assert stored is not None
     before = stored.state
-    with stored.open() as store:
+    with Store.open(stored.path, read_only=True) as store:
         assert store.ids() == {first.id}
     assert stored.state == before
     write(stored.path, second)

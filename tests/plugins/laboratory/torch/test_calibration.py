@@ -10,7 +10,6 @@ import pytest
 
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
-from overlapscope.plugins.laboratory.calibrate import summary
 from overlapscope.prediction import calibration
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
 from overlapscope.prediction.hardware import observe
@@ -120,13 +119,3 @@ def test_a_file_that_is_not_a_calibration_is_refused_before_anything_is_measured
     path.write_text("{}")
     assert main(["scenarios", "calibrate", "--output", str(path)]) == 2
     assert "exists and is not a calibration" in capsys.readouterr().err
-
-
-def test_the_summary_names_rates_and_times() -> None:
-    result = summary(MINE)
-    assert result.startswith("NVIDIA Tiny: ") and result.endswith(".")
-    assert "10.5 GB/s to the GPU" in result and "75.0% and 50.0% of that" in result and "4.00 us" in result
-
-
-def test_the_summary_of_nothing_says_so() -> None:
-    assert summary(msgspec.structs.replace(MINE, constants=Constants())) == "NVIDIA Tiny: nothing could be measured."

@@ -248,7 +248,6 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "one_stream 29.40 0.01 10",
             "178.0",
             "one_stream 29.47 20.6 76.2 3.2",
-            "no-compute 72.9",
             "93 of 100",
             "compare ratios, not times",
             "Copy-bound: in each step of 29.5 ms, copies run alone for 22.4 ms (76.2%;",

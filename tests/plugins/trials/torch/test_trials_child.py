@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.plugins.trials import fingerprint
+from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.observed import tensors, with_tensors
 from overlapscope.plugins.trials.processes import environment
@@ -34,7 +35,7 @@ from overlapscope.plugins.trials.protocol import (
     Steps,
     Task,
 )
-from overlapscope.plugins.trials.shims import SHIMS, Notes, make
+from overlapscope.plugins.trials.shims import Notes, make
 from tests.support import forked
 
 MODEL = """
@@ -518,7 +519,7 @@ def test_changes_that_do_not_fit_leave_the_program_as_it_is(unchanged: RankOutco
 def test_every_change_can_be_undone() -> None:
     before = {name: vars(owner).get(name) for owner, name in PATCHED}
     undo = make(
-        [Setting(change, {"workers": "2", "graph": "compile", "threads": "1"}.get(change, "")) for change in SHIMS],
+        [Setting(change, {"workers": "2", "graph": "compile", "threads": "1"}.get(change, "")) for change in CHANGES],
         Notes(),
     )
     assert {name: vars(owner).get(name) for owner, name in PATCHED} != before

@@ -66,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def tried(program: MadeUpProgram, directory: Path, runs: float) -> Trial:
     """Try the change in the time of so many runs."""
     asked = TrialOptions(minutes=runs * RUN_S / 60, steps=100, only=("fused",))
-    return conduct(program, asked, directory, Progress()).trial
+    return conduct(program, asked, directory, Progress())[0]
 
 
 @pytest.mark.parametrize(("factor", "rounds"), [(0.2, 2), (1.0, 3)])

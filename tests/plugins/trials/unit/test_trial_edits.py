@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from overlapscope.errors import MissingPackage
 from overlapscope.plugins.trials import calls as call_edits
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.edit import AHEAD, edit, edits
+from overlapscope.plugins.trials.edit import AHEAD, edits
 from overlapscope.plugins.trials.protocol import (
     Facts,
     Loader,
@@ -102,9 +102,9 @@ class EditedScript:
             modules=(module,) if module else (),
             optimizers=(optimizer,) if optimizer else (),
         )
-        result = edits(facts, settings, self.path.parent)
+        result, files = edits(facts, settings, self.path.parent)
         before = self.path.read_text(encoding="utf-8").splitlines()
-        after = result.files[0].after.decode().splitlines() if result.files else before
+        after = files[0].after.decode().splitlines() if files else before
         return "\n".join(line.strip() for line in after if line not in before), "\n".join(result.advice)
 
 
@@ -348,8 +348,8 @@ TRAIN = """
 def compiled(tmp_path: Path, source: str, text: str = "model(x)", *, of_torch: bool = False) -> tuple[list[str], str]:
     """Return the whole text, and the advice."""
     module = replace(EditedScript(tmp_path, source).module(text), of_torch=of_torch)
-    result = edits(Facts(cuda=True, cpus=8, modules=(module,)), (COMPILE,), tmp_path)
-    source = result.files[0].after.decode() if result.files else ""
+    result, files = edits(Facts(cuda=True, cpus=8, modules=(module,)), (COMPILE,), tmp_path)
+    source = files[0].after.decode() if files else ""
     compile(source, "train.py", "exec")
     return source.split("\n"), "\n".join(result.advice)
 
@@ -394,7 +394,7 @@ def test_each_module_is_compiled_once_and_functions_are_not(tmp_path: Path) -> N
         "while True:\n    critic(relu(x))\n    critic(maker(noise(x)))\n",
     )
     modules = program.module("critic(relu"), program.module("critic(maker"), program.module("critic(maker", "Maker")
-    [file] = edits(Facts(cuda=True, cpus=8, modules=modules), (COMPILE,), tmp_path).files
+    _, [file] = edits(Facts(cuda=True, cpus=8, modules=modules), (COMPILE,), tmp_path)
     assert file.after.decode().split("\n")[4:6] == [
         f'{name}.compile(mode="reduce-overhead")' for name in ("critic", "maker")
     ]
@@ -433,13 +433,13 @@ def test_changes_of_the_whole_process_are_described(tmp_path: Path) -> None:
     program = EditedScript(tmp_path, "import torch\n\ntorch.set_num_threads(64)\nmodel(x)\n")
     modules, site = (program.module("model(x)"),), program.site("set_num_threads")
     facts = Facts(cuda=True, cpus=8, modules=modules, threads_site=site)
-    result = edit(facts, (Setting("gc"), Setting("threads", "4")), tmp_path)
+    result, _ = edits(facts, (Setting("gc"), Setting("threads", "4")), tmp_path)
     assert result.diff == ""
     assert [sentence.partition("train.py")[2] for sentence in result.advice] == [
         ":4: Call `gc.collect()` and `gc.freeze()` once, before the loop.",
         ":3: Call `torch.set_num_threads(4)`, or set the variable `OMP_NUM_THREADS=4`.",
     ]
-    result = edit(replace(facts, threads_site=None), (Setting("threads", "4"),), tmp_path)
+    result, _ = edits(replace(facts, threads_site=None), (Setting("threads", "4"),), tmp_path)
     assert result.advice == ("Call `torch.set_num_threads(4)`, or set the variable `OMP_NUM_THREADS=4`.",)
 
 
@@ -501,8 +501,8 @@ def fields(package: str, file: str, owner: str) -> set[str]:
 def test_libraries_have_the_options_that_are_named() -> None:
     field_names = fields("transformers", "training_args.py", "TrainingArguments")
     for change in CHANGES:
-        term = call_edits.term("transformers", change, "compile" if change == "graph" else "6")
-        assert term is None or {name for name, _ in term.options.given} <= field_names
+        options = call_edits.training_arguments("compile" if change == "graph" else "6").get(change)
+        assert options is None or {name for name, _ in options.given} <= field_names
     assert "'adamw_torch_fused'" in fields("transformers", "training_args.py", "OptimizerNames")
     assert "non_blocking" in fields("transformers", "trainer_pt_utils.py", "AcceleratorConfig")
     assert "non_blocking" in fields("accelerate", "utils/dataclasses.py", "DataLoaderConfiguration")
@@ -525,7 +525,7 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
         loaders=(program.loader("DataLoader(", loop="for x"),),
         uploads=(program.upload(".to(", from_loader=True),),
     )
-    result = edit(facts, (WORKERS, PIN, NON_BLOCKING, PREFETCH), tmp_path)
+    result, _ = edits(facts, (WORKERS, PIN, NON_BLOCKING, PREFETCH), tmp_path)
     assert result.diff == dedent("""\
         --- a/train.py
         +++ b/train.py
@@ -550,7 +550,7 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
     assert result.code == AHEAD
     assert [remark.split(",")[0] for remark in result.remarks] == ["With `persistent_workers=True`"]
     compile(AHEAD, "ahead", "exec")
-    [file] = edits(facts, (WORKERS,), tmp_path).files
+    _, [file] = edits(facts, (WORKERS,), tmp_path)
     assert file.after.count(b"\r\n") == file.after.count(b"\n") == file.before.count(b"\n") + 1
 
 
@@ -565,8 +565,8 @@ def test_only_the_programs_own_files_are_edited(tmp_path: Path) -> None:
         (tmp_path / "here", tmp_path / "here", ""),
     ):
         program = EditedScript(folder, source)
-        result = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), root)
-        assert bool(result.files) is not bool(reason)
+        result, files = edits(Facts(cuda=True, cpus=8, loaders=(program.loader("loader ="),)), (WORKERS,), root)
+        assert bool(files) is not bool(reason)
         assert reason in "".join(result.advice)
 
 
@@ -574,10 +574,10 @@ def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: P
     program = EditedScript(tmp_path, "import torch\noptimizer = torch.optim.AdamW(weights)\n")
     written_ns = program.path.stat().st_mtime_ns
     facts = Facts(cuda=True, cpus=8, optimizers=(program.optimizer("optimizer ="),), began_ns=written_ns)
-    assert edits(facts, (FUSED,), tmp_path).files
+    assert edits(facts, (FUSED,), tmp_path)[1]
     os.utime(program.path, ns=(written_ns + 1, written_ns + 1))
-    result = edits(facts, (FUSED,), tmp_path)
-    assert not result.files and "because the file has changed since the program was run" in result.advice[0]
+    result, files = edits(facts, (FUSED,), tmp_path)
+    assert not files and "because the file has changed since the program was run" in result.advice[0]
 
 
 @pytest.mark.parametrize(
@@ -598,8 +598,8 @@ def test_what_is_not_a_file_of_python_gets_words(
     if source is not None:
         Path(path).write_bytes(source)
     optimizer = Optimizer(site=Site(path, 1), name="SGD", takes_fused=True, fused=False)
-    result = edits(Facts(cuda=True, cpus=8, optimizers=(optimizer,)), (FUSED,), tmp_path)
-    assert not result.files and reason in result.advice[0]
+    result, files = edits(Facts(cuda=True, cpus=8, optimizers=(optimizer,)), (FUSED,), tmp_path)
+    assert not files and reason in result.advice[0]
 
 
 def test_who_has_no_libcst_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,11 +254,12 @@ def tried(
     candidates: Sequence[Candidate], run: Callable[[Planned], Run], left_s: float = 1000
 ) -> tuple[Runs, Settings]:
     runs = Runs()
-    while (ladder := search.climb(candidates, runs)).next is not None:
-        runs = Runs((*runs.all, run(ladder.next)))
-    while planned := search.rounds(runs, ladder.kept, left_s - len(runs.all)):
+    while (following := search.climb(candidates, runs)[1]) is not None:
+        runs = Runs((*runs.all, run(following)))
+    kept, _ = search.climb(candidates, runs)
+    while planned := search.rounds(runs, kept, left_s - len(runs.all)):
         runs = Runs((*runs.all, *map(run, planned)))
-    return runs, ladder.kept
+    return runs, kept
 
 
 def texts(settings: Settings | None) -> list[str] | None:
