@@ -107,20 +107,10 @@ class Chart(Struct, frozen=True):
     wide: bool = False
 
 
-class Card(Struct, frozen=True):
-    """A figure with its name."""
-
-    name: str
-    value: str
-    beside: str = ""
-    """Share of the figure, or the figure it is a share of."""
-    meaning: str = ""
-
-
 class Cards(Struct, frozen=True):
-    """Figures at the top of a page. A terminal leaves them out, since its tables have them."""
+    """Figures at the top of an HTML file, which has no table of them, by their names."""
 
-    cards: tuple[Card, ...]
+    figures: dict[str, str]
 
 
 class Part(Struct, frozen=True):

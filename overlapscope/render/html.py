@@ -197,9 +197,7 @@ def _plots(charts: list[model.Chart]) -> Iterator[str]:
 @_draw.register
 def _(block: model.Cards) -> Iterator[str]:
     cards = "".join(
-        f'<div title="{escape(card.meaning)}"><dt>{escape(card.name)}</dt>'
-        f"<dd><b>{escape(card.value)}</b><span>{escape(card.beside)}</span></dd></div>"
-        for card in block.cards
+        f"<div><dt>{escape(name)}</dt><dd><b>{escape(figure)}</b></dd></div>" for name, figure in block.figures.items()
     )
     yield f'<dl class="figures">{cards}</dl>'
 

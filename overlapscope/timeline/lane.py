@@ -94,8 +94,8 @@ class TimelineLane(Struct, frozen=True, eq=False, kw_only=True):
     source: Ids
     """Row of each op at its origin.
 
-    The origin is `Timeline.ops` for a stream, `DeviceAnalysis.steps` and `.ranges` for steps and ranges and, by
-    category, the trace's runtime calls, CPU ops, annotations, overheads and Python frames for the host. Pieces of an
+    The origin is `DeviceAnalysis.steps` and `.ranges` for steps and ranges, else the trace: its GPU ops for a stream
+    and, by category, its runtime calls, CPU ops, annotations, overheads and Python frames for the host. Pieces of an
     overlap lane have -1, because they come from several sets, where their start finds them.
     """
     names: tuple[str, ...]

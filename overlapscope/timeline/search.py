@@ -87,7 +87,7 @@ class _Case(NamedTuple):
     device: int
     """Ordinal of the device; -1 for a stall."""
     row: int
-    """The copy (of `Timeline.ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
+    """The copy (of `Trace.gpu_ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
     start_ns: int
     end_ns: int
     cost_ns: int
@@ -133,10 +133,10 @@ def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
         place = links.row_of_piece(lanes, case.device, longest - lanes.origin_ns)
         title = f"idle gap of {duration(case.cost_ns)}, mostly {cause}"
     else:
-        place = links.row_of_gpu_op(lanes, case.device, case.row)
+        place = links.row_of_gpu_op(lanes, case.row)
         exposed = lanes.device(case.device).exposed
         cause = COPY_CAUSES[exposed.cause[exposed.start_ns.searchsorted(case.start_ns)]]
-        name = clean(lanes.device(case.device).timeline.ops.name(case.row))
+        name = clean(lanes.analysis.trace.gpu_ops.name(case.row))
         title = f"{name}: {duration(case.cost_ns)} exposed, {cause}"
     return {"lane": place.lane, "row": place.row, "start": start, "end": end, "title": title}
 
@@ -158,7 +158,8 @@ def _exposed_copies(lanes: Lanes) -> Iterator[_Columns]:
     for analysis in lanes.analysis.devices:
         exposed = analysis.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
-        start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.op[rows]
+        start, end = exposed.start_ns[rows], exposed.end_ns[rows]
+        copy = links.rows_on(lanes, analysis.result.device)[exposed.op[rows]]
         opens = np.ones(len(rows), np.bool_)
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
         first, last = np.flatnonzero(opens), np.flatnonzero(np.roll(opens, -1))

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from overlapscope.export.chrome_trace import HOST_PID, call_category, op_category
-from overlapscope.trace.model import F64, I64, Bool, Index, Trace, TraceTable
+from overlapscope.trace.model import F64, I64, Bool, Trace, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,13 +222,9 @@ def _add_collectives(frame: pd.DataFrame, trace: Trace) -> None:
 
 def _small(values: NDArray[Any]) -> NDArray[Any]:
     """Return values as the smallest integers that hold them, as HTA does; doubles stay doubles."""
-    if values.dtype.kind != "i" or not len(values):
-        return values
-    low, high = int(values.min()), int(values.max())
-    for dtype in (np.int8, np.int16, np.int32):
-        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-            return values.astype(dtype)
-    return values
+    import pandas as pd
+
+    return pd.to_numeric(values, downcast="integer") if values.dtype.kind == "i" else values
 
 
 # -- Columns that HTA adds ---
@@ -249,23 +245,12 @@ def linked(index: I64, correlation: I64, on_gpu: Bool) -> I64:
 
     It is 0 where there is none, and -1 where the row has no correlation. `index` must ascend.
     """
-    links = np.minimum(correlation, 0)
-    host, device = np.flatnonzero(~on_gpu & (correlation != -1)), np.flatnonzero(on_gpu & (correlation != -1))
-    for rows, others in ((host, device), (device, host)):
-        at = _last(correlation[others], correlation[rows])
-        matched = at >= 0
-        links[rows[matched]] = index[others[at[matched]]]
+    import pandas as pd
+
+    side = 2 * correlation + on_gpu
+    last = pd.Series(index, side).groupby(level=0).last()
+    links: I64 = np.where(correlation == -1, -1, last.reindex(side ^ 1, fill_value=0))
     return links
-
-
-def _last(values: I64, wanted: I64) -> Index:
-    """Return the last occurrence of each wanted value; -1 where it does not occur."""
-    if not len(values):
-        return np.full(len(wanted), -1, np.intp)
-    order = np.argsort(values, kind="stable")
-    at = np.searchsorted(values[order], wanted, side="right") - 1
-    matched = (at >= 0) & (values[order[np.maximum(at, 0)]] == wanted)
-    return np.where(matched, order[np.maximum(at, 0)], -1)
 
 
 def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: StepRows) -> I64 | F64:
