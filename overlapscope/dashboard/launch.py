@@ -108,15 +108,10 @@ def launch(
     body_bytes = functools.partial(_body_bytes, uploads, server_token)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
     query = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
-    page = "compare" if compare else _first_page(library, chosen)
-    return listening, f"{listening.url}{page}?{urlencode(query | {'token': server_token})}"
-
-
-def _first_page(library: Library, chosen: Mapping[str, str]) -> str:
-    """Return the path of the page to open."""
     # Without traces, there is only the page of the reports or of the chosen data.
     alone = "ranks" if library.ranks_files() else next(iter(chosen), "")
-    return "" if library.entries() else alone
+    page = "compare" if compare else "" if entries else alone
+    return listening, f"{listening.url}{page}?{urlencode(query | {'token': server_token})}"
 
 
 def _body_bytes(uploads: DroppedFiles, token: str, request: Request) -> int:

@@ -54,14 +54,17 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
     if not 0 <= row < len(lane):
         raise KeyError(f"row {row} of lane {lane_id}")
     about = {"stream": _gpu_op, "overlap": _piece, "steps": _period, "ranges": _period, "host": _host_event}[lane.kind]
+    return {"lane": lane.id, "row": row} | outline(lane, row) | about(lanes, lane, row)
+
+
+def outline(lane: TimelineLane, row: int, most: int | None = None) -> dict[str, Any]:
+    """Return start, end, category and title of a row as JSON; `most` limits the title's length."""
     return {
-        "lane": lane.id,
-        "row": row,
         "start": int(lane.start_ns[row]),
         "end": int(lane.end_ns[row]),
-        "title": clean(lane.name(row)),
+        "title": clean(lane.name(row), most),
         "category": CATEGORIES[lane.category[row]],
-    } | about(lanes, lane, row)
+    }
 
 
 # -- Device ----------------------------------------------------------------------------------------
@@ -221,26 +224,23 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
             facts += [["host waited", duration(end - start)], ["idle caused", duration(int(idle_caused(lanes)[call]))]]
         facts += _code(trace, thread, start + lanes.origin_ns)
         waits = links.waits_of(lanes, call=call)
-        facts += _wait_facts(lanes, waits) or _facts_of_idle_wait(trace, call)
+        facts += _wait_facts(lanes, waits)
+        sync = _sync_of(trace, call)
+        if not waits and sync >= 0:
+            held = f"stream {int(trace.syncs.stream[sync])} waits, but no op is known to have been held back"
+            facts.append(["event", f"{_event(trace, sync)}{held}"])
     else:
-        # Any thread may launch ops of a step or range, as autograd's threads do.
-        launcher = None if category in _ANNOTATIONS else thread
-        calls = _calls_inside(trace, launcher, start + lanes.origin_ns, end + lanes.origin_ns)
+        begun = trace.runtime_calls.start_ns
+        calls = np.arange(*(int(begun.searchsorted(at + lanes.origin_ns)) for at in (start, end)))
+        if category not in _ANNOTATIONS:
+            # Any thread may launch ops of a step or range, as autograd's threads do, but not those of another event.
+            calls = calls[trace.runtime_calls.thread[calls] == thread]
         if category == ID["cpu-op"]:
             facts += [fact for fact in _code(trace, thread, start + lanes.origin_ns) if fact[0] == "line"]
     facts += _launched(lanes, calls)
     # A range launches thousands of ops, too many for arrows.
     launches = links.arrows_of_calls(lanes, calls) if category in CALLS or category == ID["cpu-op"] else []
     return {"facts": facts, "arrows": launches + links.arrows_of_waits(lanes, waits)}
-
-
-def _calls_inside(trace: Trace, thread: int | None, start_ns: int, end_ns: int) -> I64:
-    """Return the runtime calls that a thread, or any thread, started in a span."""
-    calls = trace.runtime_calls
-    first, last = (int(calls.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
-    if thread is None:
-        return np.arange(first, last)
-    return first + np.flatnonzero(calls.thread[first:last] == thread)
 
 
 def _launched(lanes: Lanes, calls: I64) -> Facts:
@@ -262,15 +262,6 @@ def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
     if len(waits) > _WAITS_LISTED:
         facts.append(["more events", f"{len(waits) - _WAITS_LISTED:,}"])
     return facts
-
-
-def _facts_of_idle_wait(trace: Trace, call: int) -> Facts:
-    """Return the facts of a call that made a stream wait without delaying any known op."""
-    sync = _sync_of(trace, call)
-    if sync < 0:
-        return []
-    stream = int(trace.syncs.stream[sync])
-    return [["event", f"{_event(trace, sync)}stream {stream} waits, but no op is known to have been held back"]]
 
 
 def _wait_text(lanes: Lanes, wait: EventWait) -> str:

@@ -22,7 +22,8 @@ from overlapscope.report.model import PLAIN
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.timeline import browser
-from overlapscope.timeline.lane import CATEGORIES, Lanes
+from overlapscope.timeline.details import outline
+from overlapscope.timeline.lane import Lanes
 from overlapscope.timeline.search import SUBJECTS, worst
 from overlapscope.timeline.view import model, view
 from overlapscope.trace.model import I64
@@ -200,22 +201,13 @@ def _worst(lanes: Lanes) -> dict[str, Any]:
     for kind in SUBJECTS:
         worst_cases = [worst(lanes, kind, number) for number in range(WORST)]
         cases = [
-            {name: match[name] for name in ("lane", "row", "start", "end")} | {"op": _op(lanes, match)}
+            {name: match[name] for name in ("lane", "row", "start", "end")}
+            | {"op": outline(lanes.lane(match["lane"]), match["row"], _LONGEST_NAME)}
             for match in (hit["match"] for hit in worst_cases)
             if match is not None
         ]
         cases_by_kind[kind] = {"count": worst_cases[0]["count"], "cases": cases}
     return cases_by_kind
-
-
-def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
-    lane, row = lanes.lane(match["lane"]), match["row"]
-    return {
-        "start": int(lane.start_ns[row]),
-        "end": int(lane.end_ns[row]),
-        "title": clean(lane.name(row), _LONGEST_NAME),
-        "category": CATEGORIES[lane.category[row]],
-    }
 
 
 class _WantedTiles(NamedTuple):

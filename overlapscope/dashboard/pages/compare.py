@@ -34,7 +34,12 @@ def layout(context: PageContext) -> Iterator[Component]:
     """Yield the parts of the page."""
     yield _choice(context)
     if context.other is None:
-        yield _nothing_chosen(context)
+        if len(context.library.entries()) < 2:
+            how = "A comparison needs two. Drop a second trace onto this page, or start with both:"
+            both = "`overlapscope dashboard before.json.gz after.json.gz`"
+            yield render.panel("One trace is open", parts.empty(how, both))
+        else:
+            yield render.panel("Choose the second trace", parts.empty("Choose it above, under after."))
         return
     before, after = (_of(side, RECORDED) for side in (context, _other(context)))
     difference = diff(_report(before), _report(after))
@@ -90,14 +95,6 @@ def _choice(context: PageContext) -> Component:
         align="end",
         gap="md",
     )
-
-
-def _nothing_chosen(context: PageContext) -> Component:
-    if len(context.library.entries()) < 2:
-        how = "A comparison needs two. Drop a second trace onto this page, or start with both:"
-        both = "`overlapscope dashboard before.json.gz after.json.gz`"
-        return render.panel("One trace is open", parts.empty(how, both))
-    return render.panel("Choose the second trace", parts.empty("Choose it above, under after."))
 
 
 # -- The changes -----------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane, links
 from overlapscope.timeline.details import duration
-from overlapscope.timeline.fill import Fill
-from overlapscope.timeline.lane import idle_caused
+from overlapscope.timeline.lane import Fill, idle_caused
 from overlapscope.timeline.view import MOST, NAMED, WIDE
 from overlapscope.trace.model import Kind, Trace
 from tests.core.analysis.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
