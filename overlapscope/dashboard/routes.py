@@ -14,7 +14,6 @@ from typing import Any
 
 import flask
 import msgspec
-from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis.figures import Window
@@ -78,8 +77,7 @@ def _answer(library: Library, base: str, view: _View) -> flask.typing.ResponseRe
 
 def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
     opened = context.opened
-    page = replace(opened.page, verbose=False)
-    text = html.render(document(page, [opened.lanes], _span(opened, context.url)))
+    text = html.render(document(opened.page, [opened.lanes], _span(opened, context.url)))
     return _attached(text.encode("utf-8", "replace"), "text/html", opened.id, "html")
 
 

@@ -257,8 +257,8 @@ def test_the_plain_program_is_shown_unless_the_recording_is_asked_for(timed: Ope
 
 def test_findings_lead_to_a_case_of_the_recording_and_to_its_place_in_the_program(timed: Opened) -> None:
     plain = timed.of(None)
-    assert plain.report.findings == timed.report.findings
-    finding = plain.report.findings[0]
+    assert plain.page.report.findings == timed.page.report.findings
+    finding = plain.page.report.findings[0]
     assert finding.rule == "dispatch" and finding.example is not None
     device = timed.analysis.devices[0].result
     assert finding.example in [group.example for group in device.evidence if group.cause == "dispatch"]

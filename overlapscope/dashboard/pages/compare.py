@@ -7,7 +7,6 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-import msgspec
 from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
@@ -73,11 +72,11 @@ def _of(context: PageContext, program: str) -> PageContext:
 def _report(context: PageContext) -> Report:
     """Return a report with only the device that is shown."""
     section = context.section
-    devices = () if section.window is None else (section.window,)
-    findings = tuple(
-        finding for device in devices for finding in context.opened.report.findings if finding.device == device.device
-    )
-    return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=findings)
+    if section.window is None:
+        return Report(traces=(replace(section.trace, devices=()),), findings=())
+    every, device = context.opened.page.report.findings, section.window
+    findings = tuple(finding for finding in every if finding.device == device.device)
+    return Report(traces=(replace(section.trace, devices=(device,)),), findings=findings)
 
 
 # -- The choice ------------------------------------------------------------------------------------

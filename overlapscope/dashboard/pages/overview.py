@@ -23,7 +23,7 @@ from overlapscope.report.verdict import to_fix
 def layout(context: PageContext, device: Device) -> Component:
     """Return verdict, one step, findings and figures."""
     section, analysis = context.section, context.device_analysis
-    notes = tuple(clean(note, 1000) for note in context.opened.report.notes)
+    notes = tuple(clean(note, 1000) for note in context.opened.page.report.notes)
     by_phase, goes = phases(section, device), buckets(section, device)
     shown: list[Block | Component] = [
         parts.verdict(context, finding_beside=True),
