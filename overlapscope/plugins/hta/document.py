@@ -129,9 +129,9 @@ def _table(title: str, frame: pd.DataFrame) -> HtaTable:
     named = [name for name in frame.index.names if name is not None]
     if named:
         frame = frame.reset_index()
-    # A column of several levels has a name of each.
-    parts = (column if isinstance(column, tuple) else (column,) for column in frame.columns)
-    columns = tuple(" ".join(str(part) for part in several if part != "") for several in parts)
+    # A column of several levels has a name on each.
+    levels: list[Any] = [column if isinstance(column, tuple) else (column,) for column in list[Any](frame.columns)]
+    columns = tuple(" ".join(str(part) for part in names if part != "") for names in levels)
     cells = [[_value(cell) for cell in frame.iloc[:, at].tolist()] for at in range(len(columns))]
     return HtaTable(title=title, columns=columns, rows=tuple(zip(*cells, strict=True)))
 
