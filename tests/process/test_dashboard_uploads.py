@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from unittest import mock
 from urllib.parse import quote
@@ -104,6 +105,26 @@ def test_files_of_any_size_come_to_an_end() -> None:
         answers = [client.post(f"/api/upload?name={n}.json", data=b"{}") for n in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 413, 413]
     assert json.loads(answers[3].data)["error"] == "3.json: 3 files were dropped already; start the dashboard anew."
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else_is(traces: Path, tmp_path: Path) -> None:
+    stranger = tmp_path / "overlapscope-dashboard-file"
+    stranger.write_text("no directory")
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "kept").touch()
+    (tmp_path / "overlapscope-dashboard-link").symlink_to(target)
+    serves = partial(serve, traces, environment={"TMPDIR": str(tmp_path)}, loaded=True)
+    with serves() as killed, serves() as living:
+        for item in (killed, living):
+            assert upload(item, "x.json", SMALL).status == 200
+        assert stored_bytes(tmp_path) > 2 * len(SMALL)
+        killed.process.kill()
+        killed.process.wait()
+        with serves():
+            assert len([path for path in tmp_path.glob("overlapscope-dashboard-*") if path.is_dir()]) == 3
+        assert ask(living, "/api/annotated?trace=dropped/x").status == 200
+        assert (target / "kept").exists() and stranger.exists()
 
 
 @pytest.mark.parametrize("length", ["99999999999999999999", "5000000000000", "-5", "x", "1e9", "40000"])
