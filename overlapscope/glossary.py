@@ -113,6 +113,7 @@ def _plain(word: str) -> str:
 @cache
 def entries() -> tuple[GlossaryEntry, ...]:
     """Return every meaning of every word."""
+    terms = read_texts(Path(catalog.__file__).with_name("terms.toml"), dict[str, str])
     return (
         *map(_rule, RULES.values()),
         *(_cause(cause, subject) for subject, causes in CAUSES.items() for cause in causes.values()),
@@ -123,12 +124,8 @@ def entries() -> tuple[GlossaryEntry, ...]:
         *(entry for plugin in plugins() if plugin.words for entry in load(plugin.words)()),
         *starmap(_check, trust_checks().items()),
         *(GlossaryEntry(part, "part of a recording", f"{capital(text)}.") for part, text in WORDS.items()),
-        *(GlossaryEntry(word, "term", meaning) for word, meaning in _terms().items()),
+        *(GlossaryEntry(word, "term", meaning) for word, meaning in terms.items()),
     )
-
-
-def _terms() -> dict[str, str]:
-    return read_texts(Path(catalog.__file__).with_name("terms.toml"), dict[str, str])
 
 
 def titled(title: str, *sentences: str) -> tuple[Block, ...]:
@@ -304,12 +301,8 @@ def _check(id: str, check: TrustCheck) -> GlossaryEntry:
             *titled("What it affects", check.affects),
             *titled("What to do", check.remedy),
             *titled("What can still be compared", check.comparable),
-            *titled("Related", *_named_alike(id)),
+            *titled(
+                "Related", *(f"A {_CAUSE[subject]} has the same name." for subject, of in CAUSES.items() if id in of)
+            ),
         ),
     )
-
-
-def _named_alike(check: str) -> Iterator[str]:
-    for subject, causes in CAUSES.items():
-        if check in causes:
-            yield f"A {_CAUSE[subject]} has the same name."

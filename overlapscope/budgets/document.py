@@ -20,7 +20,6 @@ from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureRea
 from overlapscope.documents import table
 from overlapscope.documents.model import (
     Block,
-    Card,
     Cards,
     Document,
     Heading,
@@ -183,7 +182,7 @@ def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
         value, limit = words.figures(verdict)
         before = "" if verdict.baseline is None else show(verdict.baseline, verdict.unit)
         figures = {"value": value, "limit": limit, "baseline": before}
-        yield Cards(tuple(Card(name, figure) for name, figure in figures.items() if figure))
+        yield Cards({name: figure for name, figure in figures.items() if figure})
     message, exception = words.prose(verdict.message), words.prose(verdict.exception or "")
     yield Text(message)
     if exception and exception not in message:

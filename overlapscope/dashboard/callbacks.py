@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import dash
@@ -31,6 +31,9 @@ LEAD = "lead"
 _DISPATCH = "/_dash-update-component"
 
 
+T = TypeVar("T")
+
+
 class ChartPoint(msgspec.Struct, frozen=True):
     """A point of a chart. The contents depend on the chart."""
 
@@ -44,20 +47,10 @@ class Click(msgspec.Struct, frozen=True):
 
     points: tuple[ChartPoint, ...] = ()
 
-    @property
-    def number(self) -> int | None:
-        """The first item of the point's `customdata`, if it is a number."""
-        return next((value for value in self._first if type(value) is int), None)
-
-    @property
-    def id(self) -> str | None:
-        """The first item of the point's `customdata`, if it is an id."""
-        return next((value for value in self._first if isinstance(value, str)), None)
-
-    @property
-    def _first(self) -> Iterator[Any]:
-        data = (point.customdata for point in self.points)
-        return (values[0] for values in data if isinstance(values, list) and values)
+    def first(self, kind: type[T]) -> T | None:
+        """Return the first item of a point's `customdata`, if it is of that type."""
+        lists = (point.customdata for point in self.points if isinstance(point.customdata, list))
+        return next((values[0] for values in lists if values and type(values[0]) is kind), None)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -188,11 +188,6 @@ class PageContext(Struct, frozen=True):
         return self.loaded.of(self.url.of)
 
     @property
-    def replayed(self) -> bool:
-        """True if the page shows the plain program."""
-        return self.opened is not self.loaded
-
-    @property
     def section(self) -> DeviceReport:
         """Report on the device to show."""
         return self.opened.section(self.url.device)
@@ -224,6 +219,10 @@ class PageContext(Struct, frozen=True):
             return None
         opened = self.opened
         return lambda part: line_of(part.file, part.line, part.function, opened.path, opened.bounds_ns[0])
+
+    def moved(self, window: Window, device: int) -> Window:
+        """Return a window of a device's recording in the timeline of the program to show."""
+        return moved(window, device, self.loaded.analysis.trace, self.opened.analysis.trace)
 
     def timeline_href(self, window: Window) -> str:
         """Return the URL of the timeline around a window, with as much time again on either side."""

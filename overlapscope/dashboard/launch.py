@@ -108,15 +108,10 @@ def launch(
     body_bytes = functools.partial(_body_bytes, uploads, server_token)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
     query = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
-    page = "compare" if compare else _first_page(library, chosen)
-    return listening, f"{listening.url}{page}?{urlencode(query | {'token': server_token})}"
-
-
-def _first_page(library: Library, chosen: Mapping[str, str]) -> str:
-    """Return the path of the page to open."""
     # Without traces, there is only the page of the reports or of the chosen data.
-    alone = "ranks" if library.ranks_files() else next(iter(chosen), "")
-    return "" if library.entries() else alone
+    first = "" if entries else "ranks" if library.ranks_files() else next(iter(chosen), "")
+    page = "compare" if compare else first
+    return listening, f"{listening.url}{page}?{urlencode(query | {'token': server_token})}"
 
 
 def _body_bytes(uploads: DroppedFiles, token: str, request: Request) -> int:
@@ -177,7 +172,9 @@ def show(job: Job, *, height: int = 800) -> None:
     for path in paths:
         if not path.is_file():
             raise UsageError(f"{path}: there is no such file here; the dashboard shows traces, not their reports.")
-    if _in_notebook():
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and "IPKernelApp" in shell.config:
         from IPython.display import display
 
         display(frame(paths, height=height))
@@ -203,13 +200,6 @@ class Frame:
 
     def _repr_html_(self) -> str:
         return f'<iframe src="{escape(self.url)}" width="100%" height="{self.height}" style="border:0"></iframe>'
-
-
-def _in_notebook() -> bool:
-    """Return whether this process is a notebook's kernel."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return shell is not None and "IPKernelApp" in shell.config
 
 
 def frame(paths: Sequence[Path], *, height: int) -> Frame:

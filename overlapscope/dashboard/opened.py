@@ -18,7 +18,7 @@ from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.plain_program import find_program
 from overlapscope.prediction.predict import applicable, best, predict
 from overlapscope.prediction.result import WhatIf
-from overlapscope.report.model import Report, joined, of_program
+from overlapscope.report.model import joined, of_program
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
@@ -33,7 +33,6 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     id: str
     path: Path
     analysis: TraceAnalysis
-    report: Report
     page: Page
     plain: Opened | None = None
     """The plain program, if its step is known; verdict and findings are about it then."""
@@ -71,10 +70,8 @@ def open_trace(id: str, path: Path, trace: Trace) -> Opened:
     sampled = sampled_hosts([analysis])
     plain = None
     if of_plain is not report and program is not None and program.analysis is not None:
-        shown = Page(of_plain, verbose=True, sampled=sampled)
-        plain = Opened(id, path, program.analysis, of_plain, shown)
-    page = Page(report, verbose=True, recorded=plain is not None, sampled=sampled)
-    return Opened(id, path, analysis, report, page, plain)
+        plain = Opened(id, path, program.analysis, Page(of_plain, sampled=sampled))
+    return Opened(id, path, analysis, Page(report, recorded=plain is not None, sampled=sampled), plain)
 
 
 # -- Predictions -----------------------------------------------------------------------------------

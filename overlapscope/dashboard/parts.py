@@ -22,11 +22,10 @@ from overlapscope.base.words import clean, part_of, share
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
-from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext, UrlState
+from overlapscope.dashboard.library import Library
 from overlapscope.documents.model import Block, Chart, Items, Section, Span, Text
 from overlapscope.documents.table import Table
-from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, host_view, lists
 from overlapscope.report.document import answer, strip_title, trust
 from overlapscope.report.tables import cause_table, causes_of
@@ -50,7 +49,7 @@ def which_program(context: PageContext) -> str:
     """Return which program the figures of a page describe; empty if the trace has no plain program."""
     if context.loaded.plain is None:
         return ""
-    if not context.replayed:
+    if context.opened is context.loaded:
         return "These figures describe the recording."
     return "These figures describe the program without the profiler, which the recording is replayed to match."
 
@@ -300,12 +299,6 @@ def samples_button() -> Component:
     return dmc.Button("Open the samples", id=SAMPLES, variant="default", size="xs", w="fit-content")
 
 
-def no_page(url: UrlState, others: str) -> Component:
-    """Return the notice for a page that does not exist."""
-    onward = empty(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."])
-    return notice(f"There is no page {clean(url.page, 60)!r}", onward)
-
-
 def no_trace(id: str) -> Component:
     """Return the notice for a trace that this server may not show."""
     return notice(
@@ -315,13 +308,9 @@ def no_trace(id: str) -> Component:
     )
 
 
-def unreadable(id: str, failure: OverlapscopeError) -> Component:
-    """Return the notice for a trace that cannot be read."""
-    return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
-
-
-def loading_bar(id: str, state: TaskProgress) -> Component:
+def loading_bar(library: Library, id: str) -> Component:
     """Return the progress of a trace that is being loaded."""
+    state = library.loading(id)
     return progress(f"{clean(id, 100)}: {state.stage}", state.part)
 
 

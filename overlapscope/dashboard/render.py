@@ -155,32 +155,6 @@ def _answer(block: model.Section, dark: bool) -> Component:
 
 
 @_draw.register
-def _(block: model.Cards, dark: bool) -> Component:
-    tiles = [
-        explained(
-            dmc.Paper(
-                [
-                    dmc.Text(card.name, c="dimmed", size="sm"),
-                    dmc.Text(card.value, fz=22, fw=600, lh=1.25),
-                    dmc.Text(card.beside, c="dimmed", size="xs"),
-                ],
-                withBorder=True,
-                px="sm",
-                py="xs",
-                h="100%",
-                tabIndex=0,
-                className="figure-tile",
-            ),
-            card.meaning,
-            boxWrapperProps={"w": "100%", "h": "100%"},
-        )
-        for card in block.cards
-    ]
-    count = len(tiles)
-    return dmc.SimpleGrid(tiles, cols={"base": 2, "sm": (count + 1) // 2, "lg": count}, spacing="sm")
-
-
-@_draw.register
 def _(block: model.Bar, dark: bool) -> Component:
     shares = ", ".join(f"{part.name} {part.share}%" for part in block.parts if part.amount)
     colors = palette(dark)

@@ -9,17 +9,16 @@ import functools
 import gzip
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flask
 import msgspec
-from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis.figures import Window
 from overlapscope.base.words import clean
-from overlapscope.dashboard.context import PageContext, UrlState, moved, parse
+from overlapscope.dashboard.context import PageContext, UrlState, parse
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened, WhatIfRequest
 from overlapscope.errors import OverlapscopeError
@@ -78,11 +77,8 @@ def _answer(library: Library, base: str, view: _View) -> flask.typing.ResponseRe
 
 def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
     opened = context.opened
-    page = replace(opened.page, verbose=False)
-    text = html.render(document(page, [opened.lanes], _span(opened, context.url)))
-    response = flask.Response(text.encode("utf-8", "replace"), mimetype="text/html")
-    response.headers.set("Content-Disposition", "attachment", filename=_file_name(opened.id, "html"))
-    return response
+    text = html.render(document(opened.page, [opened.lanes], _span(opened, context.url)))
+    return _attached(text.encode("utf-8", "replace"), "text/html", opened.id, "html")
 
 
 def _span(opened: Opened, url: UrlState) -> TimeSpan | None:
@@ -99,22 +95,20 @@ def _send_annotated(context: PageContext) -> flask.typing.ResponseReturnValue:
     blocks = annotated.write(recording.analysis, recording.path)
     # Make the first block before sending anything, while an error can still be answered.
     first = next(blocks)
-    response = flask.Response(itertools.chain([first], blocks), mimetype="application/gzip")
-    response.headers.set("Content-Disposition", "attachment", filename=_file_name(recording.id, "annotated.json.gz"))
-    return response
+    return _attached(itertools.chain([first], blocks), "application/gzip", recording.id, "annotated.json.gz")
 
 
 def _send_stacks(context: PageContext) -> flask.typing.ResponseReturnValue:
-    recording = context.loaded
-    response = flask.Response(speedscope.render([recording.analysis.trace]), mimetype="application/json")
-    response.headers.set("Content-Disposition", "attachment", filename=_file_name(recording.id, "speedscope.json"))
-    return response
+    stacks = speedscope.render([context.loaded.analysis.trace])
+    return _attached(stacks, "application/json", context.loaded.id, "speedscope.json")
 
 
-def _file_name(id: str, ending: str) -> str:
-    """Return the download's file name, made from the last part of the trace's id."""
+def _attached(body: bytes | Iterable[bytes], mimetype: str, id: str, ending: str) -> flask.Response:
+    """Return a download, whose file name is made from the last part of the trace's id."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", id.rpartition("/")[2]).strip("._")
-    return f"{stem or 'trace'}.{ending}"
+    response = flask.Response(body, mimetype=mimetype)
+    response.headers.set("Content-Disposition", "attachment", filename=f"{stem or 'trace'}.{ending}")
+    return response
 
 
 def _lead(context: PageContext) -> flask.typing.ResponseReturnValue:
@@ -123,8 +117,7 @@ def _lead(context: PageContext) -> flask.typing.ResponseReturnValue:
         raise Refused("start and end are whole numbers of nanoseconds.")
     window, device = Window(start_ns=start, end_ns=max(start, end)), context.section.device
     if device is not None:
-        recorded, shown = context.loaded.analysis.trace, context.opened.analysis.trace
-        window = moved(window, device.device, recorded, shown)
+        window = context.moved(window, device.device)
     return flask.redirect(context.timeline_href(window))
 
 

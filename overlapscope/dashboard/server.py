@@ -32,8 +32,8 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import security
 from overlapscope.dashboard.context import FIRST_PAGE, PageContext, url_of
 from overlapscope.dashboard.library import Library
-from overlapscope.documents.colors import palette
 from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.render.html import theme_css
 from overlapscope.report.verdict import judge
 
 if TYPE_CHECKING:
@@ -269,9 +269,5 @@ class Beginning:
 
 def _page(base: str) -> str:
     text = (resources.files("overlapscope.dashboard") / "beginning.html").read_text("utf-8")
-    for name, dark in (("COLORS_LIGHT", False), ("COLORS_DARK", True)):
-        colors = palette(dark)
-        used = ("panel", "text", "muted", "grid", "good", "fair", "poor")
-        text = text.replace(name, " ".join(f"--{color}: {colors[color]};" for color in used))
     address = msgspec.json.encode(f"{base.rstrip('/')}{_PATH}").decode()
-    return text.replace("ADDRESS", address.replace("<", "\\u003c"))
+    return text.replace("COLORS", theme_css()).replace("ADDRESS", address.replace("<", "\\u003c"))

@@ -198,7 +198,7 @@ def show(context: PageContext, loaded: int) -> Any:
     switched = opened is not None and opened.plain is not None and kind is not None and kind.switched
     return (
         _content(context),
-        None if waiting is None else parts.loading_bar(waiting, context.library.loading(waiting)),
+        None if waiting is None else parts.loading_bar(context.library, waiting),
         waiting is None,
         _navigation(context),
         [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()],
@@ -224,7 +224,7 @@ def look(context: PageContext, intervals: int, loaded: int) -> Any:
     if waiting is None:
         # Stop the clock at once: another tick would build the page again while it is already in use.
         return dash.no_update, loaded + 1, True
-    return parts.loading_bar(waiting, context.library.loading(waiting)), dash.no_update, dash.no_update
+    return parts.loading_bar(context.library, waiting), dash.no_update, dash.no_update
 
 
 @callbacks.leads(Input(parts.SAMPLES, "n_clicks"))
@@ -272,14 +272,15 @@ def _content(context: PageContext) -> Component | list[Component]:
     url, library = context.url, context.library
     kind = PAGES.get(url.page)
     if kind is None:
-        others = (other.page.title for name, other in PAGES.items() if name != FIRST_PAGE)
-        return parts.no_page(url, ", ".join(others))
+        others = ", ".join(other.page.title for name, other in PAGES.items() if name != FIRST_PAGE)
+        onward = ["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."]
+        return parts.notice(f"There is no page {clean(url.page, 60)!r}", parts.empty(onward))
     if kind.needs != "nothing":
         for id, opened in context.named:
             if library.entry(id) is None:
                 return parts.no_trace(id)
             if (failure := library.failure(id)) is not None:
-                return parts.unreadable(id, failure)
+                return parts.notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
             if opened is None:
                 # With None, Dash would keep the paths of the previous content, and fail at a late answer for it.
                 return []

@@ -107,20 +107,10 @@ class Chart(Struct, frozen=True):
     wide: bool = False
 
 
-class Card(Struct, frozen=True):
-    """A figure with its name."""
-
-    name: str
-    value: str
-    beside: str = ""
-    """Share of the figure, or the figure it is a share of."""
-    meaning: str = ""
-
-
 class Cards(Struct, frozen=True):
-    """Figures at the top of a page. A terminal leaves them out, since its tables have them."""
+    """Figures at the top of an HTML file, which has no table of them, by their names."""
 
-    cards: tuple[Card, ...]
+    figures: dict[str, str]
 
 
 class Part(Struct, frozen=True):
@@ -332,7 +322,12 @@ def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Itera
             left_out[EVIDENCE] = None
             yield replace(block, evidence=(), call="", advice=block.advice.partition("\n")[0])
         elif isinstance(block, Items):
-            items = tuple(_without_spans(item) for item in block.items[: block.few])
+            items = tuple(
+                item
+                if isinstance(item, str)
+                else tuple(part for part in item if isinstance(part, str) or not part.detail)
+                for item in block.items[: block.few]
+            )
             if items != block.items:
                 left_out[EVIDENCE] = None
             yield replace(block, items=items)
@@ -341,13 +336,6 @@ def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Itera
             yield replace(block, rows=block.rows[: block.few])
         else:
             yield block
-
-
-def _without_spans(words: Words) -> Words:
-    """Return the words without the spans that are details."""
-    return (
-        words if isinstance(words, str) else tuple(part for part in words if isinstance(part, str) or not part.detail)
-    )
 
 
 # -- Limited room ----------------------------------------------------------------------------------

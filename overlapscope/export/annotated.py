@@ -56,7 +56,9 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
     blocks = iter(_text(analysis, path))
     head, rest = _opening(path, blocks)
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    pieces = chain([head], _events(analysis), [_comma(rest), rest], blocks)
+    # Our events need a comma after them if the file has any.
+    comma = b"" if rest.strip(_BLANK)[:1] in (b"", b"]") else b",\n"
+    pieces = chain([head], _events(analysis), [comma, rest], blocks)
     yield from filter(None, map(packer.compress, pieces))
     yield packer.flush()
 
@@ -91,11 +93,6 @@ def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
             rest += block
         return head[:place], rest
     raise UnreadableTrace(f"{path}: no longer has an events array; was it changed after it was opened?")
-
-
-def _comma(rest: bytes) -> bytes:
-    """Return the separator between our events and the file's; empty if the file has none."""
-    return b",\n" if rest.strip(_BLANK)[:1] not in (b"", b"]") else b""
 
 
 # -- Our events ---

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from functools import cache, singledispatch
 from html import escape
 from importlib.resources import files
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -197,9 +196,7 @@ def _plots(charts: list[model.Chart]) -> Iterator[str]:
 @_draw.register
 def _(block: model.Cards) -> Iterator[str]:
     cards = "".join(
-        f'<div title="{escape(card.meaning)}"><dt>{escape(card.name)}</dt>'
-        f"<dd><b>{escape(card.value)}</b><span>{escape(card.beside)}</span></dd></div>"
-        for card in block.cards
+        f"<div><dt>{escape(name)}</dt><dd><b>{escape(figure)}</b></dd></div>" for name, figure in block.figures.items()
     )
     yield f'<dl class="figures">{cards}</dl>'
 
@@ -271,20 +268,15 @@ def _(block: model.FindingBlock) -> Iterator[str]:
     proof = f"<p><code>{escape(clean(block.proof))}</code></p>" if block.proof else ""
     paragraphs: list[Words] = [*block.evidence, *([("At ", Span(block.place, code=True))] if block.place else [])]
     yield "".join(
-        chain(
-            (
-                f'<article class="panel finding {escape(block.severity)}"><header><h3>{escape(block.title)}</h3>',
-                f'<p class="facts"><span class="rule">{escape(block.rule)}</span>',
-                f'<span class="muted">{escape(block.severity)}</span>{saves}{where}',
-                f"{_button(block.example)}</p></header>",
-            ),
-            (f"<p>{_words(paragraph)}</p>" for paragraph in paragraphs),
-            (
-                f'<div class="advice">{advice}{proof}</div>' if advice or proof else "",
-                *_programs(block),
-                "</article>",
-            ),
-        )
+        [
+            f'<article class="panel finding {escape(block.severity)}"><header><h3>{escape(block.title)}</h3>',
+            f'<p class="facts"><span class="rule">{escape(block.rule)}</span>',
+            f'<span class="muted">{escape(block.severity)}</span>{saves}{where}{_button(block.example)}</p></header>',
+            *(f"<p>{_words(paragraph)}</p>" for paragraph in paragraphs),
+            f'<div class="advice">{advice}{proof}</div>' if advice or proof else "",
+            *_programs(block),
+            "</article>",
+        ]
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import singledispatch
 from html import escape as escape_html
 
+from msgspec.structs import replace
+
 from overlapscope.base.words import clean
 from overlapscope.documents import model
 from overlapscope.documents.model import Block, Document, Span, Words, pieces
@@ -72,14 +74,12 @@ def _piece(piece: Span) -> str:
 
 def _lines(words: Words) -> list[str]:
     """Return the escaped lines of a paragraph."""
-    split: list[list[str]] = [[]]
+    split = [""]
     for piece in pieces(words):
-        first, *others = piece.text.split("\n")
-        for number, part in enumerate((first, *others)):
-            if number:
-                split.append([])
-            split[-1].append(_piece(Span(part, piece.tone, piece.strong, piece.code)))
-    return ["".join(parts) for parts in split]
+        first, *others = (_piece(replace(piece, text=part)) for part in piece.text.split("\n"))
+        split[-1] += first
+        split += others
+    return split
 
 
 def _paragraph(words: Words) -> str:

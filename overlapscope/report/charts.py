@@ -147,17 +147,12 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
-    height = _ROW_PX * (min(_flame_depth(parts), _LEVELS - 1) + 1) + 16
-    # Texts that do not fit are left out rather than drawn in small.
-    return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
-
-
-def _flame_depth(parts: tuple[FlamePart, ...]) -> int:
-    """Return the number of functions above one another."""
     depths: list[int] = []
     for part in parts:
         depths.append(1 if part.caller < 0 else depths[part.caller] + 1)
-    return max(depths, default=0)
+    height = _ROW_PX * (min(max(depths, default=0), _LEVELS - 1) + 1) + 16
+    # Texts that do not fit are left out rather than drawn in small.
+    return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
 
 
 def _flame_label(part: FlamePart) -> str:

@@ -148,14 +148,6 @@ def _details(part: DeviceReport, device: Device) -> Iterator[Section]:
         yield from detail("steps", _filled([tables.steps(part, device), *each, lists.ranges(part, device, most)]))
 
 
-def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
-    """Yield a device's tables for a file; short tables that belong together stand side by side."""
-    yield from _filled([tables.phases(part, device)])
-    yield from columns([tables.buckets(part, device)])
-    for section in _details(part, device):
-        yield from section.blocks
-
-
 # -- Findings --------------------------------------------------------------------------------------
 
 
@@ -283,7 +275,11 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
         yield from host
     yield Heading(f"Tables{of}")
     if part.device is not None and part.usable:
-        yield from _device_tables(part, part.device)
+        # Short tables that belong together stand side by side.
+        yield from _filled([tables.phases(part, part.device)])
+        yield from columns([tables.buckets(part, part.device)])
+        for section in _details(part, part.device):
+            yield from section.blocks
     from overlapscope.report import host_view
 
     most = None if part.page.verbose else _MOST_ROWS

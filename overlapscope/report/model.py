@@ -5,7 +5,7 @@ The JSON's names are a contract (`docs/reference/json.md`, `overlapscope schema`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, Literal
 
@@ -80,7 +80,11 @@ def joined(
     """Join analyzed traces whose plain programs are known already; otherwise as `build`."""
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
     results = [analysis.result for analysis in analyses]
-    return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
+    traces = tuple(
+        result if program is None else msgspec.structs.replace(result, devices=tuple(_with_plain(result, program)))
+        for result, program in zip(results, programs, strict=True)
+    )
+    return Report(traces=traces, findings=findings, notes=mixture(results))
 
 
 def _with_step(analysis: TraceAnalysis, user_step_ns: int | None) -> TraceAnalysis:
@@ -98,15 +102,10 @@ def _with_step(analysis: TraceAnalysis, user_step_ns: int | None) -> TraceAnalys
     return msgspec.structs.replace(analysis, result=msgspec.structs.replace(result, host=host, sampled=sampled))
 
 
-def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResult:
-    if program is None:
-        return result
-    devices = []
+def _with_plain(result: TraceResult, program: PlainProgram) -> Iterator[Device]:
     for device in result.devices:
         plain = program.step_on(device)
-        alone = device.alone if plain is None else None
-        devices.append(msgspec.structs.replace(device, plain=plain, alone=alone))
-    return msgspec.structs.replace(result, devices=tuple(devices))
+        yield msgspec.structs.replace(device, plain=plain, alone=device.alone if plain is None else None)
 
 
 def of_program(report: Report) -> Report:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain
 from pathlib import PurePath
 from statistics import median
 from typing import Final, TypeVar
@@ -224,6 +222,9 @@ def phases(section: DeviceReport, device: Device) -> Table:
         if any(of(step) >= max(1, WORTH_SAYING * step.span_ns) for step in averages):
             yield row(f"{name}, {unit.name}", lambda step: unit.number(of(step)))
 
+    def idle_by(cause: str) -> Callable[[PerStep], int]:
+        return lambda step: step.idle_by_cause.get(cause, 0)
+
     lines = [
         ("steps", *(f"{figures.recorded:,}" for figures in each)),
         ("requests", *(requests_words(figures) or NOTHING for figures in each)),
@@ -232,15 +233,11 @@ def phases(section: DeviceReport, device: Device) -> Table:
         *times("exposed copy", lambda step: step.buckets.exposed_copy_ns),
         *times("exposed comm", lambda step: step.buckets.exposed_comm_ns),
         *times("idle", lambda step: step.buckets.idle_ns),
-        *chain.from_iterable(times(f"idle: {cause}", partial(_idle_ns, cause)) for cause in IDLE),
+        *(line for cause in IDLE for line in times(f"idle: {cause}", idle_by(cause))),
         ("tokens a second", *(rate(figures.tokens_per_s) for figures in each)),
     ]
     columns = (words("by phase", heads=True), *(Column(figures.phase) for figures in each))
     return Table("Steps by phase", columns, rows(lines) if each else ())
-
-
-def _idle_ns(cause: str, step: PerStep) -> int:
-    return step.idle_by_cause.get(cause, 0)
 
 
 def steps(section: DeviceReport, device: Device) -> Table:

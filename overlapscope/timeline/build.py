@@ -62,7 +62,7 @@ def _device_lanes(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> lis
         _overlap(analysis, origin_ns),
         *_periods(trace, analysis, origin_ns, steps, np.zeros(len(steps.row), np.int8)),
         *_periods(trace, analysis, origin_ns, ranges, depth),
-        *_streams(analysis, origin_ns),
+        *_streams(trace, analysis, origin_ns),
     ]
 
 
@@ -133,11 +133,12 @@ def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Pe
     return lanes
 
 
-def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
-    ops, main = analysis.timeline.ops, analysis.result.main_stream
-    category = of_gpu_ops(ops)
+def _streams(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
+    ops, main = trace.gpu_ops, analysis.result.main_stream
+    mine, category = np.flatnonzero(ops.device == analysis.result.device), of_gpu_ops(analysis.timeline.ops)
     lanes = []
-    for stream, rows in rows_by(ops.stream):
+    for stream, of_stream in rows_by(ops.stream[mine]):
+        rows = mine[of_stream]
         label = f"stream {stream}" if stream >= 0 else "no stream"
         lanes.append(
             prepared(
@@ -148,7 +149,7 @@ def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
                 stream=stream,
                 start_ns=ops.start_ns[rows] - origin_ns,
                 end_ns=ops.end_ns[rows] - origin_ns,
-                category=category[rows],
+                category=category[of_stream],
                 source=rows.astype(np.int32),
                 names=ops.names,
                 name_id=ops.name_id[rows],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from overlapscope.analysis.device import measure
+from overlapscope.analysis.device import DeviceAnalysis, measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period
@@ -15,7 +15,6 @@ from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
 from overlapscope.analysis.sites import sites_of_ops
-from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
@@ -32,7 +31,7 @@ from overlapscope.timeline.lane import (
     idle_caused,
 )
 from overlapscope.timeline.links import EventWait
-from overlapscope.trace.model import Kind, Memory, Sync, Trace
+from overlapscope.trace.model import GpuOps, Kind, Memory, Sync, Trace
 
 Facts = list[list[str]]
 """Pairs of a name and a value, both safe as plain text."""
@@ -55,14 +54,17 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
     if not 0 <= row < len(lane):
         raise KeyError(f"row {row} of lane {lane_id}")
     about = {"stream": _gpu_op, "overlap": _piece, "steps": _period, "ranges": _period, "host": _host_event}[lane.kind]
+    return {"lane": lane.id, "row": row} | outline(lane, row) | about(lanes, lane, row)
+
+
+def outline(lane: TimelineLane, row: int, most: int | None = None) -> dict[str, Any]:
+    """Return start, end, category and title of a row as JSON; `most` limits the title's length."""
     return {
-        "lane": lane.id,
-        "row": row,
         "start": int(lane.start_ns[row]),
         "end": int(lane.end_ns[row]),
-        "title": clean(lane.name(row)),
+        "title": clean(lane.name(row), most),
         "category": CATEGORIES[lane.category[row]],
-    } | about(lanes, lane, row)
+    }
 
 
 # -- Device ----------------------------------------------------------------------------------------
@@ -70,16 +72,14 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
 
 def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """Return the details of a kernel, copy or memset."""
-    device = _device(lane)
-    analysis, op = lanes.device(device), int(lane.source[row])
-    timeline, ops = analysis.timeline, analysis.timeline.ops
+    analysis, ops, op = lanes.device(lane.device), lanes.analysis.trace.gpu_ops, int(lane.source[row])
     start, end, kind = int(ops.start_ns[op]), int(ops.end_ns[op]), ops.kind[op]
     facts: Facts = [
         ["start", instant(start - lanes.origin_ns)],
         ["duration", duration(end - start)],
         ["stream", f"{lane.label} of {lane.group}"],
-        *_moved(timeline, op),
-        *_launch_facts(lanes, device, op),
+        *_moved(ops, op),
+        *_launch_facts(lanes, op),
     ]
     details: Details = {}
     if kind in (Kind.H2D, Kind.D2H, Kind.COMM):
@@ -93,21 +93,20 @@ def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         if confidence < EXACT:
             facts.append(["confidence", REBUILT])
     elif kind == Kind.P2P:
-        facts += _hidden_and_exposed(_inside(timeline.exposed_p2p, start, end), end - start)
+        facts += _hidden_and_exposed(_inside(analysis.timeline.exposed_p2p, start, end), end - start)
     elif kind == Kind.COMPUTE:
-        facts.append(["copies beside it", part_of(_inside(timeline.copy, start, end), end - start)])
-    waits = links.waits_of_gpu_op(lanes, device, op)
+        facts.append(["copies beside it", part_of(_inside(analysis.timeline.copy, start, end), end - start)])
+    waits = links.waits_of(lanes, op=op)
     facts += _wait_facts(lanes, waits)
-    return {"facts": facts, "arrows": links.arrows_of_gpu_op(lanes, device, op, waits)} | details
+    return {"facts": facts, "arrows": links.arrows_of_gpu_op(lanes, op, waits)} | details
 
 
 def _hidden_and_exposed(exposed: int, length: int) -> Facts:
     return [["hidden", part_of(length - exposed, length)], ["exposed", part_of(exposed, length)]]
 
 
-def _moved(timeline: Timeline, row: int) -> Facts:
+def _moved(ops: GpuOps, row: int) -> Facts:
     """Return bytes, bandwidth and memory kinds of a memory operation."""
-    ops = timeline.ops
     facts: Facts = []
     moved, took = int(ops.bytes[row]), int(ops.end_ns[row] - ops.start_ns[row])
     if moved >= 0:
@@ -123,9 +122,9 @@ def _moved(timeline: Timeline, row: int) -> Facts:
     return facts
 
 
-def _launch_facts(lanes: Lanes, device: int, row: int) -> Facts:
+def _launch_facts(lanes: Lanes, row: int) -> Facts:
     """Return the call that launched an op, its time, and its place in the code."""
-    trace, ops = lanes.analysis.trace, lanes.device(device).timeline.ops
+    trace, ops = lanes.analysis.trace, lanes.analysis.trace.gpu_ops
     calls, call = trace.runtime_calls, int(ops.launch[row])
     if call < 0:
         return [["launched by", "not recorded"]]
@@ -147,15 +146,15 @@ def _piece(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     if category < FIRST_EXPOSED_COPY:
         return {"facts": facts, "arrows": []}
     about = _idle_piece if category >= FIRST_IDLE else _exposed_piece
-    more, arrows, confidence = about(lanes, _device(lane), start + lanes.origin_ns)
+    more, arrows, confidence = about(lanes, lanes.device(lane.device), start + lanes.origin_ns)
     doubt = [["confidence", REBUILT]] if confidence < EXACT else []
     return {"facts": facts + more + doubt, "arrows": arrows}
 
 
-def _idle_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.Arrow], int]:
+def _idle_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[links.Arrow], int]:
     """Return facts, arrows and confidence of the piece of idle time that starts at an instant."""
-    trace, analysis = lanes.analysis.trace, lanes.device(device)
-    idle, calls, gaps = analysis.idle, trace.runtime_calls, analysis.timeline.idle
+    trace, idle, gaps = lanes.analysis.trace, analysis.idle, analysis.timeline.idle
+    calls = trace.runtime_calls
     piece = int(idle.start_ns.searchsorted(at))
     call, thread = int(idle.call[piece]), int(idle.thread[piece])
     facts: Facts = [["cause", str(IDLE_CAUSES[idle.cause[piece]])]]
@@ -171,27 +170,26 @@ def _idle_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.A
     return facts, arrows, int(idle.confidence[piece])
 
 
-def _exposed_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.Arrow], int]:
+def _exposed_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[links.Arrow], int]:
     """Return facts, arrows and confidence of the piece of exposed copy time that starts at an instant."""
-    analysis = lanes.device(device)
-    exposed, ops = analysis.exposed, analysis.timeline.ops
+    exposed, ops = analysis.exposed, lanes.analysis.trace.gpu_ops
     piece = int(exposed.start_ns.searchsorted(at))
-    copy = int(exposed.op[piece])
-    waits = links.waits_of_gpu_op(lanes, device, copy)
+    copy = int(links.rows_on(lanes, analysis.result.device)[exposed.op[piece]])
+    waits = links.waits_of(lanes, op=copy)
     facts: Facts = [
         ["cause", str(COPY_CAUSES[exposed.cause[piece]])],
         ["copy", f"{clean(ops.name(copy))} on stream {int(ops.stream[copy])}"],
-        *_moved(analysis.timeline, copy),
-        *_launch_facts(lanes, device, copy),
+        *_moved(ops, copy),
+        *_launch_facts(lanes, copy),
         *_wait_facts(lanes, waits),
     ]
-    return facts, links.arrows_of_gpu_op(lanes, device, copy, waits), int(exposed.confidence[piece])
+    return facts, links.arrows_of_gpu_op(lanes, copy, waits), int(exposed.confidence[piece])
 
 
 def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """Return a step or range on the device, with its figures."""
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
-    figures = span(lanes, _device(lane), start, end)
+    figures = span(lanes, lane.device, start, end)
     facts: Facts = [
         ["start", instant(start)],
         ["duration", duration(end - start)],
@@ -207,12 +205,6 @@ def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         if any(causes.values()):
             facts.append([word, by_cause({cause: ns for cause, ns in causes.items() if ns})])
     return {"facts": facts, "arrows": []}
-
-
-def _device(lane: TimelineLane) -> int:
-    if lane.device is None:
-        raise KeyError(f"lane {lane.id} is of no device")
-    return lane.device
 
 
 # -- Host ------------------------------------------------------------------------------------------
@@ -231,12 +223,18 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         if category == ID["blocking-call"]:
             facts += [["host waited", duration(end - start)], ["idle caused", duration(int(idle_caused(lanes)[call]))]]
         facts += _code(trace, thread, start + lanes.origin_ns)
-        waits = links.waits_of_call(lanes, call)
-        facts += _wait_facts(lanes, waits) or _facts_of_idle_wait(trace, call)
+        waits = links.waits_of(lanes, call=call)
+        facts += _wait_facts(lanes, waits)
+        sync = _sync_of(trace, call)
+        if not waits and sync >= 0:
+            held = f"stream {int(trace.syncs.stream[sync])} waits, but no op is known to have been held back"
+            facts.append(["event", f"{_event(trace, sync)}{held}"])
     else:
-        # Any thread may launch ops of a step or range, as autograd's threads do.
-        launcher = None if category in _ANNOTATIONS else thread
-        calls = _calls_inside(trace, launcher, start + lanes.origin_ns, end + lanes.origin_ns)
+        begun = trace.runtime_calls.start_ns
+        calls = np.arange(*(int(begun.searchsorted(at + lanes.origin_ns)) for at in (start, end)))
+        if category not in _ANNOTATIONS:
+            # Any thread may launch ops of a step or range, as autograd's threads do, but not those of another event.
+            calls = calls[trace.runtime_calls.thread[calls] == thread]
         if category == ID["cpu-op"]:
             facts += [fact for fact in _code(trace, thread, start + lanes.origin_ns) if fact[0] == "line"]
     facts += _launched(lanes, calls)
@@ -245,26 +243,14 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     return {"facts": facts, "arrows": launches + links.arrows_of_waits(lanes, waits)}
 
 
-def _calls_inside(trace: Trace, thread: int | None, start_ns: int, end_ns: int) -> I64:
-    """Return the runtime calls that a thread, or any thread, started in a span."""
-    calls = trace.runtime_calls
-    first, last = (int(calls.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
-    if thread is None:
-        return np.arange(first, last)
-    return first + np.flatnonzero(calls.thread[first:last] == thread)
-
-
 def _launched(lanes: Lanes, calls: I64) -> Facts:
     """Return the ops that calls launched on any device: a single op by name, several by their time."""
-    timelines = (device.timeline for device in lanes.analysis.devices)
-    launched = [timeline.ops.take(links.launched_by(timeline.ops, calls)) for timeline in timelines]
-    ops = [of_device for of_device in launched if len(of_device)]
-    took = duration(sum(int((of_device.end_ns - of_device.start_ns).sum()) for of_device in ops))
-    count = sum(map(len, ops))
-    if not count:
+    ops, rows = lanes.analysis.trace.gpu_ops, links.launched_by(lanes, calls)
+    if not len(rows):
         return []
-    many = f"{plural(count, 'GPU op')}, {took} of GPU time"
-    return [["launched", many if count > 1 else f"{clean(ops[0].name(0))}, {took}"]]
+    took = duration(int((ops.end_ns[rows] - ops.start_ns[rows]).sum()))
+    many = f"{plural(len(rows), 'GPU op')}, {took} of GPU time"
+    return [["launched", many if len(rows) > 1 else f"{clean(ops.name(int(rows[0])))}, {took}"]]
 
 
 # -- Event waits -----------------------------------------------------------------------------------
@@ -278,22 +264,12 @@ def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
     return facts
 
 
-def _facts_of_idle_wait(trace: Trace, call: int) -> Facts:
-    """Return the facts of a call that made a stream wait without delaying any known op."""
-    sync = _sync_of(trace, call)
-    if sync < 0:
-        return []
-    stream = int(trace.syncs.stream[sync])
-    return [["event", f"{_event(trace, sync)}stream {stream} waits, but no op is known to have been held back"]]
-
-
 def _wait_text(lanes: Lanes, wait: EventWait) -> str:
-    trace = lanes.analysis.trace
-    source = int(trace.gpu_ops.device[wait.source_op])
-    waiting = f"stream {int(lanes.device(wait.device).timeline.ops.stream[wait.held])}"
-    waited_for = f"stream {int(trace.gpu_ops.stream[wait.source_op])}"
-    if source != wait.device:
-        waiting, waited_for = f"{waiting} of device {wait.device}", f"{waited_for} of device {source}"
+    trace, ops = lanes.analysis.trace, lanes.analysis.trace.gpu_ops
+    waiting, waited_for = (f"stream {ops.stream[op]}" for op in (wait.held, wait.source_op))
+    if ops.device[wait.held] != ops.device[wait.source_op]:
+        waiting += f" of device {ops.device[wait.held]}"
+        waited_for += f" of device {ops.device[wait.source_op]}"
     rebuilt = f"rebuilt, {'high' if wait.confidence == HIGH else 'low'} confidence"
     parts = [
         f"{_event(trace, _sync_of(trace, wait.wait))}{waiting} waits for {waited_for}",
@@ -373,7 +349,7 @@ def _exposed_inside(exposed: Pieces, named: Sequence[str], start_ns: int, end_ns
 # -- Figures of any span ---------------------------------------------------------------------------
 
 
-def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
+def span(lanes: Lanes, device: int | None, start_ns: int, end_ns: int) -> Period:
     """Return exact buckets, engines, overlap and causes of a span, cut off at the device's window.
 
     The given times are relative to the origin of the lanes. The window of the result is absolute, as in a report.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from overlapscope.analysis.figures import Window
 from overlapscope.base.words import clean
 from overlapscope.documents.model import Block, Document, Example, Heading, Links, Section, Text, TimelineBlock
 from overlapscope.report import document as parts
@@ -22,7 +23,8 @@ from overlapscope.report.model import PLAIN
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.timeline import browser
-from overlapscope.timeline.lane import CATEGORIES, Lanes
+from overlapscope.timeline.details import outline
+from overlapscope.timeline.lane import Lanes
 from overlapscope.timeline.search import SUBJECTS, worst
 from overlapscope.timeline.view import model, view
 from overlapscope.trace.model import I64
@@ -84,12 +86,7 @@ def _timelines(
 ) -> dict[int, TimelineBlock]:
     """Return the timelines by the number of their trace."""
     examples = [
-        [
-            span
-            for part in by_trace[number]
-            for finding in part.findings
-            if (span := _example(finding, lanes)) is not None
-        ]
+        [_within(each.example, lanes) for part in by_trace[number] for each in part.findings if each.example]
         for number, lanes in drawn.items()
     ]
     all_tiles = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
@@ -97,7 +94,7 @@ def _timelines(
     return {
         number: TimelineBlock(
             f"timeline-{number}",
-            pyramid | {"view": _first_view(by_trace[number], lanes, view)},
+            pyramid | {"view": view or _first_view(by_trace[number], lanes)},
             scripts,
             styles,
         )
@@ -107,30 +104,23 @@ def _timelines(
 
 def _example_in(timeline: TimelineBlock | None, lanes: Lanes | None, finding: Finding) -> Example | None:
     """Return a finding's example in a timeline, if it has both."""
-    span = None if lanes is None else _example(finding, lanes)
-    if timeline is None or lanes is None or span is None:
+    if timeline is None or lanes is None or finding.example is None:
         return None
+    span = _within(finding.example, lanes)
     return Example(timeline.id, *span, *around(span, lanes))
 
 
-def _example(finding: Finding, lanes: Lanes) -> TimeSpan | None:
-    """Return a finding's example relative to the lanes' origin."""
-    if finding.example is None:
-        return None
-    return TimeSpan(finding.example.start_ns - lanes.origin_ns, finding.example.end_ns - lanes.origin_ns)
-
-
-def _first_view(of_trace: list[DeviceReport], lanes: Lanes, asked: TimeSpan | None) -> TimeSpan:
+def _first_view(of_trace: list[DeviceReport], lanes: Lanes) -> TimeSpan:
     """Return the initial view: the GPU's work, because the host's may extend far beyond it."""
-    if asked is not None:
-        return asked
-    windows = [part.device.window for part in of_trace if part.device]
-    if not windows:
+    spans = [_within(part.device.window, lanes) for part in of_trace if part.device]
+    if not spans:
         return TimeSpan(lanes.start_ns, lanes.end_ns)
-    origin = lanes.origin_ns
-    return TimeSpan(
-        min(window.start_ns for window in windows) - origin, max(window.end_ns for window in windows) - origin
-    )
+    return TimeSpan(min(span.start_ns for span in spans), max(span.end_ns for span in spans))
+
+
+def _within(window: Window, lanes: Lanes) -> TimeSpan:
+    """Return a window relative to the lanes' origin."""
+    return TimeSpan(window.start_ns - lanes.origin_ns, window.end_ns - lanes.origin_ns)
 
 
 # -- Tiles -----------------------------------------------------------------------------------------
@@ -200,22 +190,13 @@ def _worst(lanes: Lanes) -> dict[str, Any]:
     for kind in SUBJECTS:
         worst_cases = [worst(lanes, kind, number) for number in range(WORST)]
         cases = [
-            {name: match[name] for name in ("lane", "row", "start", "end")} | {"op": _op(lanes, match)}
+            {name: match[name] for name in ("lane", "row", "start", "end")}
+            | {"op": outline(lanes.lane(match["lane"]), match["row"], _LONGEST_NAME)}
             for match in (hit["match"] for hit in worst_cases)
             if match is not None
         ]
         cases_by_kind[kind] = {"count": worst_cases[0]["count"], "cases": cases}
     return cases_by_kind
-
-
-def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
-    lane, row = lanes.lane(match["lane"]), match["row"]
-    return {
-        "start": int(lane.start_ns[row]),
-        "end": int(lane.end_ns[row]),
-        "title": clean(lane.name(row), _LONGEST_NAME),
-        "category": CATEGORIES[lane.category[row]],
-    }
 
 
 class _WantedTiles(NamedTuple):

@@ -16,9 +16,9 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.groups import caused_by_calls
 from overlapscope.base.columns import U8
+from overlapscope.base.intervals import union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.timeline.fill import Fill, fills
 from overlapscope.trace.model import I32, I64, GpuOps, Kind, Memory
 
 # -- Categories ------------------------------------------------------------------------------------
@@ -68,6 +68,46 @@ def of_gpu_ops(ops: GpuOps) -> U8:
     return table[ops.kind, ops.host_memory]
 
 
+# -- Times at which a lane was in a category, which can be measured in every pixel column at once ---
+
+
+class Fill(Struct, frozen=True, eq=False):
+    """At least one interval, disjoint and sorted, with prefix sums of their lengths."""
+
+    category: int
+    """Position in `CATEGORIES`."""
+    starts: I64
+    passed: I64
+    """Length of all intervals before each; one more than there are intervals, the last being the total."""
+
+    @property
+    def total_ns(self) -> int:
+        return int(self.passed[-1])
+
+    def before(self, at_ns: I64) -> I64:
+        """Return the length of the set before each of some ascending instants."""
+        place = np.maximum(self.starts.searchsorted(at_ns, side="right") - 1, 0)
+        passed = self.passed[place]
+        inside: I64 = np.clip(at_ns - self.starts[place], 0, self.passed[place + 1] - passed)
+        return passed + inside
+
+    def touches(self, start_ns: int, end_ns: int) -> bool:
+        """Return whether part of the set is in `[start_ns, end_ns)`."""
+        last = int(self.starts.searchsorted(end_ns)) - 1
+        return last >= 0 and bool(self.starts[last] + self.passed[last + 1] - self.passed[last] > start_ns)
+
+
+def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
+    """Return the instants of each category that occurs."""
+    filled = []
+    for number in np.flatnonzero(np.bincount(category)).tolist():
+        chosen = category == number
+        starts, ends = union(start_ns, end_ns) if chosen.all() else union(start_ns[chosen], end_ns[chosen])
+        if len(starts):
+            filled.append(Fill(number, starts, np.concatenate([[0], np.cumsum(ends - starts)])))
+    return tuple(filled)
+
+
 # -- Lanes -----------------------------------------------------------------------------------------
 
 Ids = NDArray[np.integer[Any]]
@@ -94,8 +134,8 @@ class TimelineLane(Struct, frozen=True, eq=False, kw_only=True):
     source: Ids
     """Row of each op at its origin.
 
-    The origin is `Timeline.ops` for a stream, `DeviceAnalysis.steps` and `.ranges` for steps and ranges and, by
-    category, the trace's runtime calls, CPU ops, annotations, overheads and Python frames for the host. Pieces of an
+    The origin is `DeviceAnalysis.steps` and `.ranges` for steps and ranges, else the trace: its GPU ops for a stream
+    and, by category, its runtime calls, CPU ops, annotations, overheads and Python frames for the host. Pieces of an
     overlap lane have -1, because they come from several sets, where their start finds them.
     """
     names: tuple[str, ...]

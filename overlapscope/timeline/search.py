@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.host import find_blocking
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
@@ -87,7 +86,7 @@ class _Case(NamedTuple):
     device: int
     """Ordinal of the device; -1 for a stall."""
     row: int
-    """The copy (of `Timeline.ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
+    """The copy (of `Trace.gpu_ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
     start_ns: int
     end_ns: int
     cost_ns: int
@@ -129,24 +128,18 @@ def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
         cost = f"caused {duration(case.cost_ns)} of idle" if case.cost_ns else f"waited {duration(case.wait_ns)}"
         title = f"{name}: {cost}"
     elif kind == "idle":
-        longest, cause = _longest_piece(lanes.device(case.device), case.start_ns, case.end_ns)
-        place = links.row_of_piece(lanes, case.device, longest - lanes.origin_ns)
-        title = f"idle gap of {duration(case.cost_ns)}, mostly {cause}"
+        idle = lanes.device(case.device).idle
+        first, last = (int(idle.start_ns.searchsorted(at)) for at in (case.start_ns, case.end_ns))
+        longest = first + int(np.argmax(idle.end_ns[first:last] - idle.start_ns[first:last]))
+        place = links.row_of_piece(lanes, case.device, int(idle.start_ns[longest]) - lanes.origin_ns)
+        title = f"idle gap of {duration(case.cost_ns)}, mostly {IDLE_CAUSES[idle.cause[longest]]}"
     else:
-        place = links.row_of_gpu_op(lanes, case.device, case.row)
+        place = links.row_of_gpu_op(lanes, case.row)
         exposed = lanes.device(case.device).exposed
         cause = COPY_CAUSES[exposed.cause[exposed.start_ns.searchsorted(case.start_ns)]]
-        name = clean(lanes.device(case.device).timeline.ops.name(case.row))
+        name = clean(lanes.analysis.trace.gpu_ops.name(case.row))
         title = f"{name}: {duration(case.cost_ns)} exposed, {cause}"
     return {"lane": place.lane, "row": place.row, "start": start, "end": end, "title": title}
-
-
-def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tuple[int, str]:
-    """Return start and cause of the longest piece of an idle gap."""
-    idle = analysis.idle
-    first, last = (int(idle.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
-    piece = first + int(np.argmax(idle.end_ns[first:last] - idle.start_ns[first:last]))
-    return int(idle.start_ns[piece]), str(IDLE_CAUSES[idle.cause[piece]])
 
 
 _Columns = tuple[int, I64, I64, I64, I64, I64 | int]
@@ -158,7 +151,8 @@ def _exposed_copies(lanes: Lanes) -> Iterator[_Columns]:
     for analysis in lanes.analysis.devices:
         exposed = analysis.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
-        start, end, copy = exposed.start_ns[rows], exposed.end_ns[rows], exposed.op[rows]
+        start, end = exposed.start_ns[rows], exposed.end_ns[rows]
+        copy = links.rows_on(lanes, analysis.result.device)[exposed.op[rows]]
         opens = np.ones(len(rows), np.bool_)
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
         first, last = np.flatnonzero(opens), np.flatnonzero(np.roll(opens, -1))

@@ -5,7 +5,7 @@
                    "lanes": [{"lane", "fill": [{"category", "at"}], "ops": {"count", "at"}}]}
     payload; every "at" is an offset from its beginning and a multiple of 4
 
-A fill is `Uint8[columns]`, as in `fill.share`; categories that cover nothing in view have no fill. The ops are
+A fill is `Uint8[columns]`, as in `share`; categories that cover nothing in view have no fill. The ops are
 those at least `WIDE` columns wide, at most `MOST` of a lane (the longest), by start, so that a parent comes before its
 children: `Float32 start[count]`, `Float32 length[count]` (ns from the view's start, cut off one span before it and one
 span behind it, so that they are exact to a thousandth of a column), `Uint32 row[count]`, `Int32 name[count]` (place in
@@ -22,11 +22,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from overlapscope.base.columns import U8
 from overlapscope.base.words import clean
 from overlapscope.documents.colors import PATTERNS
-from overlapscope.timeline.fill import columns_of, share
-from overlapscope.timeline.lane import CATEGORIES, Lanes, TimelineLane
-from overlapscope.trace.model import I32
+from overlapscope.timeline.lane import CATEGORIES, Fill, Lanes, TimelineLane
+from overlapscope.trace.model import I32, I64
 
 
 def model(lanes: Lanes) -> dict[str, Any]:
@@ -97,6 +97,32 @@ def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
     return near.start + int(touches[order[0]]) if len(order) else None
 
 
+FULL = 255
+
+
+def columns_of(start_ns: int, end_ns: int, columns: int) -> tuple[I64, I64]:
+    """Return the edges of the pixel columns of a view, `start + span*k//columns`, and their lengths, at least 1 ns."""
+    width_ns, rest = divmod(end_ns - start_ns, columns)
+    # span*k//columns, without a product that could overflow.
+    at = np.arange(columns + 1, dtype=np.int64)
+    cuts = start_ns + width_ns * at + rest * at // columns
+    return cuts, np.maximum(np.diff(cuts), 1)
+
+
+def share(fill: Fill, cuts: I64, length: I64) -> U8 | None:
+    """Return how much of each column a set covers: 0 nothing, 255 all of it, otherwise 254ths, rounded up.
+
+    None for a set that covers no part of any column.
+    """
+    if not fill.touches(int(cuts[0]), int(cuts[-1])):
+        return None
+    passed = fill.before(cuts)
+    # With more columns than nanoseconds, columns overlap.
+    ran = np.diff(passed) if cuts[1] > cuts[0] else fill.before(cuts[:-1] + length) - passed[:-1]
+    shares: U8 = np.where(ran == length, FULL, ((FULL - 1) * ran + length - 1) // length).astype(np.uint8)
+    return shares if shares.any() else None
+
+
 WIDE, NAMED = 3, 24
 MOST = 4_000
 _LONGEST_NAME = 120
@@ -112,8 +138,8 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
     """
     if end_ns <= start_ns or columns < 1:
         raise ValueError("A view is at least 1 ns long and one column wide.")
-    grid = columns_of(start_ns, end_ns, columns)
-    payload = _Payload()
+    cuts, length = columns_of(start_ns, end_ns, columns)
+    payload = bytearray()
     names: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
     wide_ns = -(-WIDE * (end_ns - start_ns) // columns)
@@ -122,8 +148,8 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
         if near.start >= near.stop:
             shown.append({"lane": lane.id, "fill": (), "ops": _NO_OPS})
             continue
-        shares = ((fill.category, share(fill, grid)) for fill in lane.fills)
-        fill = [{"category": category, "at": payload.add(part)} for category, part in shares if part is not None]
+        shares = ((fill.category, share(fill, cuts, length)) for fill in lane.fills)
+        fill = [{"category": category, "at": _add(payload, part)} for category, part in shares if part is not None]
         rows = _at_least(lane, start_ns, end_ns, wide_ns, MOST)
         at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns) if len(rows) else 0
         shown.append({"lane": lane.id, "fill": fill, "ops": {"count": len(rows), "at": at}})
@@ -131,23 +157,15 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
         {"start": start_ns, "end": end_ns, "columns": columns, "names": list(names), "lanes": shown}
     )
     header += b" " * (-len(header) % 4)
-    return b"".join([len(header).to_bytes(4, "little"), header, *payload.parts])
+    return b"".join([len(header).to_bytes(4, "little"), header, payload])
 
 
-class _Payload:
-    """Concatenated arrays, each at a multiple of 4."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self._length = 0
-
-    def add(self, values: NDArray[Any]) -> int:
-        """Append the array and return its offset."""
-        at, data = self._length, values.tobytes()
-        data += bytes(-len(data) % 4)
-        self.parts.append(data)
-        self._length += len(data)
-        return at
+def _add(payload: bytearray, values: NDArray[Any]) -> int:
+    """Append an array at a multiple of 4, and return its offset."""
+    at = len(payload)
+    payload += values.tobytes()
+    payload += bytes(-len(payload) % 4)
+    return at
 
 
 @lru_cache(maxsize=4096)
@@ -156,7 +174,7 @@ def _label(name: str) -> str:
 
 
 def _add_ops(
-    payload: _Payload,
+    payload: bytearray,
     names: dict[str, int],
     lane: TimelineLane,
     rows: NDArray[np.int32],
@@ -167,14 +185,14 @@ def _add_ops(
     span = end_ns - start_ns
     start, end = lane.start_ns[rows], lane.end_ns[rows]
     begin, stop = (np.minimum(np.maximum(at - start_ns, -span), 2 * span) for at in (start, end))
-    at = payload.add(begin.astype("<f4"))
-    payload.add((stop - begin).astype("<f4"))
-    payload.add(rows.astype("<u4"))
+    at = _add(payload, begin.astype("<f4"))
+    _add(payload, (stop - begin).astype("<f4"))
+    _add(payload, rows.astype("<u4"))
     named = np.flatnonzero(end - start >= -(-NAMED * span // columns))
     place = np.full(len(rows), -1, "<i4")
     place[named] = [
         names.setdefault(_label(lane.names[name]), len(names)) for name in lane.name_id[rows[named]].tolist()
     ]
-    payload.add(place)
-    payload.add(lane.category[rows])
+    _add(payload, place)
+    _add(payload, lane.category[rows])
     return at

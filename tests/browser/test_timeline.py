@@ -360,7 +360,7 @@ def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboa
     lanes_of = drawn(EVENT_WAIT)
     (device,) = lanes_of.analysis.devices
     edges, number = device.edges, len(device.edges.held) // 2
-    source, held = (links.row_of_gpu_op(lanes_of, 0, int(ops[number])) for ops in (edges.source, edges.held))
+    source, held = (links.row_of_gpu_op(lanes_of, int(ops[number])) for ops in (edges.source, edges.held))
     record, wait = (links.row_of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
     for place in (record, wait, source, held):
         op = lanes.op(lanes_of, *place)

@@ -193,7 +193,7 @@ def test_a_trace_that_cannot_be_read_says_why_and_harms_no_other(tmp_path: Path)
     with pytest.raises(UnreadableTrace, match=r"bad\.json\.gz"):
         library.wait("bad")
     assert library.failure("bad") is not None
-    assert library.wait("streamed0_pinned0").report.devices
+    assert library.wait("streamed0_pinned0").page.report.devices
     with pytest.raises(UnreadableTrace, match="no such trace"):
         library.wait("other")
 
@@ -216,7 +216,7 @@ def test_a_trace_that_could_not_be_read_is_read_again_once_its_file_has_changed(
             library.wait("t")
     shutil.copy(TRACES / "streamed0_pinned0.json.gz", trace)
     assert library.failure("t") is None
-    assert library.wait("t").report.devices
+    assert library.wait("t").page.report.devices
 
 
 def test_a_dropped_trace_is_one_of_its_own() -> None:
@@ -224,7 +224,7 @@ def test_a_dropped_trace_is_one_of_its_own() -> None:
     path = TRACES / "streamed0_pinned0.json.gz"
     assert library.add(path, "x.json.gz") == "dropped/x"
     assert library.add(path, "x.json.gz") == "dropped/x (2)"
-    assert library.wait("dropped/x").report.devices
+    assert library.wait("dropped/x").page.report.devices
     assert library.id_of(path) == "dropped/x"
 
 
@@ -257,8 +257,8 @@ def test_the_plain_program_is_shown_unless_the_recording_is_asked_for(timed: Ope
 
 def test_findings_lead_to_a_case_of_the_recording_and_to_its_place_in_the_program(timed: Opened) -> None:
     plain = timed.of(None)
-    assert plain.report.findings == timed.report.findings
-    finding = plain.report.findings[0]
+    assert plain.page.report.findings == timed.page.report.findings
+    finding = plain.page.report.findings[0]
     assert finding.rule == "dispatch" and finding.example is not None
     device = timed.analysis.devices[0].result
     assert finding.example in [group.example for group in device.evidence if group.cause == "dispatch"]

@@ -7,7 +7,6 @@ returns the blocks and components below the page's title, or the whole page as a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Literal
 
@@ -46,13 +45,6 @@ def _own(name: str, title: str, needs: Needs = "figures", *, switched: bool = Fa
     return PageKind(PluginPage(name, title, f"{__name__}.{name}"), needs, switched)
 
 
-def _of_plugins() -> Iterator[PageKind]:
-    for plugin in plugins():
-        for page in plugin.pages:
-            needs: Needs = "nothing" if page.files or page.data else "trace"
-            yield PageKind(page, needs, extra=plugin.name if plugin.extra else None)
-
-
 PAGES = {
     kind.page.name: kind
     for kind in (
@@ -66,6 +58,14 @@ PAGES = {
         _own("whatif", "What if"),
         _own("compare", "Compare", "trace"),
         _own("ranks", "Ranks", "nothing"),
-        *_of_plugins(),
+        *(
+            PageKind(
+                page,
+                "nothing" if page.files or page.data else "trace",
+                extra=plugin.name if plugin.extra else None,
+            )
+            for plugin in plugins()
+            for page in plugin.pages
+        ),
     )
 }

@@ -7,7 +7,6 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-import msgspec
 from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
@@ -34,7 +33,12 @@ def layout(context: PageContext) -> Iterator[Component]:
     """Yield the parts of the page."""
     yield _choice(context)
     if context.other is None:
-        yield _nothing_chosen(context)
+        if len(context.library.entries()) < 2:
+            how = "A comparison needs two. Drop a second trace onto this page, or start with both:"
+            both = "`overlapscope dashboard before.json.gz after.json.gz`"
+            yield render.panel("One trace is open", parts.empty(how, both))
+        else:
+            yield render.panel("Choose the second trace", parts.empty("Choose it above, under after."))
         return
     before, after = (_of(side, RECORDED) for side in (context, _other(context)))
     difference = diff(_report(before), _report(after))
@@ -68,11 +72,11 @@ def _of(context: PageContext, program: str) -> PageContext:
 def _report(context: PageContext) -> Report:
     """Return a report with only the device that is shown."""
     section = context.section
-    devices = () if section.window is None else (section.window,)
-    findings = tuple(
-        finding for device in devices for finding in context.opened.report.findings if finding.device == device.device
-    )
-    return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=findings)
+    if section.window is None:
+        return Report(traces=(replace(section.trace, devices=()),), findings=())
+    every, device = context.opened.page.report.findings, section.window
+    findings = tuple(finding for finding in every if finding.device == device.device)
+    return Report(traces=(replace(section.trace, devices=(device,)),), findings=findings)
 
 
 # -- The choice ------------------------------------------------------------------------------------
@@ -90,14 +94,6 @@ def _choice(context: PageContext) -> Component:
         align="end",
         gap="md",
     )
-
-
-def _nothing_chosen(context: PageContext) -> Component:
-    if len(context.library.entries()) < 2:
-        how = "A comparison needs two. Drop a second trace onto this page, or start with both:"
-        both = "`overlapscope dashboard before.json.gz after.json.gz`"
-        return render.panel("One trace is open", parts.empty(how, both))
-    return render.panel("Choose the second trace", parts.empty("Choose it above, under after."))
 
 
 # -- The changes -----------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ callbacks = Callbacks()
 @callbacks.leads(Input("copies-bandwidth", "clickData"))
 def show_copy(context: PageContext, click: Click | None) -> Any:
     """Return the address of the copy in the timeline."""
-    row, analysis = click.number if click else None, context.device_analysis
+    row, analysis = click.first(int) if click else None, context.device_analysis
     if row is None or analysis is None or not 0 <= row < len(analysis.timeline.ops):
         return dash.no_update
     ops = analysis.timeline.ops

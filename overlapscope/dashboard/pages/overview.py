@@ -9,23 +9,21 @@ from dash import Input, Output, dcc
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import Window
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
-from overlapscope.dashboard.context import PageContext, moved
+from overlapscope.dashboard.context import PageContext
 from overlapscope.documents.model import Block, Items, Text, columns, panel
 from overlapscope.report.document import finding_block, trust
 from overlapscope.report.tables import bar, buckets, costliest_causes, figures, findings_note, phases, where_none_found
 from overlapscope.report.verdict import to_fix
-from overlapscope.rules.finding import Finding
 
 
 def layout(context: PageContext, device: Device) -> Component:
     """Return verdict, one step, findings and figures."""
     section, analysis = context.section, context.device_analysis
-    notes = tuple(clean(note, 1000) for note in context.opened.report.notes)
+    notes = tuple(clean(note, 1000) for note in context.opened.page.report.notes)
     by_phase, goes = phases(section, device), buckets(section, device)
     shown: list[Block | Component] = [
         parts.verdict(context, finding_beside=True),
@@ -56,9 +54,9 @@ def _findings(context: PageContext) -> Sequence[Component]:
 
     A recording beside its plain program has none.
     """
-    section = context.section
+    section, url = context.section, context.url
     if section.page.recorded:
-        plain = dcc.Link("show them →", href=context.url.href(of=None), className="timeline-link")
+        plain = dcc.Link("show them →", href=url.href(of=None), className="timeline-link")
         of_plain = parts.empty(["Verdict and findings are about the program without the profiler: ", plain])
         return [render.panel("Findings", of_plain)]
     first = to_fix(section)
@@ -70,7 +68,15 @@ def _findings(context: PageContext) -> Sequence[Component]:
         return [render.panel("Findings", none)]
     findings = [first, *(finding for finding in section.findings if finding is not first)]
     links = [
-        [*_whatif_link(context, finding), *parts.timeline_link(context, _example(context, finding))]
+        [
+            # There is no prediction if the fix can't be replayed.
+            *(
+                [dcc.Link("try it in What if →", href=url.whatif_href(finding.saving.fix), className="timeline-link")]
+                if finding.saving
+                else []
+            ),
+            *parts.timeline_link(context, finding.example and context.moved(finding.example, finding.device)),
+        ]
         for finding in findings
     ]
     note = findings_note([section.trace], findings)
@@ -78,18 +84,3 @@ def _findings(context: PageContext) -> Sequence[Component]:
         *render.draw([Text(note, "muted")] if note else [], context.dark),
         render.findings([finding_block(section, finding) for finding in findings], context.dark, links),
     ]
-
-
-def _example(context: PageContext, finding: Finding) -> Window | None:
-    """Return the example of a finding in the timeline of the program shown."""
-    if not context.replayed or finding.example is None:
-        return finding.example
-    return moved(finding.example, finding.device, context.loaded.analysis.trace, context.opened.analysis.trace)
-
-
-def _whatif_link(context: PageContext, finding: Finding) -> list[Component]:
-    """Return a link to the prediction of a finding's fix; nothing if its fix can't be replayed."""
-    if finding.saving is None:
-        return []
-    href = context.url.whatif_href(finding.saving.fix)
-    return [dcc.Link("try it in What if →", href=href, className="timeline-link")]

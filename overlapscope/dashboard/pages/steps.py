@@ -67,7 +67,7 @@ callbacks = Callbacks()
 @callbacks.leads(Input("steps-chart", "clickData"))
 def show_step(context: PageContext, click: Click | None) -> Any:
     """Return the address of the step in the timeline."""
-    number, device = click.number if click else None, context.device
+    number, device = click.first(int) if click else None, context.device
     if number is None or device is None or not 0 <= number < len(device.steps):
         return dash.no_update
     return context.timeline_href(device.steps[number].window)

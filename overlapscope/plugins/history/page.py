@@ -293,7 +293,7 @@ def choose(
 @callbacks.leads(Input(CHART, "clickData"), State(COMPARING, "checked"))
 def open_report(context: PageContext, click: Click | None, comparing: bool | None) -> Any:
     """Return the address of the clicked report, or of its comparison with the open report."""
-    id, url = click.id if click else None, context.url
+    id, url = click.first(str) if click else None, context.url
     if id is None:
         return dash.no_update
     if comparing and url.choices.get("entry", id) != id:

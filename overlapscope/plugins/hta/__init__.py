@@ -15,5 +15,5 @@ PLUGIN = Plugin(
     ),
     pages=(PluginPage("hta", "HTA", f"{__name__}.page"),),
     kinds={"hta": "a result of HTA"},
-    api={"hta": f"{__name__}.api"},
+    api={"hta": f"{__name__}.build"},
 )

@@ -1,4 +1,12 @@
-"""HTA's `TraceAnalysis` from our Traces, and the version and the output of the installed HTA."""
+"""HTA's `TraceAnalysis` from our Traces, and the version and the output of the installed HTA.
+
+See `docs/evaluation/hta.md`.
+
+    analysis = overlapscope.hta.trace_analysis("traces/ddp")
+    analysis.get_temporal_breakdown(visualize=False)
+
+HTA itself is imported when it is used, not here.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output, add_reading, less_common, size_limit, whole_number
-from overlapscope.commands._output import check_output, drawn, make_directory, write
+from overlapscope.commands._output import check_output, make_directory, present, write
 from overlapscope.documents.model import Document
 from overlapscope.documents.table import Table, prose, rows, words
 from overlapscope.errors import UsageError
@@ -65,7 +65,6 @@ class HtaCommand:
 
             write(terminal.to_stream(listing(), sys.stdout), None)
             return DONE
-        from overlapscope.base.saved import encode
         from overlapscope.plugins.hta.build import require
         from overlapscope.plugins.hta.catalog import HtaOptions, check_name
         from overlapscope.plugins.hta.document import document, run, to_csv
@@ -84,17 +83,11 @@ class HtaCommand:
             operator=args.operator, annotation=args.annotation, instance=args.instance, overlay=args.overlay
         )
         result = run(args.name, traces, options, nanoseconds=True if args.nanoseconds else None)
-        match args.format:
-            case "json":
-                data = encode(result)
-            case "csv":
-                data = to_csv(result).encode("utf-8", "replace")
-            case "markdown":
-                data = drawn(document(result), args)
-            case _:
-                width = terminal.width_of(None if args.output else sys.stdout)
-                data = drawn(document(result, width=width), args)
-        write(data, args.output, force=args.force)
+        if args.format == "csv":
+            write(to_csv(result).encode("utf-8", "replace"), args.output, force=args.force)
+        else:
+            width = terminal.width_of(None if args.output else sys.stdout) if args.format == "text" else None
+            present(result, lambda: document(result, width=width), args)
         return DONE
 
 

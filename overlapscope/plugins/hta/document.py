@@ -129,16 +129,11 @@ def _table(title: str, frame: pd.DataFrame) -> HtaTable:
     named = [name for name in frame.index.names if name is not None]
     if named:
         frame = frame.reset_index()
-    columns = tuple(_heading(column) for column in frame.columns)
+    # A column of several levels has a name on each.
+    levels: list[Any] = [column if isinstance(column, tuple) else (column,) for column in list[Any](frame.columns)]
+    columns = tuple(" ".join(str(part) for part in names if part != "") for names in levels)
     cells = [[_value(cell) for cell in frame.iloc[:, at].tolist()] for at in range(len(columns))]
     return HtaTable(title=title, columns=columns, rows=tuple(zip(*cells, strict=True)))
-
-
-def _heading(column: Any) -> str:
-    """Return a column's name; the names of several levels are joined."""
-    if isinstance(column, tuple):
-        return " ".join(str(part) for part in column if part != "")
-    return str(column)
 
 
 def _value(cell: Any) -> Value:

@@ -8,15 +8,16 @@ and a Trace does not hold are missing: `External id`, `Python id`, input shapes,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from overlapscope.export.chrome_trace import HOST_PID, call_category, op_category
-from overlapscope.trace.model import F64, I64, Bool, Index, Trace, TraceTable
+from overlapscope.trace.model import F64, I64, Bool, Trace, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,17 +38,6 @@ _NONE = {
 """HTA's values for missing arguments."""
 
 
-class _Part(Struct, frozen=True):
-    """Rows of a table. Unnamed values are missing."""
-
-    table: TraceTable
-    category: Callable[[str], str]
-    """Function that returns the category of an event by its name."""
-    pid: Any
-    tid: Any
-    values: dict[str, Any] = field(default_factory=dict)
-
-
 def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.DataFrame:
     """Return the rows of a rank; `ts`, `dur` and `end` in microseconds on the file's own clock, see `microseconds`.
 
@@ -57,38 +47,22 @@ def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.D
     import pandas as pd
     from hta.common.trace_filter import GPUKernelFilter
 
-    parts = [part for part in _parts(trace) if len(part.table)]
-    place = _column(parts, lambda part: part.table.place, np.int64)
-    order = np.argsort(place, kind="stable")
-    start_ns = _column(parts, lambda part: part.table.start_ns, np.int64)[order] - trace.base_ns
-    end_ns = _column(parts, lambda part: part.table.end_ns, np.int64)[order] - trace.base_ns
-    names, categories = _symbols(trace, parts, symbols)
+    rows = pd.concat(_parts(trace, symbols)).sort_values("index", kind="stable", ignore_index=True)
+    start_ns, end_ns = (rows.pop(name).to_numpy() for name in ("start_ns", "end_ns"))
     ts, dur, end = microseconds(start_ns, end_ns, nanoseconds=nanoseconds)
-    columns: dict[str, Any] = {
-        "index": place[order],
-        "cat": categories[order],
-        "name": names[order],
-        "pid": _column(parts, lambda part: part.pid, np.int64)[order],
-        "tid": _column(parts, lambda part: part.tid, np.int64)[order],
-        "ts": ts,
-        "dur": dur,
-    }
-    for name, default in _NONE.items():
-        columns[name] = _argument(parts, name, default)[order]
-    rows = pd.DataFrame({name: _small(values) for name, values in columns.items()}, copy=False)
-    _add_collectives(rows, trace)
-
+    rows.insert(5, "ts", ts)
+    rows.insert(6, "dur", dur)
     # HTA's own selection of rows on the device, which also includes two kinds of synchronization.
     on_gpu = np.zeros(len(rows), np.bool_)
-    named = rows[["stream", "correlation", "name"]]
-    on_gpu[GPUKernelFilter()(named, symbols).index.to_numpy()] = True
-    links = linked(columns["index"], columns["correlation"], on_gpu)
-    rows["index_correlation"] = _small(links)
-    rows["iteration"] = _small(
-        iterations(ts, columns["stream"], columns["index"], links, _steps(names[order], symbols, ts, dur))
-    )
+    on_gpu[GPUKernelFilter()(rows[["stream", "correlation", "name"]], symbols).index.to_numpy()] = True
+    index, name, stream, correlation = (rows[name].to_numpy() for name in ("index", "name", "stream", "correlation"))
+    links = linked(index, correlation, on_gpu)
+    rows["index_correlation"] = links
+    rows["iteration"] = iterations(ts, stream, index, links, _steps(name, symbols, ts, dur))
     rows["end"] = end
-    return rows
+    small = pd.DataFrame({name: _small(rows[name].to_numpy()) for name in rows.columns}, copy=False)
+    _add_collectives(small, trace)
+    return small
 
 
 def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDArray[Any], F64, F64]:
@@ -108,80 +82,63 @@ def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDAr
     return rounded.astype(np.int64), end - rounded, end
 
 
-def _parts(trace: Trace) -> tuple[_Part, ...]:
+def _parts(trace: Trace, symbols: TraceSymbolTable) -> Iterator[pd.DataFrame]:
+    """Yield the rows of each table."""
     ops, syncs, copies = trace.gpu_ops, trace.syncs, trace.device_annotations
-    on_stream = syncs.stream >= 0
-    return (
-        _Part(
-            ops,
-            op_category,
-            ops.device,
-            ops.stream,
-            {
-                "stream": ops.stream,
-                "correlation": ops.correlation,
-                "bytes": ops.bytes,
-                "memory_bw_gbps": np.maximum(ops.stated_gb_per_s, 0.0),
-            },
-        ),
-        _Part(copies, lambda name: "gpu_user_annotation", copies.device, copies.stream),
-        _Part(
-            syncs,
-            lambda name: "cuda_sync",
-            syncs.device,
-            np.where(on_stream, syncs.stream, _CONTEXT),
-            {
-                "stream": syncs.stream,
-                # HTA joins on this column, and would join all rows with -1.
-                "correlation": np.maximum(syncs.correlation, 0),
-                "wait_on_stream": syncs.source_stream,
-                "wait_on_cuda_event_record_corr_id": syncs.record_correlation,
-            },
-        ),
-        _Part(
-            trace.runtime_calls,
-            call_category,
-            HOST_PID,
-            trace.runtime_calls.thread,
-            {"correlation": trace.runtime_calls.correlation},
-        ),
-        _Part(trace.cpu_ops, lambda name: "cpu_op", HOST_PID, trace.cpu_ops.thread),
-        _Part(trace.annotations, lambda name: "user_annotation", HOST_PID, trace.annotations.thread),
-        _Part(trace.python_frames, lambda name: "python_function", HOST_PID, trace.python_frames.thread),
-        # Kineto gives them no process.
-        _Part(trace.overheads, lambda name: "overhead", -1, trace.overheads.thread),
+    calls, frames = trace.runtime_calls, trace.python_frames
+    rows = partial(_rows, trace, symbols)
+    yield rows(
+        ops,
+        op_category,
+        ops.device,
+        ops.stream,
+        stream=ops.stream,
+        correlation=ops.correlation,
+        bytes=ops.bytes,
+        memory_bw_gbps=np.maximum(ops.stated_gb_per_s, 0.0),
     )
+    yield rows(copies, lambda name: "gpu_user_annotation", copies.device, copies.stream)
+    yield rows(
+        syncs,
+        lambda name: "cuda_sync",
+        syncs.device,
+        np.where(syncs.stream >= 0, syncs.stream, _CONTEXT),
+        stream=syncs.stream,
+        # HTA joins on this column, and would join all rows with -1.
+        correlation=np.maximum(syncs.correlation, 0),
+        wait_on_stream=syncs.source_stream,
+        wait_on_cuda_event_record_corr_id=syncs.record_correlation,
+    )
+    yield rows(calls, call_category, HOST_PID, calls.thread, correlation=calls.correlation)
+    yield rows(trace.cpu_ops, lambda name: "cpu_op", HOST_PID, trace.cpu_ops.thread)
+    yield rows(trace.annotations, lambda name: "user_annotation", HOST_PID, trace.annotations.thread)
+    yield rows(frames, lambda name: "python_function", HOST_PID, frames.thread)
+    # Kineto gives them no process.
+    yield rows(trace.overheads, lambda name: "overhead", -1, trace.overheads.thread)
 
 
-def _argument(parts: list[_Part], name: str, none: float) -> NDArray[Any]:
-    """Return the values of all parts with this name."""
-    return _column(parts, lambda part: part.values.get(name, none), type(none))
+def _rows(
+    trace: Trace,
+    symbols: TraceSymbolTable,
+    table: TraceTable,
+    category: Callable[[str], str],
+    pid: Any,
+    tid: Any,
+    **values: Any,
+) -> pd.DataFrame:
+    """Return the rows of a table. `category` is that of an event by its name; arguments without values are missing."""
+    import pandas as pd
 
-
-def _column(parts: list[_Part], values: Callable[[_Part], Any], dtype: Any) -> NDArray[Any]:
-    """Return the values of all parts, part after part; a single value fills all rows of its part."""
-    column = np.empty(sum(len(part.table) for part in parts), dtype)
-    at = 0
-    for part in parts:
-        column[at : at + len(part.table)] = values(part)
-        at += len(part.table)
-    return column
-
-
-def _symbols(trace: Trace, parts: list[_Part], symbols: TraceSymbolTable) -> tuple[I64, I64]:
-    """Return the symbol numbers of the names and the categories of all parts' rows."""
-    names, categories = [], []
-    number = symbols.get_sym_id_map()
-    for part in parts:
-        used, back = np.unique(part.table.name_id, return_inverse=True)
-        texts = [trace.names[name_id] for name_id in used.tolist()]
-        kinds = [part.category(text) for text in texts]
+    used, back = np.unique(table.name_id, return_inverse=True)
+    names = [trace.names[name_id] for name_id in used.tolist()]
+    numbers = []
+    for texts in (names, [category(name) for name in names]):
         symbols.add_symbols(texts)
-        symbols.add_symbols(kinds)
-        names.append(np.array([number[text] for text in texts], np.int64)[back])
-        categories.append(np.array([number[kind] for kind in kinds], np.int64)[back])
-    nothing = np.empty(0, np.int64)
-    return np.concatenate([nothing, *names]), np.concatenate([nothing, *categories])
+        number = symbols.get_sym_id_map()
+        numbers.append(np.array([number[text] for text in texts], np.int64)[back])
+    columns = {"index": table.place, "cat": numbers[1], "name": numbers[0], "pid": pid, "tid": tid}
+    times = {"start_ns": table.start_ns - trace.base_ns, "end_ns": table.end_ns - trace.base_ns}
+    return pd.DataFrame(columns | times | _NONE | values)
 
 
 def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) -> StepRows:
@@ -224,11 +181,7 @@ def _small(values: NDArray[Any]) -> NDArray[Any]:
     """Return values as the smallest integers that hold them, as HTA does; doubles stay doubles."""
     if values.dtype.kind != "i" or not len(values):
         return values
-    low, high = int(values.min()), int(values.max())
-    for dtype in (np.int8, np.int16, np.int32):
-        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
-            return values.astype(dtype)
-    return values
+    return values.astype(np.min_scalar_type(min(int(values.min()), -1 - int(values.max()))))
 
 
 # -- Columns that HTA adds ---
@@ -249,23 +202,13 @@ def linked(index: I64, correlation: I64, on_gpu: Bool) -> I64:
 
     It is 0 where there is none, and -1 where the row has no correlation. `index` must ascend.
     """
-    links = np.minimum(correlation, 0)
-    host, device = np.flatnonzero(~on_gpu & (correlation != -1)), np.flatnonzero(on_gpu & (correlation != -1))
-    for rows, others in ((host, device), (device, host)):
-        at = _last(correlation[others], correlation[rows])
-        matched = at >= 0
-        links[rows[matched]] = index[others[at[matched]]]
+    import pandas as pd
+
+    side = 2 * correlation + on_gpu
+    last = pd.Series(index, side)
+    last = last[~last.index.duplicated(keep="last")]
+    links: I64 = np.where(correlation == -1, -1, last.reindex(side ^ 1, fill_value=0))
     return links
-
-
-def _last(values: I64, wanted: I64) -> Index:
-    """Return the last occurrence of each wanted value; -1 where it does not occur."""
-    if not len(values):
-        return np.full(len(wanted), -1, np.intp)
-    order = np.argsort(values, kind="stable")
-    at = np.searchsorted(values[order], wanted, side="right") - 1
-    matched = (at >= 0) & (values[order[np.maximum(at, 0)]] == wanted)
-    return np.where(matched, order[np.maximum(at, 0)], -1)
 
 
 def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: StepRows) -> I64 | F64:

@@ -167,7 +167,7 @@
       for (const side of ["from", "to"]) {
         const end = arrow[side];
         const key = `${end.lane}:${end.row}`;
-        if (isHere(end) || end.row === null || end.row === undefined || seen.has(key)) continue;
+        if (isHere(end) || seen.has(key)) continue;
         const link = arrowLink(timeline, arrow, side, own(arrow));
         if (link) links.push(link);
         seen.add(key);

@@ -92,7 +92,7 @@
       before: timeline.selection,
       // The fixed end of a selection.
       fixed: edge ? timeline.selection[edge === "start" ? "end" : "start"] : at.time,
-      device: edge ? timeline.selection.device : at.row ? lib.deviceOf(at.row.group) : null,
+      device: edge ? timeline.selection.device : at.row ? at.row.device : null,
       at,
     };
     if (mode === "overview") drag(timeline, event);

@@ -87,7 +87,7 @@
 
   /* Scroll to a device's lanes. */
   lib.showDevice = (timeline, device) => {
-    const row = timeline.rows.rows.find((one) => one.header && lib.deviceOf(one.group) === device);
+    const row = timeline.rows.rows.find((one) => one.header && one.device === device);
     if (row) timeline.stage.scrollTop = row.y;
   };
 
@@ -136,21 +136,8 @@
     }
   };
 
-  /* Go to a match of search or worst: an op, or a span without an op. */
-  lib.goToMatch = (timeline, match, wish) => {
-    if (timeline.wish !== wish) return undefined;
-    if (match.row !== null && match.row !== undefined) return lib.goTo(timeline, match.lane, match.row, { span: match, wish });
-    if (timeline.view === wish.view) {
-      lib.revealLane(timeline, match.lane);
-      lib.bring(timeline, match);
-    }
-    return lib.select(timeline, { start: match.start, end: match.end, device: deviceOfLane(timeline, match.lane) });
-  };
-
-  const deviceOfLane = (timeline, laneId) => {
-    const lane = timeline.model.lanes.find((one) => one.id === laneId);
-    return lane ? lib.deviceOf(lane.group) : null;
-  };
+  /* Go to a match of search or worst. */
+  lib.goToMatch = (timeline, match, wish) => lib.goTo(timeline, match.lane, match.row, { span: match, wish });
 
   /* Select a span, or none; `final` once the mouse has stopped changing it. */
   lib.select = (timeline, selection, final = true) => {

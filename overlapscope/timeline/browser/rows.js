@@ -10,8 +10,9 @@
   const LEAST_GROWTH = 0.7;
 
   /* {rows, height}; rows of ops grow to fill `room`, within a limit. A `bare` timeline is of a single group, which
-     has no row, and its rows shrink instead. A row is {group, lane, y, height, folded}; y is within the lanes' area. A group's own row has
-     `header: true` and, while folded, the group's first lane in small. */
+     has no row, and its rows shrink instead. A row is {group, device, lane, y, height, folded}; y is within the lanes'
+     area, `device` is null for a host thread. A group's own row has `header: true` and, while folded, the group's first
+     lane in small. */
   lib.layRows = (model, folded, { room = 0, bare = false }) => {
     const natural = lay(model, folded, 1, bare);
     const growing = natural.rows.filter((row) => !row.header && !FIXED.has(row.lane.kind));
@@ -30,12 +31,12 @@
         group = lane.group;
         const closed = folded.has(group);
         const height = bare ? 0 : GROUP_HEIGHT;
-        if (height) rows.push({ header: true, group, lane: closed ? lane : null, folded: closed, y, height });
+        if (height) rows.push({ header: true, group, device: lane.device, lane: closed ? lane : null, folded: closed, y, height });
         y += height;
       }
       if (folded.has(group)) continue;
       const height = Math.floor((HEIGHTS[lane.kind] || HEIGHTS.host) * (FIXED.has(lane.kind) ? 1 : growth));
-      rows.push({ header: false, group, lane, folded: false, y, height });
+      rows.push({ header: false, group, device: lane.device, lane, folded: false, y, height });
       y += height;
     }
     return { rows, height: y };
@@ -54,11 +55,5 @@
     const lane = model.lanes.find((one) => one.id === laneId);
     if (!lane) return null;
     return rows.find((row) => row.lane === lane) || rows.find((row) => row.header && row.group === lane.group) || null;
-  };
-
-  /* The device whose figures belong to a row: its group's, or null for a host thread. */
-  lib.deviceOf = (group) => {
-    const found = /^device (\d+)/.exec(group || "");
-    return found ? Number(found[1]) : null;
   };
 })();

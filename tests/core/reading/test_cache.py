@@ -643,7 +643,7 @@ def test_the_dashboard_keeps_what_it_shows_but_nothing_of_dropped_files(large: P
         (shown,) = library.entries()
         opened = library.wait(shown.id)
         assert len(users_folder.entries()) == cache
-    assert library.wait(shown.id).report == opened.report
+    assert library.wait(shown.id).page.report == opened.page.report
     users_folder.clear()
     library = Library()
     library.wait(library.add(large, "mine.json.gz"))

@@ -28,8 +28,7 @@ from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane, links
 from overlapscope.timeline.details import duration
-from overlapscope.timeline.fill import Fill
-from overlapscope.timeline.lane import idle_caused
+from overlapscope.timeline.lane import Fill, idle_caused
 from overlapscope.timeline.view import MOST, NAMED, WIDE
 from overlapscope.trace.model import Kind, Trace
 from tests.core.analysis.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
@@ -316,7 +315,7 @@ def check_arrows(drawn: Lanes, facts: dict[str, Any]) -> None:
         assert arrow["from"]["at"] == source.start_ns[begin]
         if arrow["kind"] == "launch":
             assert target.kind == "stream"
-            ops = drawn.device(target.device).timeline.ops
+            ops = drawn.analysis.trace.gpu_ops
             assert ops.launch[target.source[end]] == source.source[begin]
         else:
             assert CATEGORIES[target.category[end]] == "runtime-call"
@@ -585,10 +584,9 @@ def test_each_end_of_an_event_wait_shows_all_of_it(name: str, confidence: str) -
     for device in drawn.analysis.devices:
         edges = device.edges
         for number in {0, len(edges.held) // 2, len(edges.held) - 1}:
-            source = links.row_of_trace_op(drawn, int(edges.source_op[number]))
-            held = links.row_of_gpu_op(drawn, device.result.device, int(edges.held[number]))
+            source = links.row_of_gpu_op(drawn, int(edges.source_op[number]))
+            held = links.row_of_gpu_op(drawn, int(links.rows_on(drawn, device.result.device)[edges.held[number]]))
             record, wait = (links.row_of_call(drawn, int(calls[number])) for calls in (edges.record, edges.wait))
-            assert source is not None
             streams = [drawn.lanes[place.lane].stream for place in (held, source)]
             for place in (source, held, record, wait):
                 op = lanes.op(drawn, *place)
@@ -618,7 +616,7 @@ def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
 def test_an_op_of_a_device_that_is_not_shown_has_no_arrow() -> None:
     drawn = lanes.build(analyze_trace(trace_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"), device=0))
     edges = drawn.analysis.devices[0].edges
-    op = lanes.op(drawn, *links.row_of_gpu_op(drawn, 0, int(edges.held[0])))
+    op = lanes.op(drawn, *links.row_of_gpu_op(drawn, int(links.rows_on(drawn, 0)[edges.held[0]])))
     assert "of device 1" in dict(op["facts"])["event"]
     assert {drawn.lanes[arrow["from"]["lane"]].kind for arrow in op["arrows"]} == {"host"}
 
