@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import fmean
 
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.results import Device, HostUse, host_parts
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Bool
 from overlapscope.base.median import median_ns
@@ -74,17 +71,8 @@ class Spread(Struct, frozen=True, kw_only=True):
     """Its growth, on average over long steps."""
 
 
-def device_spread(device: Device) -> Spread | None:
-    """Return the spread of the judged steps on a device; None if there are fewer than two."""
-    return _spread([device.steps[number] for number in judged_steps(device)], partial(_parts, gpu=device.gpu))
-
-
-def host_spread(host: HostUse) -> Spread | None:
-    """Return the spread of the judged steps on the host, as recorded; None if there are fewer than two."""
-    return _spread(host.judged, host_parts)
-
-
-def _spread(steps: Sequence[Period], parts_of: Callable[[Period], Mapping[str, int]]) -> Spread | None:
+def spread(steps: Sequence[Period], parts_of: Callable[[Period], Mapping[str, int]]) -> Spread | None:
+    """Return the spread of some steps, given the parts that may grow; None if there are fewer than two."""
     spans, parts = [step.span_ns for step in steps], [*map(parts_of, steps)]
     if len(spans) < 2:
         return None
@@ -108,8 +96,8 @@ def _spread(steps: Sequence[Period], parts_of: Callable[[Period], Mapping[str, i
     )
 
 
-def _parts(step: Period, gpu: str) -> dict[str, int]:
-    """Return the parts of a step: its buckets, all but the first divided by cause."""
+def parts_on(gpu: str, step: Period) -> dict[str, int]:
+    """Return the parts of a step on a device: its buckets, all but the first divided by cause."""
     return {
         "compute": step.buckets.compute_ns,
         **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
