@@ -29,19 +29,8 @@ from overlapscope.analysis.periods import is_step, phases_of, request_waits
 from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
-from overlapscope.base.grouping import among, distinct, rows_by
-from overlapscope.base.intervals import (
-    I64,
-    Bool,
-    Intervals,
-    contains,
-    cut,
-    intersect,
-    join,
-    outermost,
-    subtract,
-    union,
-)
+from overlapscope.base.grouping import among, distinct
+from overlapscope.base.intervals import I64, Bool, Intervals, contains, cut, intersect, join, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
@@ -189,11 +178,8 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
     calls = trace.runtime_calls
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
-    outer = np.zeros(len(rows), np.bool_)
-    for _, of_thread in rows_by(calls.thread[rows]):
-        start, end = calls.start_ns[rows[of_thread]], calls.end_ns[rows[of_thread]]
-        outer[of_thread] = outermost(start, end, start) == np.arange(len(of_thread))
-    return rows[outer]
+    waits = calls.take(rows)
+    return rows[outermost_around(waits, waits.thread, waits.start_ns) == np.arange(len(rows))]
 
 
 def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: _Waits) -> IdleTime:
