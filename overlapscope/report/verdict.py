@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, host_parts, missing_ns
-from overlapscope.analysis.steps import parts_on, spread
+from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
 from overlapscope.base.texts import noun_for
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog.causes import IdleCause
@@ -115,7 +113,7 @@ def judge(section: DeviceReport) -> Verdict:
         name = "The marks don't tell prefill from decode steps, so an average may mix both, and is not judged"
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
-    judged = spread([device.steps[number] for number in judged_steps(device)], partial(parts_on, device.gpu))
+    judged = [device.steps[number] for number in judged_steps(device)]
     steps = steps_sentence(judged, section.trace, device) if section.page.scope == "window" else ""
     cost = overlap_sentence(section)
     why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
@@ -410,5 +408,5 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
         plain=plain_sentence(section),
         doubt=reasons.strip(),
-        steps=steps_sentence(spread(use.judged, host_parts) if use.by_steps else None, section.trace),
+        steps=steps_sentence(use.judged if use.by_steps else (), section.trace),
     )
