@@ -179,7 +179,8 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
     waits = calls.take(rows)
-    return rows[outermost_around(waits, waits.thread, waits.start_ns) == np.arange(len(rows))]
+    outer: I64 = rows[outermost_around(waits, waits.thread, waits.start_ns) == np.arange(len(rows))]
+    return outer
 
 
 def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: _Waits) -> IdleTime:
