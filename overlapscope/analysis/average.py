@@ -9,8 +9,9 @@ nanoseconds, and every percentage is a ratio of the sums.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -172,51 +173,34 @@ def in_frame(device: Device) -> Device:
     average_step, rows = device.per_step, judged_steps(device)
     if average_step is None:
         return after_lead_in(device)
-    if not rows:
-        # Large reports are kept without the figures of each step.
-        return _with(device, average_step, (), (), (), ())
-    return _with(
-        device,
-        average_step,
-        [_in_steps(group, rows) for group in device.copies],
-        [_in_steps(stall, rows) for stall in device.host_stalls],
-        [_in_steps(group, rows) for group in device.kernels],
-        [_in_steps(case, rows) for case in device.evidence],
-    )
 
+    def in_steps(group: G) -> G | None:
+        totals = {name: sum(each[row] for row in rows) for name, each in asdict(group.by_step).items()}
+        of_steps = {name: ns if name in _SUMMED else rounded_mean(ns, len(rows)) for name, ns in totals.items()}
+        return _with_figures(group, of_steps)
 
-_SUMMED: Final = ("count", "bytes", "duration_ns")
-"""Figures of a group whose sum over the judged steps is stated instead of their mean."""
-G = TypeVar("G", CopyGroup, HostStall, KernelGroup, Evidence)
-
-
-def _in_steps(group: G, rows: Sequence[int]) -> G:
-    totals = {name: sum(each[row] for row in rows) for name, each in asdict(group.by_step).items()}
-    return _with_figures(
-        group, {name: ns if name in _SUMMED else rounded_mean(ns, len(rows)) for name, ns in totals.items()}
-    )
+    # Large reports are kept without the figures of each step.
+    return _with(device, average_step, in_steps if rows else lambda _: None)
 
 
 def after_lead_in(device: Device) -> Device:
     """Return the device with the figures and lists of the time after the lead-in; unchanged if nothing is left."""
-    if device.judged is None:
-        return device
-    # No call is blamed for idle time in the lead-in.
-    stalls = [replace(each, count=each.judged_count, host_wait_ns=each.judged_wait_ns) for each in device.host_stalls]
-    leads_in = (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
-    return _with(
-        device,
-        device.judged,
-        map(_judged, device.copies),
-        stalls,
-        map(_judged, device.kernels),
-        (case for case in device.evidence if case.cause not in leads_in),
-    )
+    return device if device.judged is None else _with(device, device.judged, _judged)
 
 
-def _judged(group: G) -> G:
+_SUMMED: Final = ("count", "bytes", "duration_ns")
+"""Figures of a group whose sum over the judged steps is stated instead of their mean."""
+_LEADS_IN: Final = (CopyCause.LEAD_IN, CommCause.LEAD_IN, IdleCause.LEAD_IN)
+G = TypeVar("G", CopyGroup, HostStall, KernelGroup, Evidence)
+
+
+def _judged(group: G) -> G | None:
+    """Return a group after the lead-in; None for what is in the lead-in only."""
+    if isinstance(group, Evidence):
+        return None if group.cause in _LEADS_IN else group
     judged = {name: value for name, value in asdict(group).items() if name.startswith("judged_")}
-    return _with_figures(group, {name.removeprefix("judged_"): value for name, value in judged.items()})
+    names = {"judged_wait_ns": "host_wait_ns"}
+    return _with_figures(group, {names.get(name, name.removeprefix("judged_")): each for name, each in judged.items()})
 
 
 def _with_figures(group: G, figures: dict[str, Any]) -> G:
@@ -228,32 +212,23 @@ def _with_figures(group: G, figures: dict[str, Any]) -> G:
     return replace(group, **figures)
 
 
-def _with(
-    device: Device,
-    figures: TimeFigures,
-    copies: Iterable[CopyGroup],
-    stalls: Iterable[HostStall],
-    kernels: Iterable[KernelGroup],
-    cases: Iterable[Evidence],
-) -> Device:
-    """Return the device with other figures and lists, without empty groups, the longest and the costliest first."""
-    return replace(
-        device,
-        copies=tuple(sorted((group for group in copies if group.count or group.time_ns), key=_longest)),
-        host_stalls=tuple(
-            sorted(
-                (stall for stall in stalls if stall.host_wait_ns or stall.idle_caused_ns),
-                key=lambda stall: (-stall.idle_caused_ns, -stall.host_wait_ns),
-            )
-        ),
-        kernels=tuple(sorted((group for group in kernels if group.count), key=_longest)),
-        evidence=tuple(sorted((case for case in cases if case.time_ns), key=_longest)),
-        **asdict(figures_in(figures)),
-    )
+_GROUPS: Final = {
+    "copies": (("count", "time_ns"), ("time_ns",)),
+    "host_stalls": (("host_wait_ns", "idle_caused_ns"), ("idle_caused_ns", "host_wait_ns")),
+    "kernels": (("count",), ("time_ns",)),
+    "evidence": (("time_ns",), ("time_ns",)),
+}
+"""Lists of a device's groups: the figures of which any makes a group matter, and those by which groups are sorted."""
 
 
-def _longest(group: CopyGroup | KernelGroup | Evidence) -> int:
-    return -group.time_ns
+def _with(device: Device, figures: TimeFigures, changed: Callable[[Any], Any]) -> Device:
+    """Return the device with other figures and groups, without empty ones, the longest and the costliest first."""
+    lists = {}
+    for name, (needed, order) in _GROUPS.items():
+        groups = filter(None, map(changed, getattr(device, name)))
+        shown = (group for group in groups if any(getattr(group, figure) for figure in needed))
+        lists[name] = tuple(sorted(shown, key=attrgetter(*order), reverse=True))
+    return replace(device, **lists, **asdict(figures_in(figures)))
 
 
 # -- Steps of an inference server by phase -----------------------------------------------------------

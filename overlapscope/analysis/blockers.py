@@ -8,7 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.holds import Edges
-from overlapscope.analysis.host import Blocking, inside_with, last_before, launching_threads
+from overlapscope.analysis.host import Blocking, last_before
+from overlapscope.analysis.host_work import launchers
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import distinct
@@ -80,17 +81,15 @@ def host_was_blocked(recording: DeviceRecording, blocking: I64, launch: I64, sin
     Returns:
         Mask of `launch`.
     """
-    trace, calls = recording.trace, recording.trace.runtime_calls
+    calls = recording.trace.runtime_calls
     blocked = np.zeros(len(launch), np.bool_)
     waiting = calls.take(blocking)
     rows = np.flatnonzero(launch >= 0)
-    for thread, companion, which in launching_threads(trace, launch[rows]):
+    for launcher, which in launchers(recording.trace, launch[rows]):
         of_threads = rows[which]
         begin, end = since[of_threads], until[of_threads]
-        waits = inside_with(trace, thread, companion, waiting)
-        blocked[of_threads] = (
-            2 * covered(waits, begin, np.minimum(end, calls.start_ns[launch[of_threads]])) >= end - begin
-        )
+        before = np.minimum(end, calls.start_ns[launch[of_threads]])
+        blocked[of_threads] = 2 * covered(launcher.inside(waiting), begin, before) >= end - begin
     return blocked
 
 

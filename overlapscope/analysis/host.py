@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
@@ -14,8 +14,8 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
-from overlapscope.base.grouping import among, distinct, groups_of, rows_by
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, outermost, subtract, union
+from overlapscope.base.grouping import among, distinct, rows_by
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, outermost, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Kind, Memory, RuntimeCalls, Trace
@@ -231,44 +231,6 @@ def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
     named = (table.take(table.named(lambda other: other == name)) for table in (trace.cpu_ops, trace.annotations))
     in_op, in_range = (outermost_around(table, thread, at) >= 0 for table in named)
     return in_op | in_range
-
-
-def launching_threads(trace: Trace, launch: I64) -> Iterator[tuple[int, int, I64]]:
-    """Yield `(thread, companion, places in launch)` for groups of launches, which are rows of `Trace.runtime_calls`.
-
-    The companion is the thread that made the launch before, or the thread itself. Autograd launches from a thread of
-    its own, so that the delay of a launch may be visible on the previous launch's thread. If a thread only launches
-    what others put in a queue, the companion is the thread that put it there.
-    """
-    if not len(launch):
-        return
-    launches, thread = call_kinds.launching(trace), trace.runtime_calls.thread
-    previous = pick(launches, np.searchsorted(launches, launch) - 1)
-    launching, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
-    enqueuing = np.flatnonzero(call_kinds.enqueues(trace.runtime_calls))
-    if len(enqueuing):
-        # A queue is only waited for when it is empty, and then the last task that was put there is the next one.
-        last = np.searchsorted(trace.runtime_calls.start_ns[enqueuing], trace.runtime_calls.start_ns[launch]) - 1
-        companion = np.where(last >= 0, thread[enqueuing[last]], companion)
-    for _, which in rows_by(groups_of((launching, companion))):
-        yield int(launching[which[0]]), int(companion[which[0]]), which
-
-
-def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) -> Intervals:
-    """Return the times in which a launching thread was inside any of the given events.
-
-    Times of its companion are included where the thread itself shows no activity.
-    """
-    inside = on_thread(table, thread)
-    if companion == thread or not len(rows_of(table, companion)):
-        return inside
-    return join(inside, subtract(on_thread(table, companion), _busy(trace, thread)))
-
-
-@kept()
-def _busy(trace: Trace, thread: int) -> Intervals:
-    """Return the times in which a thread was inside any CPU op or call."""
-    return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
 
 
 class ShownLine(Struct, frozen=True):

@@ -6,15 +6,15 @@ Times are estimates: each sample stands for an equal part of the sampled steps. 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from overlapscope.analysis.host import is_library
-from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
+from overlapscope.trace.host_activity import HostActivity, StackFrame
 
 _WRAPPERS: Final = frozenset(
     {
@@ -43,6 +43,7 @@ _RUNS_ELSEWHERE: Final = ("torch/autograd/graph.py", LOADER)
 Frames: TypeAlias = Sequence[StackFrame]
 _Key: TypeAlias = tuple[str, int, str]
 """File, line and function."""
+_Path: TypeAlias = tuple[_Key, ...]
 _JOINED: Final = ("", 0, "")
 """Key of small parts together, and of stacks without frames."""
 
@@ -113,19 +114,20 @@ def host_lines(activity: HostActivity) -> tuple[HostLine, ...]:
 
     A stack without the user's code counts for its innermost line.
     """
-    lines: dict[_Key, _SampleSum] = {}
+    samples, running, calls = Counter[_Key](), Counter[_Key](), defaultdict[_Key, Counter[str]](Counter)
     for stack in activity.main_stacks:
         frames = [activity.frames[number] for number in stack.frames]
         at = _own_line(frames)
         frame = frames[at] if frames else StackFrame(*_JOINED)
-        found = lines.setdefault((frame.file, frame.line, frame.function), _SampleSum())
-        found.add(stack)
-        if called := _called(frames[at + 1 :]):
-            found.calls[called] += stack.samples
-    return tuple(
-        HostLine(*key, tuple(found.calls.most_common()), found.samples, found.running)
-        for key, found in _most_first(lines)
-    )
+        key = frame.file, frame.line, frame.function
+        samples[key] += stack.samples
+        running[key] += stack.running
+        # Wrappers say nothing of what is called.
+        called = next((frame.function for frame in frames[at + 1 :] if not is_wrapper(frame)), "")
+        if called:
+            calls[key][called] += stack.samples
+    most_first = sorted(samples, key=lambda key: (-samples[key], key))
+    return tuple(HostLine(*key, tuple(calls[key].most_common()), samples[key], running[key]) for key in most_first)
 
 
 def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart, ...]:
@@ -135,41 +137,36 @@ def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart,
     of all samples are joined with those of the same caller. Unless the tree shows `wrappers`, the functions that they
     call belong to their caller.
     """
-    root = _SampleSum()
-    keys = [None if not wrappers and is_wrapper(frame) else _flame_key(frame) for frame in activity.frames]
+    keys: list[_Key | None] = [
+        # Lines of a library's function are one part.
+        None
+        if not wrappers and is_wrapper(frame)
+        else (frame.file, 0 if is_library(frame.file) else frame.line, frame.function)
+        for frame in activity.frames
+    ]
+    samples, running = Counter[_Path](), Counter[_Path]()
     for stack in activity.main_stacks:
-        node = root
-        node.add(stack)
         shown = [key for number in stack.frames if (key := keys[number]) is not None]
-        for key in shown[:_DEEPEST] or [_JOINED]:
-            node = node.inner.setdefault(key, _SampleSum())
-            node.add(stack)
-    parts: list[FlamePart] = []
-    callers = [(-1, root)]
+        path = tuple(shown[:_DEEPEST]) or (_JOINED,)
+        for depth in range(len(path) + 1):
+            samples[path[:depth]] += stack.samples
+            running[path[:depth]] += stack.running
+    inner = defaultdict[_Path, list[_Path]](list)
+    for path in sorted(filter(None, samples), key=lambda path: (-samples[path], path[-1])):
+        inner[path[:-1]].append(path)
+    parts = list[FlamePart]()
+    callers: list[tuple[int, _Path]] = [(-1, ())]
     while callers:
-        caller, node = callers.pop()
-        for key, inner in _without_small(node, _LEAST_SHARE * root.samples):
-            callers.append((len(parts), inner))
-            is_own = key != _JOINED and not is_library(key[0])
-            parts.append(FlamePart(caller, *key, is_own, inner.samples, inner.running))
+        (caller, outer), small = callers.pop(), list[_Path]()
+        for path in inner[outer]:
+            if samples[path] < _LEAST_SHARE * samples[()] or path[-1] == _JOINED:
+                small.append(path)
+                continue
+            callers.append((len(parts), path))
+            parts.append(FlamePart(caller, *path[-1], not is_library(path[-1][0]), samples[path], running[path]))
+        if of_small := sum(samples[path] for path in small):
+            parts.append(FlamePart(caller, *_JOINED, False, of_small, sum(running[path] for path in small)))
     return tuple(parts)
-
-
-class _SampleSum:
-    """Samples of a line, or of a function with all that it calls, while they are added up."""
-
-    def __init__(self, samples: int = 0, running: int = 0) -> None:
-        self.samples, self.running = samples, running
-        self.calls: Counter[str] = Counter()
-        self.inner: dict[_Key, _SampleSum] = {}
-
-    def add(self, stack: SampledStack) -> None:
-        self.samples += stack.samples
-        self.running += stack.running
-
-
-def _most_first(of: dict[_Key, _SampleSum]) -> list[tuple[_Key, _SampleSum]]:
-    return sorted(of.items(), key=lambda item: (-item[1].samples, item[0]))
 
 
 def _own_line(frames: Sequence[StackFrame]) -> int:
@@ -187,27 +184,6 @@ def is_wrapper(frame: StackFrame) -> bool:
     """Return whether a frame is of a library's function that only calls another one."""
     name = frame.function.rpartition(".")[2]
     return is_library(frame.file) and (name in _WRAPPERS or (name == "__call__" and bool(_TORCH.search(frame.file))))
-
-
-def _called(frames: Sequence[StackFrame]) -> str:
-    """Return the function that the frame before these calls, passing over wrappers; empty if there is none."""
-    return next((frame.function for frame in frames if not is_wrapper(frame)), "")
-
-
-def _flame_key(frame: StackFrame) -> _Key:
-    """Return the key of a part: lines of a library's function are one part."""
-    return frame.file, 0 if is_library(frame.file) else frame.line, frame.function
-
-
-def _without_small(node: _SampleSum, least: float) -> Iterator[tuple[_Key, _SampleSum]]:
-    """Yield the parts that a part calls, most samples first, and those of less than `least` samples together."""
-    inner = _most_first(node.inner)
-    large = [(key, part) for key, part in inner if part.samples >= least and key != _JOINED]
-    yield from large
-    samples = sum(part.samples for _, part in inner) - sum(part.samples for _, part in large)
-    running = sum(part.running for _, part in inner) - sum(part.running for _, part in large)
-    if samples:
-        yield _JOINED, _SampleSum(samples, running)
 
 
 # -- Phases of a training step -----------------------------------------------------------------------

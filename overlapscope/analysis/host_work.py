@@ -8,24 +8,16 @@ in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.calls import launching
-from overlapscope.analysis.host import (
-    find_blocking,
-    innermost_pieces,
-    inside_with,
-    loading,
-    on_thread,
-    rows_by_thread,
-    rows_of,
-)
+from overlapscope.analysis.calls import enqueues, launching
+from overlapscope.analysis.host import find_blocking, innermost_pieces, loading, on_thread, rows_by_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
-from overlapscope.base.columns import mask_of
-from overlapscope.base.grouping import among, distinct
+from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import (
     EMPTY,
     I64,
@@ -55,62 +47,86 @@ _LONGEST_IN_ENGINE_NS = 200_000
 """Maximum time between two nodes of a backward pass in which autograd's engine works; it takes microseconds."""
 
 
-class HostWork(Struct, frozen=True, eq=False):
-    """Activity of a launching thread outside of waits. Times in `cpu_ops` may be in `dispatch`, too."""
+class Launcher(Struct, frozen=True):
+    """A launching thread, whose activity is its companion's where it shows none itself."""
 
-    pause: Intervals
-    """Pauses by Python's garbage collector on the thread."""
-    pause_elsewhere: Intervals
-    """Pauses on other threads, where this thread is inside no op or call: a collection holds the interpreter."""
-    cpu_ops: Intervals
-    dispatch: Intervals
+    trace: Trace
+    thread: int
+    companion: int
+    """Another thread, or the thread itself."""
+
+    @property
+    def shows_ops(self) -> bool:
+        """True if ops of any of the threads were recorded, so that dispatch and Python differ."""
+        return any(len(rows_of(_operators(self.trace), thread)) for thread in (self.thread, self.companion))
+
+    def inside(self, events: HostEvents) -> Intervals:
+        """Return the times inside any of the given events."""
+        return self._both(lambda thread: on_thread(events, thread))
+
+    @property
+    def cpu_ops(self) -> Intervals:
+        """Times in work on the CPU, which may be in `dispatch`, too."""
+        return self.inside(_cpu_work(self.trace))
+
+    @property
+    def dispatch(self) -> Intervals:
+        """Times in dispatch."""
+        return self._both(lambda thread: _dispatch(self.trace, thread))
+
+    @property
+    def pauses_elsewhere(self) -> Intervals:
+        """Pauses of other threads, where this one is inside no op or call: a collection holds the interpreter."""
+        pauses = gc_pauses(self.trace)
+        busy = (_busy(self.trace, thread) for thread in (self.thread, self.companion))
+        return subtract(union(pauses.start_ns, pauses.end_ns), join(*busy))
+
+    def time_of(self, cause: IdleCause) -> Intervals:
+        """Return the times in `python`, `dispatch` or `cpu-ops`."""
+        if cause == IdleCause.CPU_OPS:
+            return self.cpu_ops
+        if cause == IdleCause.DISPATCH:
+            return subtract(self.dispatch, self.cpu_ops)
+        if not self.shows_ops:
+            return EMPTY
+        tables = (gc_pauses(self.trace), self.trace.overheads, loading(self.trace))
+        busy = join(self.pauses_elsewhere, self.cpu_ops, self.dispatch, *map(self.inside, tables))
+        recorded = (self.trace.cpu_ops, self.trace.runtime_calls)
+        begin = min(int(table.start_ns.min(initial=2**62)) for table in recorded)
+        return complement(busy, begin, max(int(table.end_ns.max(initial=0)) for table in recorded))
+
+    def _both(self, of_thread: Callable[[int], Intervals]) -> Intervals:
+        own = of_thread(self.thread)
+        if self.companion == self.thread or not len((other := of_thread(self.companion)).starts):
+            return own
+        return join(own, subtract(other, _busy(self.trace, self.thread)))
 
 
-class _ThreadWork(Struct, frozen=True, eq=False):
-    """Activity of one thread by itself."""
+def launchers(trace: Trace, launch: I64) -> Iterator[tuple[Launcher, I64]]:
+    """Yield the launching threads of launches, which are rows of `Trace.runtime_calls`, and the places of each's.
 
-    busy: Intervals
-    """Time inside any op or call."""
-    cpu_ops: Intervals
-    dispatch: Intervals
-
-
-def work_of(trace: Trace, thread: int, companion: int) -> HostWork:
-    """Return the activity of a launching thread; that of its companion where the thread itself shows none."""
-    main = _work_of_thread(trace, thread)
-    pauses = gc_pauses(trace)
-    pause = on_thread(pauses, thread)
-    if companion == thread:
-        rest, cpu_ops, dispatch = main.busy, main.cpu_ops, main.dispatch
-    else:
-        other = _work_of_thread(trace, companion)
-        rest = join(main.busy, other.busy)
-        cpu_ops = join(main.cpu_ops, subtract(other.cpu_ops, main.busy))
-        dispatch = join(main.dispatch, subtract(other.dispatch, main.busy))
-        pause = join(pause, subtract(on_thread(pauses, companion), main.busy))
-    elsewhere = subtract(union(pauses.start_ns, pauses.end_ns), rest)
-    return HostWork(pause, elsewhere, cpu_ops, dispatch)
+    The companion is the thread that made the launch before, or the thread itself. Autograd launches from a thread of
+    its own, so that the delay of a launch may be visible on the previous launch's thread. If a thread only launches
+    what others put in a queue, the companion is the thread that put it there.
+    """
+    if not len(launch):
+        return
+    launches, thread = launching(trace), trace.runtime_calls.thread
+    previous = pick(launches, np.searchsorted(launches, launch) - 1)
+    own, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
+    enqueuing = np.flatnonzero(enqueues(trace.runtime_calls))
+    if len(enqueuing):
+        # A queue is only waited for when it is empty, and then the last task that was put there is the next one.
+        last = np.searchsorted(trace.runtime_calls.start_ns[enqueuing], trace.runtime_calls.start_ns[launch]) - 1
+        companion = np.where(last >= 0, thread[enqueuing[last]], companion)
+    for _, which in rows_by(groups_of((own, companion))):
+        yield Launcher(trace, int(own[which[0]]), int(companion[which[0]])), which
 
 
-def time_of(trace: Trace, thread: int, companion: int, cause: IdleCause) -> Intervals:
-    """Return when a launching thread, or its companion while the thread shows nothing, was in `python` or `cpu-ops`."""
-    work = work_of(trace, thread, companion)
-    if cause == IdleCause.CPU_OPS:
-        return work.cpu_ops
-    if cause == IdleCause.DISPATCH:
-        return subtract(work.dispatch, work.cpu_ops)
-    tables = (trace.overheads, loading(trace))
-    others = [inside_with(trace, thread, companion, table) for table in tables]
-    busy = join(work.pause, work.pause_elsewhere, work.cpu_ops, work.dispatch, *others)
-    ends = (trace.cpu_ops.end_ns, trace.runtime_calls.end_ns)
-    starts = (trace.cpu_ops.start_ns, trace.runtime_calls.start_ns)
-    begin, end = min(int(each.min(initial=2**62)) for each in starts), max(int(each.max(initial=0)) for each in ends)
-    return complement(busy, begin, end) if shows_ops(trace, thread, companion) else EMPTY
-
-
-def shows_ops(trace: Trace, *threads: int) -> bool:
-    """Return whether ops of any of the threads were recorded, so that dispatch and Python differ."""
-    return any(len(rows_of(_operators(trace), thread)) for thread in threads)
+@kept()
+def _busy(trace: Trace, thread: int) -> Intervals:
+    """Return the times in which a thread was inside any CPU op or call."""
+    return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
 
 
 @kept()
@@ -220,13 +236,10 @@ def _cpu_work(trace: Trace) -> HostEvents:
 
 
 @kept()
-def _work_of_thread(trace: Trace, thread: int) -> _ThreadWork:
-    ops, calls = trace.cpu_ops, trace.runtime_calls
-    inside_ops, inside_calls = on_thread(ops, thread), on_thread(calls, thread)
-    work = _cpu_work(trace)
-    cpu_ops = on_thread(work, thread)
-    dispatch = join(subtract(inside_ops, _in_python(trace, thread)), inside_calls, _between_nodes(trace, thread))
-    return _ThreadWork(join(inside_ops, inside_calls), cpu_ops, dispatch)
+def _dispatch(trace: Trace, thread: int) -> Intervals:
+    """Return the times in which a thread was in dispatch."""
+    inside_ops = subtract(on_thread(trace.cpu_ops, thread), _in_python(trace, thread))
+    return join(inside_ops, on_thread(trace.runtime_calls, thread), _between_nodes(trace, thread))
 
 
 def _in_python(trace: Trace, thread: int) -> Intervals:
@@ -318,22 +331,21 @@ def host_times(trace: Trace, device: int, starts: I64, ends: I64) -> Mapping[str
 def _parts(trace: Trace) -> dict[str, Intervals] | None:
     """Return when the launching thread did each thing that is not Python; None if that is unknown."""
     thread = launching_thread(trace)
-    if thread is None or not shows_ops(trace, thread):
+    if thread is None or not len(rows_of(_operators(trace), thread)):
         return None
-    calls, blocking = trace.runtime_calls, find_blocking(trace)
+    calls = trace.runtime_calls
     backward = backward_threads(trace)
     backward = backward[backward != thread]
     launches = [int((calls.thread[launching(trace)] == other).sum()) for other in backward.tolist()]
-    companion = int(backward[np.argmax(launches)]) if len(backward) else thread
-    work = work_of(trace, thread, companion)
+    launcher = Launcher(trace, thread, int(backward[np.argmax(launches)]) if len(backward) else thread)
     parts, taken = dict[str, Intervals](), list[Intervals]()
     for name, when in (
-        ("profiler", inside_with(trace, thread, companion, trace.overheads)),
-        ("gc_pause", work.pause),
-        ("waiting", inside_with(trace, thread, companion, calls.take(blocking.row))),
-        ("loading", inside_with(trace, thread, companion, loading(trace))),
-        ("cpu_ops", work.cpu_ops),
-        ("dispatch", work.dispatch),
+        ("profiler", launcher.inside(trace.overheads)),
+        ("gc_pause", launcher.inside(gc_pauses(trace))),
+        ("waiting", launcher.inside(calls.take(find_blocking(trace).row))),
+        ("loading", launcher.inside(loading(trace))),
+        ("cpu_ops", launcher.cpu_ops),
+        ("dispatch", launcher.dispatch),
     ):
         parts[name] = subtract(when, join(*taken)) if taken else when
         taken.append(when)

@@ -180,24 +180,13 @@ def _held_back(gaps: _Gaps, issued: I64, limit: int) -> tuple[IdleTime, IdleTime
 def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime) -> IdleTime:
     """Return the idle time with missing-ops as the cause of time in which ops are missing."""
     missing = find_missing(trace, timeline, blocking)
-    if not len(missing.call):
+    if not len(missing):
         return idle
-    row, start, end = cut(idle.start_ns, idle.end_ns, complement(missing.when, timeline.start_ns, timeline.end_ns))
+    when = union(missing.start_ns, missing.end_ns)
+    row, start, end = cut(idle.start_ns, idle.end_ns, complement(when, timeline.start_ns, timeline.end_ns))
     rest = idle.take(row)
-    return IdleTime.in_order(
-        [
-            replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns),
-            IdleTime.filled(
-                start_ns=missing.when.starts,
-                end_ns=missing.when.ends,
-                cause=RANK[IdleCause.MISSING_OPS],
-                confidence=EXACT,
-                call=missing.call,
-                host_ns=missing.when.starts,
-                thread=trace.runtime_calls.thread[missing.call],
-            ),
-        ]
-    )
+    rest = replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns)
+    return IdleTime.in_order([rest, missing])
 
 
 def _latency_limit(gaps: _Gaps) -> int:

@@ -23,35 +23,14 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.calls import captures, launching
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.host import (
-    Blocking,
-    first_calls,
-    inside_with,
-    launching_threads,
-    loading,
-    outermost_around,
-    pinning,
-    rows_of,
-    staging,
-)
-from overlapscope.analysis.host_work import long_ops, shows_ops, work_of
+from overlapscope.analysis.host import Blocking, first_calls, loading, outermost_around, pinning, rows_of, staging
+from overlapscope.analysis.host_work import Launcher, gc_pauses, launchers, long_ops
 from overlapscope.analysis.periods import is_step, phases_of, request_waits
 from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, locate, pick
-from overlapscope.base.grouping import among, distinct, rows_by
-from overlapscope.base.intervals import (
-    I64,
-    Bool,
-    Intervals,
-    contains,
-    cut,
-    intersect,
-    join,
-    outermost,
-    subtract,
-    union,
-)
+from overlapscope.base.grouping import among, distinct
+from overlapscope.base.intervals import I64, Bool, Intervals, contains, cut, intersect, join, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
@@ -129,11 +108,12 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     since = np.maximum(np.append(timeline.start_ns, called)[:-1], timeline.judged_from_ns)
     until = np.minimum(late.start_ns, called)
     labelled, waits = [], []
-    for thread, companion, rows in launching_threads(trace, late.launch):
-        pieces = _label(trace, every, blocked, late.take(rows), thread, companion)
+    for launcher, rows in launchers(trace, late.launch):
+        pieces = _label(launcher, every, blocked, late.take(rows))
         labelled.append(replace(pieces, late=rows[pieces.late], call=pick(blocking.row, pieces.call)))
-        waiting = subtract(inside_with(trace, thread, companion, outer_calls), timeline.idle)
-        of_threads = outer[np.sort(np.concatenate([rows_of(outer_calls, each) for each in {thread, companion}]))]
+        waiting = subtract(launcher.inside(outer_calls), timeline.idle)
+        threads = {launcher.thread, launcher.companion}
+        of_threads = outer[np.sort(np.concatenate([rows_of(outer_calls, thread) for thread in threads]))]
         window = intersect(waiting, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
         following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
@@ -157,23 +137,16 @@ def _step_at(trace: Trace, host_ns: I64) -> I64:
     return np.searchsorted(marks, host_ns, side="right")
 
 
-def _label(
-    trace: Trace, calls: HostEvents, blocked: Mapping[IdleCause, HostEvents], late: Late, thread: int, companion: int
-) -> _Labelled:
+def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, HostEvents], late: Late) -> _Labelled:
     """Return the stretches of one thread, cut wherever the activity of the thread or its companion changes.
 
     `calls` are those that block, to which the pieces refer, and `blocked` has them by the idle time that they cause.
     """
-
-    def inside(table: HostEvents) -> Intervals:
-        return inside_with(trace, thread, companion, table)
-
-    work = work_of(trace, thread, companion)
-    ops_shown = shows_ops(trace, thread, companion)
+    trace, inside, ops_shown = launcher.trace, launcher.inside, launcher.shows_ops
     every = (
         (IdleCause.AWAITING_REQUESTS, inside(request_waits(trace))),
         (IdleCause.PROFILER_OVERHEAD, inside(trace.overheads)),
-        (IdleCause.GC_PAUSE, work.pause),
+        (IdleCause.GC_PAUSE, inside(gc_pauses(trace))),
         (IdleCause.GRAPH_CAPTURE, inside(captures(trace))),
         (IdleCause.FIRST_LAUNCH, inside(first_calls(trace))),
         (IdleCause.HOST_STAGING, join(*map(inside, (blocked[IdleCause.HOST_STAGING], pinning(trace), staging(trace))))),
@@ -181,10 +154,10 @@ def _label(
         (IdleCause.HOST_SYNC, inside(blocked[IdleCause.HOST_SYNC])),
         (IdleCause.DATA_LOADING, inside(loading(trace))),
         (IdleCause.PROFILER_OVERHEAD, _overhead_elsewhere(trace)),
-        (IdleCause.GC_PAUSE, work.pause_elsewhere),
+        (IdleCause.GC_PAUSE, launcher.pauses_elsewhere),
         (IdleCause.CPU_OPS, inside(long_ops(trace))),
     )
-    rest = [(IdleCause.CPU_OPS, work.cpu_ops), (IdleCause.DISPATCH, work.dispatch)]
+    rest = [(IdleCause.CPU_OPS, launcher.cpu_ops), (IdleCause.DISPATCH, launcher.dispatch)]
     if not ops_shown:
         slow, sampled = _slow_stretches(trace), trace.host_activity.stacks
         python = slow if sampled else intersect(slow, inside(trace.python_frames))
@@ -195,9 +168,8 @@ def _label(
     for name, layer in reversed(layers):
         cause[contains(layer, start)] = RANK[name]
     chargeable = ~contains(join(*(layer for _, layer in every)), start)
-    call = np.where(
-        among(cause, [RANK[each] for each in _AT_CALL]), _call_around(calls, (thread, companion), start), -1
-    )
+    at_call = among(cause, [RANK[each] for each in _AT_CALL])
+    call = np.where(at_call, _call_around(calls, (launcher.thread, launcher.companion), start), -1)
     return _Labelled(row, start, end, cause, call, chargeable)
 
 
@@ -206,11 +178,9 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
     calls = trace.runtime_calls
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
-    outer = np.zeros(len(rows), np.bool_)
-    for _, of_thread in rows_by(calls.thread[rows]):
-        start, end = calls.start_ns[rows[of_thread]], calls.end_ns[rows[of_thread]]
-        outer[of_thread] = outermost(start, end, start) == np.arange(len(of_thread))
-    return rows[outer]
+    waits = calls.take(rows)
+    outer: I64 = rows[outermost_around(waits, waits.thread, waits.start_ns) == np.arange(len(rows))]
+    return outer
 
 
 def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: _Waits) -> IdleTime:

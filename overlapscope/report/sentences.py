@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import fmean
 from typing import Final
 
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.figures import PhaseFigures, copies_matter
-from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_by_cause, missing_ns
-from overlapscope.analysis.steps import LONG, Spread
+from overlapscope.analysis.figures import Period, PhaseFigures, copies_matter
+from overlapscope.analysis.results import Device, TraceResult, by_subject, host_parts, missing_by_cause, missing_ns
+from overlapscope.base.median import median_ns
 from overlapscope.base.texts import fill, noun_for
 from overlapscope.base.words import NOTHING, between, capital, clean, duration, ends, listed, plural, share, size
 from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
@@ -21,6 +23,8 @@ from overlapscope.trace.servers import phase_in
 
 WORTH_SAYING = 0.01
 """Share of the time below which a cost is not worth a sentence, as in the rules."""
+LONG = 1.5
+"""Minimum length of a long step, as a multiple of the median."""
 
 
 _NO_LOSS: Final = WORK_UNKNOWN | {IdleCause.AWAITING_REQUESTS}
@@ -234,36 +238,18 @@ def requests_words(figures: PhaseFigures) -> str:
     return ends(f"{least:,}", f"{most:,}")
 
 
-def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Device | None = None) -> str:
-    """Return how much steps differ, how they were found, and what lies outside them.
+def steps_sentence(steps: Sequence[Period], trace: TraceResult, device: Device | None = None) -> str:
+    """Return how much judged steps differ, how they were found, and what lies outside them.
 
     `All figures are averages of 9 steps, which take 23 to 761 ms (27.5 ms in the median). 3 of them take over 1.5
     times the median, mostly because of idle time (data-loading).`
     """
-    sentences = []
     average = None if device is None else device.per_step
     phase = f"{average.phase} " if average is not None and average.phase and average.phase != "unclear" else ""
-    if step_spread is not None:
-        even = duration(step_spread.shortest_ns) == duration(step_spread.longest_ns)
-        length = (
-            f"{duration(step_spread.longest_ns)} each"
-            if even
-            else between(step_spread.shortest_ns, step_spread.longest_ns)
-        )
-        # The average is already known, and the median adds something only if it differs.
-        two = abs(step_spread.mean_ns - step_spread.median_ns) > _APART * step_spread.median_ns
-        middle = f" ({duration(step_spread.median_ns)} in the median)" if two else ""
-        averages = f"The {plural(step_spread.count, 'judged step')} of the recording"
-        if device is not None:
-            averages = f"All figures are averages of {plural(step_spread.count, f'{phase}step')}, which"
-        sentences.append(f"{averages} take {length}{middle}.")
-        # With two steps, neither is typical.
-        if step_spread.long and step_spread.count > 2:
-            few = "1 of them takes" if step_spread.long == 1 else f"{step_spread.long:,} of them take"
-            sentences.append(
-                f"{few} over {LONG} times the median, mostly because of {clean(step_spread.cause, 60)} "
-                f"({duration(step_spread.cause_ns)} more)."
-            )
+    averages = f"The {plural(len(steps), 'judged step')} of the recording"
+    if device is not None:
+        averages = f"All figures are averages of {plural(len(steps), f'{phase}step')}, which"
+    sentences = [*_spread(steps, averages, host_parts if device is None else partial(_parts_on, device.gpu))]
     if device is not None and is_last_judged(device):
         step = phase_words(device, "step")
         sentences.append(f"The only {step} ends with the recording, so the time until the next step is not known.")
@@ -294,6 +280,41 @@ def steps_sentence(step_spread: Spread | None, trace: TraceResult, device: Devic
                 f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
             )
     return " ".join(filter(None, sentences))
+
+
+def _spread(steps: Sequence[Period], averages: str, parts_of: Callable[[Period], Mapping[str, int]]) -> Iterator[str]:
+    """Yield how much steps differ, and the part that grows most in long ones; nothing for fewer than two."""
+    spans = [step.span_ns for step in steps]
+    if len(spans) < 2:
+        return
+    usual_ns, least_ns, most_ns = median_ns(spans), min(spans), max(spans)
+    length = f"{duration(most_ns)} each" if duration(least_ns) == duration(most_ns) else between(least_ns, most_ns)
+    # The average is already known, and the median adds something only if it differs.
+    two = abs(round(fmean(spans)) - usual_ns) > _APART * usual_ns
+    yield f"{averages} take {length}{f' ({duration(usual_ns)} in the median)' if two else ''}."
+    long = [parts_of(step) for step in steps if step.span_ns > LONG * usual_ns]
+    # With two steps, neither is typical.
+    if long and len(spans) > 2:
+        usual = [parts_of(step) for step in steps if step.span_ns <= LONG * usual_ns]
+        grown = {
+            name: fmean(part.get(name, 0) for part in long) - fmean(part.get(name, 0) for part in usual)
+            for name in sorted({name for part in long for name in part})
+        }
+        cause = max(grown, key=lambda name: grown[name])
+        few = "1 of them takes" if len(long) == 1 else f"{len(long):,} of them take"
+        more = f"({duration(round(grown[cause]))} more)"
+        yield f"{few} over {LONG} times the median, mostly because of {clean(cause, 60)} {more}."
+
+
+def _parts_on(gpu: str, step: Period) -> dict[str, int]:
+    """Return the parts of a step on a device: its buckets, all but the first divided by cause."""
+    return {
+        "compute": step.buckets.compute_ns,
+        **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
+        **{f"exposed communication ({cause})": ns for cause, ns in step.exposed_comm_by_cause.items()},
+        **{f"memory work of the {gpu} ({cause})": ns for cause, ns in step.exposed_other_by_cause.items()},
+        **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
+    }
 
 
 def none_whole(device: Device) -> str:

@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
-from overlapscope.analysis.steps import device_spread, host_spread
 from overlapscope.base.texts import noun_for
 from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
 from overlapscope.catalog.causes import IdleCause
@@ -113,7 +113,8 @@ def judge(section: DeviceReport) -> Verdict:
         name = "The marks don't tell prefill from decode steps, so an average may mix both, and is not judged"
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
-    steps = steps_sentence(device_spread(device), section.trace, device) if section.page.scope == "window" else ""
+    judged = [device.steps[number] for number in judged_steps(device)]
+    steps = steps_sentence(judged, section.trace, device) if section.page.scope == "window" else ""
     cost = overlap_sentence(section)
     why, remedy, of_finding = ("", "", False) if level == "recorded" else _why_and_remedy(section, device, first)
     plain = plain_sentence(section)
@@ -407,5 +408,5 @@ def _of_host(section: DeviceReport, use: HostUse, reasons: str) -> Verdict:
         remedy=f"Next: {remedy}" if remedy and not recorded else "",
         plain=plain_sentence(section),
         doubt=reasons.strip(),
-        steps=steps_sentence(host_spread(use) if use.by_steps else None, section.trace),
+        steps=steps_sentence(use.judged if use.by_steps else (), section.trace),
     )

@@ -9,7 +9,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import ALONE, around, find_blocking, inside_named, loading
 from overlapscope.analysis.host_lines import most_python
 from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
-from overlapscope.analysis.host_work import backward_threads, gc_pauses, launching_thread, time_of
+from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
 from overlapscope.base.columns import F64, pick
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, Bool
@@ -248,6 +248,6 @@ def _shown(graph: Graph, cause: IdleCause) -> F64:
     inside = np.zeros(len(graph.calls))
     for thread, rows in graph.by_thread():
         companion = main if thread in backward else next(iter(backward), thread)
-        when = time_of(trace, thread, thread if companion is None else companion, cause)
-        inside[rows] = work_inside(graph, thread, rows, when)
+        launcher = Launcher(trace, thread, thread if companion is None else companion)
+        inside[rows] = work_inside(graph, thread, rows, launcher.time_of(cause))
     return inside
