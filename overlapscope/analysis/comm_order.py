@@ -189,12 +189,11 @@ def find_begins(recording: DeviceRecording) -> CommBegins:
     ops, in_order = recording.timeline.ops, by_communicator(recording)
     edges, queued = recording.edges.take(~in_order), recording.edges.take(in_order)
     issued = np.where(recording.issued == NEVER, _ALWAYS, np.minimum(recording.issued, ops.start_ns))
-    before, source = np.full((2, len(ops)), -1, np.int64)
+    before = np.full(len(ops), -1, np.int64)
     for _, rows in rows_by(ops.stream):
         before[rows[1:]] = _last_to_end(ops, rows)[:-1]
-    input_ns = np.full(len(ops), _ALWAYS)
-    edges = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-    source[edges.held], input_ns[edges.held] = edges.source, edges.source_end_ns
+    last = edges.last_to_end(len(ops))
+    source, input_ns = pick(edges.source, last), pick(edges.source_end_ns, last, _ALWAYS)
     ended = pick(ops.end_ns, before, _ALWAYS)
     behind = pick(ops.kind, before) == Kind.COMM
     feeds = ~behind & (ended > input_ns)

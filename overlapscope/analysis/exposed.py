@@ -280,17 +280,14 @@ def _compute_waits_for_copy(recording: DeviceRecording, pairs: _Pairs) -> tuple[
     """
     ops, edges = recording.timeline.ops, recording.edges
     near = edges.take(ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence))
-    # Among the ops that an op waited for, the last to end counts.
-    near = near.take(np.argsort(near.source_end_ns, kind="stable"))
-    source, confidence = np.full(len(ops), -1, np.int64), np.full(len(ops), EXACT, np.int8)
-    source[near.held], confidence[near.held] = near.source, near.confidence
-    waited = pick(source, pairs.following)
+    edge = pick(near.last_to_end(len(ops)), pairs.following)
+    waited = pick(near.source, edge)
     in_time = (waited >= 0) & (pick(recording.issued, pairs.following, NEVER) <= pairs.exposed_to)
     copy_end = ops.end_ns[pairs.copy]
     for_this = in_time & (ops.stream[waited] == ops.stream[pairs.copy]) & (ops.end_ns[waited] >= copy_end)
     behind = in_time & (waited != pairs.copy) & (ops.kind[waited] == ops.kind[pairs.copy])
     behind &= (ops.start_ns[waited] >= copy_end) & (recording.issued[waited] <= copy_end)
-    return for_this, pick(confidence, pairs.following, EXACT).astype(np.int8), behind
+    return for_this, pick(near.confidence, edge, EXACT).astype(np.int8), behind
 
 
 def _without_supply(recording: DeviceRecording, start: I64, end: I64, rank: I64, period: I64) -> I64:

@@ -301,6 +301,12 @@ class Edges(Columns, frozen=True):
     record: I64
     """Row of `Trace.runtime_calls` of the call that recorded the event; -1 if unknown or before the recording."""
 
+    def last_to_end(self, ops: int) -> I64:
+        """Return for each of the device's ops the edge, a row, whose source ends last; -1 if none holds the op."""
+        order, last = np.argsort(self.source_end_ns, kind="stable"), np.full(ops, -1, np.int64)
+        last[self.held[order]] = order
+        return last
+
 
 @kept()
 def find_edges(trace: Trace, timeline: Timeline) -> Edges:

@@ -341,10 +341,8 @@ class _Seen:
         for timeline in self.timelines:
             edges = find_edges(self.trace, timeline)
             edges = edges.take((edges.confidence >= HIGH) & (edges.source >= 0))
-            edges = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-            held = np.flatnonzero(ops.device == timeline.device)[edges.held]
-            # The last of several to end counts.
-            ended[held], source[held] = edges.source_end_ns, edges.source_op
+            last, here = edges.last_to_end(len(timeline.ops)), np.flatnonzero(ops.device == timeline.device)
+            ended[here], source[here] = pick(edges.source_end_ns, last), pick(edges.source_op, last)
         since, before = ended[self.row], np.where(self.before >= 0, self.end[self.before], -1)
         waited = (since >= 0) & ~self.graph & (before <= since) & (self.returned <= since - LONG_BEFORE_NS)
         across = waited & (_ENGINE[self.kind] != _ENGINE[ops.kind[source[self.row]]])
