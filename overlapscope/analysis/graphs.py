@@ -42,8 +42,6 @@ class Origins(Columns, frozen=True):
 
 _MOST_ALIKE: Final = 500
 """Maximum number of different captures of as many ops; with more, all are unknown, since each would be looked at."""
-_Places = tuple[I64, I64, I64]
-"""Op, module and line of some calls."""
 
 
 class _Capture(Struct, frozen=True):
@@ -52,8 +50,8 @@ class _Capture(Struct, frozen=True):
     recording: Trace
     kernels: Bool
     """True for each captured op, in order, that is a kernel rather than a copy or a memset."""
-    places: _Places
-    """Op, module and line of the calls that captured them."""
+    places: I64
+    """Op, module and line of the calls that captured them, one row each."""
     branched: slice
     """Calls that may be in branches of the graph."""
     ended_ns: int
@@ -87,7 +85,7 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
     found = []
     for begin, end in zip(when.start_ns, when.end_ns, strict=True):
         inside = slice(*np.searchsorted(called, (begin, end)).tolist())
-        rows, (op, module, line) = launching[inside], (column[inside] for column in places)
+        rows = launching[inside]
         forks, waits = (
             those[slice(*np.searchsorted(calls.start_ns[those], (begin, end)).tolist())] for those in (forking, joining)
         )
@@ -96,7 +94,7 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
             # A branch begins with the event that it waits for, and anywhere if that was not recorded.
             begins = forks[0] if len(forks) and forks[0] < waits[0] else 0
             branched = slice(*np.searchsorted(rows, (begins, waits[-1])).tolist())
-        found.append(_Capture(recording, kernel[rows], (op, module, line), branched, int(end)))
+        found.append(_Capture(recording, kernel[rows], places[:, inside], branched, int(end)))
     return tuple(found)
 
 
@@ -176,7 +174,7 @@ def _different(trace: Trace, captures: list[_Capture]) -> dict[int, list[_Captur
     """Return captures by their number of ops, of several that nothing tells apart the first."""
     first: dict[tuple[object, ...], _Capture] = {}
     for capture in captures:
-        columns = (column.tobytes() for column in (capture.kernels, *capture.places))
+        columns = (column.tobytes() for column in (capture.kernels, capture.places))
         branched = capture.branched.start, capture.branched.stop
         first.setdefault((capture.recording is trace, *branched, *columns), capture)
     by_length = defaultdict[int, list[_Capture]](list)
@@ -224,19 +222,13 @@ def _fits(trace: Trace, launch: _Launch, capture: _Capture) -> bool:
 
 def _agreed(launch: _Launch, captures: list[_Capture]) -> Origins:
     """Return the origins of a launch's ops: what all captures that fit agree on."""
-    columns = []
-    same = np.ones(len(launch.ops), np.bool_)
-    for number in range(3):
-        column, agrees = np.empty(0, np.int64), np.ones(len(launch.ops), np.bool_)
-        for capture in captures:
-            values, branched = capture.places[number], _branched(launch, capture)
-            column = column if len(column) else values
-            agrees &= values == column
-            agrees[branched] &= len(distinct(values[branched])) <= 1
-        columns.append(np.where(agrees, column, -1))
-        same &= agrees
-    op, module, line = columns
-    return Origins(launch.ops, op, module, line, same)
+    places = captures[0].places
+    agree = np.ones(places.shape, np.bool_)
+    for capture in captures:
+        agree &= capture.places == places
+        alike = capture.places[:, _branched(launch, capture)]
+        agree[:, _branched(launch, capture)] &= (alike == alike[:, :1]).all(axis=1, keepdims=True)
+    return Origins(launch.ops, *np.where(agree, places, -1), agree.all(axis=0))
 
 
 def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
@@ -278,12 +270,12 @@ def _names_of_ops(trace: Trace) -> Bool:
     return mask_of(trace.gpu_ops.name_id, len(trace.names))
 
 
-def _places(recording: Trace, rows: I64) -> _Places:
-    """Return op, module and line of some runtime calls."""
+def _places(recording: Trace, rows: I64) -> I64:
+    """Return op, module and line of some runtime calls, one row each."""
     modules = modules_called(recording)
     thread, at = recording.runtime_calls.thread[rows], recording.runtime_calls.start_ns[rows]
     module = pick(modules.name_id, around(modules, thread, at))
-    return op_ids_around(recording, thread, at), module, line_ids_around(recording, thread, at)
+    return np.stack([op_ids_around(recording, thread, at), module, line_ids_around(recording, thread, at)])
 
 
 def origins_of(trace: Trace, ops: GpuOps) -> Origins:
