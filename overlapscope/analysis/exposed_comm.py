@@ -85,7 +85,7 @@ def attribute(recording: DeviceRecording) -> tuple[Exposed, CommOps]:
     call = np.where(late, launch, ops.launch[op])
     call[blocked] = last_blocking(recording, launch[blocked], end[blocked])
 
-    in_order = ~could_run & among(ops.stream[op], [ops.stream[rows[0]] for rows in work.streams])
+    in_order = ~could_run & among(ops.stream[op], [*work])
     cause[in_order] = RANK[CommCause.SAME_STREAM]
     blocks = ~could_run & ~in_order & pieces.blocks
     cause[blocks] = RANK[CommCause.BLOCKED_BEHIND]
@@ -117,7 +117,7 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
     """Return the exposed communication in pieces, each with the collective that it belongs to."""
     timeline, bounds = recording.timeline, recording.bounds
     ops, exposed = timeline.ops, timeline.exposed_comm
-    following = [pick(rows, np.searchsorted(ops.start_ns[rows], exposed.starts, side="left")) for rows in work.streams]
+    following = [pick(rows, np.searchsorted(ops.start_ns[rows], exposed.starts, side="left")) for rows in work.values()]
     launched = [_late_until(recording, row) for row in following]
     queued = recording.edges.take(by_communicator(recording))
     begins = find_begins(recording)

@@ -20,7 +20,7 @@ from overlapscope.analysis.periods import phases_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick, quantile
-from overlapscope.base.intervals import I64, Bool, complement, cut, union
+from overlapscope.base.intervals import I64, Bool, Intervals, complement, cut, union
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import Trace
@@ -121,24 +121,13 @@ def _after_launches(
 def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime) -> IdleTime:
     """Return the idle time with missing-ops as the cause of time in which ops are missing."""
     missing = find_missing(trace, timeline, blocking)
-    if not len(missing.call):
+    if not len(missing):
         return idle
-    row, start, end = cut(idle.start_ns, idle.end_ns, complement(missing.when, timeline.start_ns, timeline.end_ns))
+    others = complement(Intervals(missing.start_ns, missing.end_ns), timeline.start_ns, timeline.end_ns)
+    row, start, end = cut(idle.start_ns, idle.end_ns, others)
     rest = idle.take(row)
-    return IdleTime.in_order(
-        [
-            replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns),
-            IdleTime.filled(
-                start_ns=missing.when.starts,
-                end_ns=missing.when.ends,
-                cause=RANK[IdleCause.MISSING_OPS],
-                confidence=EXACT,
-                call=missing.call,
-                host_ns=missing.when.starts,
-                thread=trace.runtime_calls.thread[missing.call],
-            ),
-        ]
-    )
+    rest = replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns)
+    return IdleTime.in_order([rest, missing])
 
 
 def _latency_limit(latency: I64, held: Bool, drained: Bool) -> int:

@@ -14,12 +14,15 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.host import Blocking, find_blocking, wait_for_other_devices
+from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, contains, cut, subtract, union
 from overlapscope.base.kept import kept
+from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import GPU_OPS, Part
 from overlapscope.trace.model import Trace
@@ -67,14 +70,6 @@ _WAITS_FOR_HOST = call_kinds.whole_name(
     r"|StreamWaitValue\w*|StreamBatchMemOp)"
 )
 """Calls after which a stream waits for the host or for a word in memory, which no op shows."""
-
-
-class Missing(Struct, frozen=True, eq=False):
-    """Stretches in which the GPU did unrecorded work, one row each, sorted and disjoint."""
-
-    when: Intervals
-    call: I64
-    """Row in `Trace.runtime_calls` of a call that waited or launched."""
 
 
 class Unanswered(Struct, frozen=True, eq=False):
@@ -136,8 +131,8 @@ def find_unanswered(trace: Trace) -> Unanswered:
 
 
 @kept()
-def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:
-    """Return when this device was idle although it had unrecorded work.
+def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> IdleTime:
+    """Return when this device was idle although it had unrecorded work, with the calls that waited or launched.
 
     Either the host waited for this device, or for an unnamed one, while none of the trace's devices worked; or an op
     that is not in the trace had been launched, and may have run. Nothing is found if no launch was recorded, because
@@ -165,7 +160,16 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
     order = np.argsort(start, kind="stable")
     when = union(start, end)
     # Among calls at once, the first one counts.
-    return Missing(when, call[order][np.searchsorted(start[order], when.starts, side="left")])
+    call = call[order][np.searchsorted(start[order], when.starts, side="left")]
+    return IdleTime.filled(
+        start_ns=when.starts,
+        end_ns=when.ends,
+        cause=IDLE_RANK[IdleCause.MISSING_OPS],
+        confidence=EXACT,
+        call=call,
+        host_ns=when.starts,
+        thread=calls.thread[call],
+    )
 
 
 def _running(trace: Trace, timeline: Timeline, blocking: Blocking, dropped: Index) -> tuple[I64, I64]:

@@ -16,7 +16,6 @@ from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import total
 from overlapscope.base.words import check_device, duration, listed, percent, plural, unit_for
 from overlapscope.errors import UsageError
 from overlapscope.prediction.calibration import Calibration
@@ -209,7 +208,7 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
         reasons.append(
             f"{percent(100 * lost)} of the GPU ops have no recorded launch, so what they waited for is unknown."
         )
-    missing_ns = total(find_missing(graph.trace, timeline, find_blocking(graph.trace)).when)
+    missing_ns = int(find_missing(graph.trace, timeline, find_blocking(graph.trace)).length_ns.sum())
     if missing_ns > MOST_LOST * (timeline.end_ns - timeline.judged_from_ns):
         reasons.append(f"The GPU did work of {duration(missing_ns)} that was not recorded, so a replay would skip it.")
     if error_pct > MOST_ERROR_PCT:
