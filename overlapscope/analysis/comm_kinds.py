@@ -61,7 +61,8 @@ class CommKinds(Struct, frozen=True, eq=False):
 def comm_kinds(trace: Trace, ops: GpuOps) -> CommKinds:
     """Return the kinds of communication kernels, which are the given ops."""
     recorded = trace.collectives
-    row = _described(recorded, ops)
+    rows = {key: row for row, key in enumerate(_keys(recorded))}
+    row = np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
     texts = (recorded.name_id, recorded.group, recorded.description, recorded.ranks, recorded.group_size)
     columns = [pick(column, row) for column in texts]
     # A kernel without metadata is identified by a name.
@@ -91,12 +92,6 @@ def _kind(names: Sequence[str], collective: int, *group: int) -> CommKind:
         return CommKind(collective_of_range(names[bare]) or collective_of_kernel(names[bare]), recorded=False)
     name, description, ranks = (names[text] if text >= 0 else "" for text in texts)
     return CommKind(names[collective], name, ranks, group_size, description=description)
-
-
-def _described(recorded: Collectives, ops: GpuOps) -> I64:
-    """Return for each communication kernel its row in `Trace.collectives`, or -1."""
-    rows = {key: row for row, key in enumerate(_keys(recorded))}
-    return np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
 
 
 def _keys(table: Collectives | GpuOps) -> Iterator[tuple[int, ...]]:

@@ -44,7 +44,9 @@ def by_communicator(recording: DeviceRecording) -> Bool:
     result: Bool = both & (ops.stream[source] != ops.stream[edges.held])
     rows = np.flatnonzero(result)
     if len(rows):
-        group = _groups(trace, ops)
+        comm = np.flatnonzero(ops.kind == Kind.COMM)
+        group = np.full(len(ops), -1, np.int64)
+        group[comm] = pick(trace.collectives.group, comm_kinds(trace, ops.take(comm)).row)
         held, calls = edges.held[rows], trace.runtime_calls
         inside = [
             around(_launching(trace), pick(calls.thread, call), pick(calls.start_ns, call))
@@ -53,14 +55,6 @@ def by_communicator(recording: DeviceRecording) -> Bool:
         result[rows] = (group[source[rows]] == group[held]) & (group[held] >= 0)
         result[rows] &= (inside[0] == inside[1]) & (inside[0] >= 0)
     return result
-
-
-def _groups(trace: Trace, ops: GpuOps) -> I64:
-    """Return the process group of each op, as a row of `Trace.names`; -1 where unknown."""
-    comm = np.flatnonzero(ops.kind == Kind.COMM)
-    group = np.full(len(ops), -1, np.int64)
-    group[comm] = pick(trace.collectives.group, comm_kinds(trace, ops.take(comm)).row)
-    return group
 
 
 @kept()
@@ -187,7 +181,9 @@ def find_begins(recording: DeviceRecording) -> CommBegins:
     issued = np.where(recording.issued == NEVER, _ALWAYS, np.minimum(recording.issued, ops.start_ns))
     before = np.full(len(ops), -1, np.int64)
     for _, rows in rows_by(ops.stream):
-        before[rows[1:]] = _last_to_end(ops, rows)[:-1]
+        end = ops.end_ns[rows]
+        latest = np.where(end == np.maximum.accumulate(end), np.arange(len(rows)), 0)
+        before[rows[1:]] = rows[np.maximum.accumulate(latest)][:-1]
     last = edges.last_to_end(len(ops))
     source, input_ns = pick(edges.source, last), pick(edges.source_end_ns, last, _ALWAYS)
     ended = pick(ops.end_ns, before, _ALWAYS)
@@ -275,13 +271,6 @@ def _find_consumers(recording: DeviceRecording, work: ComputeStreams, collective
             sooner = pick(ops.start_ns, first, NEVER) < pick(ops.start_ns, consumer[which], NEVER)
             consumer[which] = np.where(sooner, first, consumer[which])
     return consumer
-
-
-def _last_to_end(ops: GpuOps, rows: I64) -> I64:
-    """Return for each row the one up to it, itself included, that ended last."""
-    end = ops.end_ns[rows]
-    latest = np.maximum.accumulate(end)
-    return rows[np.maximum.accumulate(np.where(end == latest, np.arange(len(rows)), 0))]
 
 
 def _work_awaited_until(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:

@@ -130,7 +130,10 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
 
     free = np.full(len(op), -1, np.int64)
     sure, held = np.ones(len(op), np.bool_), np.zeros(len(op), np.bool_)
-    blocks = _blocks(op, start[piece], queued.source, able_ns)
+    # Whether a collective that could begin by the start of the piece is queued behind it.
+    earliest = np.full(len(ops), NEVER)
+    np.minimum.at(earliest, queued.source, able_ns)
+    blocks = earliest[op] <= start[piece]
     of_program = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
     for stream, pairs in rows_by(followed(recording, work, op)):
@@ -159,14 +162,6 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
         blocks=(blocks & held)[chosen],
         confidence=np.where(sure | (free >= 0), EXACT, LOW)[chosen].astype(np.int8),
     )
-
-
-def _blocks(op: I64, start: I64, source: I64, able_ns: I64) -> Bool:
-    """Return whether a collective that could begin by the start of each piece is queued behind the op of the piece."""
-    earliest = np.full(max(op.max(initial=-1), source.max(initial=-1)) + 1, NEVER)
-    np.minimum.at(earliest, source, able_ns)
-    result: Bool = earliest[op] <= start
-    return result
 
 
 def _late_until(recording: DeviceRecording, compute: I64) -> I64:

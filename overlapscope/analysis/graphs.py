@@ -81,7 +81,9 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
         np.flatnonzero(those)
         for those in ((kernel | memory) & ~ran, call_kinds.records_event(calls), call_kinds.waits_event(calls))
     )
-    called, places = calls.start_ns[launching], _places(recording, launching)
+    called, thread, modules = calls.start_ns[launching], calls.thread[launching], modules_called(recording)
+    module = pick(modules.name_id, around(modules, thread, called))
+    places = np.stack([op_ids_around(recording, thread, called), module, line_ids_around(recording, thread, called)])
     found = []
     for begin, end in zip(when.start_ns, when.end_ns, strict=True):
         inside = slice(*np.searchsorted(called, (begin, end)).tolist())
@@ -228,19 +230,14 @@ def _agreed(launch: _Launch, captures: list[_Capture]) -> Origins:
         agree &= capture.places == places
         alike = capture.places[:, _branched(launch, capture)]
         agree[:, _branched(launch, capture)] &= (alike == alike[:, :1]).all(axis=1, keepdims=True)
-    return Origins(launch.ops, *np.where(agree, places, -1), agree.all(axis=0))
+    op, module, line = np.where(agree, places, -1)
+    return Origins(launch.ops, op, module, line, agree.all(axis=0))
 
 
 def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
     """Return properties that all launches of a graph share."""
     ops = trace.gpu_ops
     return tuple(column[launch.ops].tobytes() for column in (ops.name_id, ops.blocks, ops.graph_node))
-
-
-def _may_differ(trace: Trace, launches: list[_Launch]) -> bool:
-    """Return whether each of some launches may be of another graph. Nodes tell a graph from others."""
-    by_node = [_identity(trace, launch) for launch in launches if launch.by_node]
-    return len({*by_node}) == len(by_node)
 
 
 def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) -> dict[int, list[_Capture]]:
@@ -252,12 +249,14 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
     together.append(sorted(given, key=lambda capture: capture.ended_ns))
     turns = defaultdict[int, list[_Capture]](list)
     for _, numbers in rows_by(np.searchsorted(steps, called, side="right")):
+        # Nodes tell a graph from others.
+        by_node = [_identity(trace, launches[number]) for number in numbers.tolist() if launches[number].by_node]
         for captured in together:
             pairs = list(zip(numbers.tolist(), captured, strict=False))
             if (
                 1 < len(pairs) == len(numbers) == len(captured)
                 and all(_fits(trace, launches[number], capture) for number, capture in pairs)
-                and _may_differ(trace, [launches[number] for number in numbers.tolist()])
+                and len({*by_node}) == len(by_node)
             ):
                 for number, capture in pairs:
                     turns[number].append(capture)
@@ -268,14 +267,6 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
 def _names_of_ops(trace: Trace) -> Bool:
     """Select the names that GPU ops have."""
     return mask_of(trace.gpu_ops.name_id, len(trace.names))
-
-
-def _places(recording: Trace, rows: I64) -> I64:
-    """Return op, module and line of some runtime calls, one row each."""
-    modules = modules_called(recording)
-    thread, at = recording.runtime_calls.thread[rows], recording.runtime_calls.start_ns[rows]
-    module = pick(modules.name_id, around(modules, thread, at))
-    return np.stack([op_ids_around(recording, thread, at), module, line_ids_around(recording, thread, at)])
 
 
 def origins_of(trace: Trace, ops: GpuOps) -> Origins:

@@ -303,7 +303,7 @@ def find_evidence(
     sure = np.full(sums.groups, EXACT, np.int64)
     np.minimum.at(sure, group, pieces.confidence)
     evidence = []
-    for number in np.lexsort((pieces.start_ns[example], [-row[0] for row in times]))[:MOST].tolist():
+    for number in np.lexsort((pieces.start_ns[example], np.array([-row[0] for row in times])))[:MOST].tolist():
         first = int(example[number])
         site, cause, what = where.site_at(trace, first), causes[pieces.cause[first]], labels[label[first]]
         evidence.append(

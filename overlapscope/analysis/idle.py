@@ -38,16 +38,19 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     """Return the causes of a device's idle time."""
     start, end = timeline.idle
     judged = np.clip(timeline.judged_from_ns, start, end)
-    op = _ops_ending(timeline)
-    nameless = timeline.ops.launch[op] < 0
+    # Among several ops that begin at once, a gap ends with the one launched first.
+    ops = timeline.ops
+    order = np.lexsort((np.where(ops.launch >= 0, ops.launch, np.iinfo(np.int64).max), ops.start_ns))
+    op = order[np.searchsorted(ops.start_ns[order], end, side="left")]
+    nameless = ops.launch[op] < 0
     # Between two pages that the host touches it does work of its own, which no call shows.
-    touched = nameless & timeline.ops.named(is_migration_to_host)[op]
+    touched = nameless & ops.named(is_migration_to_host)[op]
     called = union(trace.runtime_calls.start_ns, trace.runtime_calls.end_ns)
     touching = cut(judged[touched], end[touched], complement(called, timeline.start_ns, timeline.end_ns))
     calling = cut(judged[touched], end[touched], called)
     nameless &= ~touched
     inside = _inside_graphs(trace, timeline, op)
-    launched = ~inside & (timeline.ops.launch[op] >= 0)
+    launched = ~inside & (ops.launch[op] >= 0)
 
     def with_cause(cause: IdleCause, start: I64, end: I64) -> IdleTime:
         """Return idle time with a cause that doesn't depend on the host."""
@@ -148,10 +151,3 @@ def _latency_limit(latency: I64, held: Bool, drained: Bool) -> int:
         quick, middle = (0, 0) if held.all() else (quantile(latency[~held], share) for share in (0.1, 0.5))
         typical = int(middle) if middle - quick <= LAUNCH_LATENCY_NS else 0
     return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), MOST_LATENCY_NS)
-
-
-def _ops_ending(timeline: Timeline) -> I64:
-    """Return the op with which each gap ends; among several that begin at once, the one launched first."""
-    ops = timeline.ops
-    order = np.lexsort((np.where(ops.launch >= 0, ops.launch, np.iinfo(np.int64).max), ops.start_ns))
-    return order[np.searchsorted(ops.start_ns[order], timeline.idle.ends, side="left")]

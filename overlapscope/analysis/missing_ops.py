@@ -150,7 +150,11 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> IdleTi
     wait, start, end = cut(calls.start_ns[waits], until, quiet, most=_MOST_AT_ONCE)
     launches, answered = recorded_launches(trace)
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
-    held = _ends_with_queued_op(trace, start, end) | ~pick(answered, last, True)[wait]
+    # An op that ends a stretch may have been launched already when it began.
+    op = np.searchsorted(trace.gpu_ops.start_ns, end, side="left")
+    launch = pick(trace.gpu_ops.launch, op)
+    queued = (pick(trace.gpu_ops.start_ns, op) == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
+    held = queued | ~pick(answered, last, True)[wait]
     limit = np.where(held, HELD_NS, _return_limits(trace, waits, pick(launches, last), wait, end))
     unexplained = end - start > limit + allowed[wait]
     judged = clip(timeline.idle, timeline.judged_from_ns, timeline.end_ns)
@@ -254,12 +258,3 @@ def _return_limits(trace: Trace, waits: I64, launch: I64, wait: I64, end: I64) -
             if sync[alike[0]] and len(alike) >= _FEWEST_ALIKE and quantile(late[alike], _ALMOST_ALL) > limit:
                 limits[alike] = limit
     return np.where(end == returned[wait], limits[wait], UNEXPLAINED_NS)
-
-
-def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:
-    """Return whether each stretch ends with an op that was already launched when the stretch began."""
-    calls, ops = trace.runtime_calls, trace.gpu_ops
-    op = np.searchsorted(ops.start_ns, end, side="left")
-    launch = pick(ops.launch, op)
-    queued: Bool = (pick(ops.start_ns, op) == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
-    return queued

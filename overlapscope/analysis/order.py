@@ -107,13 +107,9 @@ class HappensBefore(ItemLanes, frozen=True, weakref=True):
         if number == len(self.steps[later]) or self.steps[later][number].place > at:
             return None
         wait = next(call for call, clock in self.steps[later][number].by if clock[lane] > place)
-        return self._host_cause(lane, place) if wait < 0 else self._event_cause(wait)
-
-    def _host_cause(self, lane: int, place: int) -> OrderedBy | None:
-        number = int(np.searchsorted(_host_clocks(self)[:, lane], place, side="right"))
-        return OrderedBy(self.host[number][0] if number < len(self.host) else -1, -1, on_host=True)
-
-    def _event_cause(self, wait: int) -> OrderedBy:
+        if wait < 0:
+            number = int(np.searchsorted(_host_clocks(self)[:, lane], place, side="right"))
+            return OrderedBy(self.host[number][0] if number < len(self.host) else -1, -1, on_host=True)
         row = int(np.flatnonzero(self.waits.call == wait)[0])
         stated = bool(self.waits.stated[row])
         return OrderedBy(wait, int(self.waits.record[row]) if stated else -1, on_host=False, stated=stated)

@@ -22,7 +22,7 @@ from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.catalog.names import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
-from overlapscope.trace.model import I64, HostEvents, Index, Kind, Trace
+from overlapscope.trace.model import I64, HostEvents, Kind, Trace
 from overlapscope.trace.servers import front_end, is_capture
 
 CLOCK_TOLERANCE_NS = 50_000
@@ -280,11 +280,13 @@ def _dropped(trace: Trace) -> Check:
             GPU_OPS,
         )
     if len(dropped):
+        counts = Counter(map(trace.runtime_calls.name, dropped.tolist())).most_common(_NAMED)
+        named = ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts)
         return Check.warn(
             "dropped-ops",
             f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
             f"no {trace.gpu} op: the profiler dropped {'it' if len(dropped) == 1 else 'them'} "
-            f"({_calls_named(trace, dropped)}). Where nothing else ran, the {trace.gpu}'s work is unknown.",
+            f"({named}). Where nothing else ran, the {trace.gpu}'s work is unknown.",
             launched_parts(trace, dropped),
         )
     every = f"Every recorded launch has its {trace.gpu} op"
@@ -333,9 +335,3 @@ def _graphs(trace: Trace) -> list[Check]:
             ("compute", "comm", "copies", "other"),
         )
     ]
-
-
-def _calls_named(trace: Trace, rows: Index) -> str:
-    """Return calls as text, such as `cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
-    counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
-    return ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))

@@ -202,11 +202,10 @@ def front_end(trace: Trace) -> str | None:
         return None
     if is_front_end_file(PurePath(trace.source).name):
         return "vLLM"
-    return next((server for server, frames in _FRONT_ENDS.items() if _has_frame(trace, re.compile(frames))), None)
-
-
-def _has_frame(trace: Trace, functions: re.Pattern[str]) -> bool:
-    return bool(trace.python_frames.named(lambda name: functions.search(name) is not None).any())
+    for server, functions in _FRONT_ENDS.items():
+        if trace.python_frames.named(lambda name, functions=functions: re.search(functions, name) is not None).any():
+            return server
+    return None
 
 
 # -- Names of steps --------------------------------------------------------------------------------
