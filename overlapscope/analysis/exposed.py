@@ -322,22 +322,13 @@ def attribute_other(timeline: Timeline) -> Exposed:
     begin, end = ops.start_ns[rows], ops.end_ns[rows]
     _, starts, ends = cut_at(*timeline.exposed_other, [begin, end])
     which, piece = running_in(starts, begin, end)
-    rank = _ranks(timeline)[rows[which]]
-    first = first_of_each(piece, rank)
-    return _pieces(ops, rows[which[first]], starts, ends, rank[first], np.full(len(first), EXACT, np.int8))
-
-
-def _ranks(timeline: Timeline) -> I64:
-    """Return what each op is, if it is memory work in or between GPUs."""
-    ops = timeline.ops
     in_order = (
         (OtherCause.PEER_COPY, ops.kind == Kind.P2P),
         (OtherCause.PAGE_MIGRATION, ops.named(op_names.is_migration)),
         (OtherCause.MEMSET, ops.named(op_names.is_fill)),
         (OtherCause.UNKNOWN, ops.named(op_names.hides_direction)),
     )
-    return np.select(
-        [applies for _, applies in in_order],
-        [OTHER_RANK[cause] for cause, _ in in_order],
-        OTHER_RANK[OtherCause.DEVICE_COPY],
-    )
+    masks, ranks = ([mask for _, mask in in_order], [OTHER_RANK[cause] for cause, _ in in_order])
+    rank = np.select(masks, ranks, OTHER_RANK[OtherCause.DEVICE_COPY])[rows[which]]
+    first = first_of_each(piece, rank)
+    return _pieces(ops, rows[which[first]], starts, ends, rank[first], np.full(len(first), EXACT, np.int8))

@@ -231,7 +231,7 @@ def _agreed(launch: _Launch, captures: list[_Capture]) -> Origins:
         alike = capture.places[:, _branched(launch, capture)]
         agree[:, _branched(launch, capture)] &= (alike == alike[:, :1]).all(axis=1, keepdims=True)
     op, module, line = np.where(agree, places, -1)
-    return Origins(launch.ops, op, module, line, agree.all(axis=0))
+    return Origins(launch.ops, op, module, line, np.logical_and.reduce(agree))
 
 
 def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:

@@ -92,7 +92,7 @@ class TraceTable(Columns, frozen=True, weakref=True):
         name: str = self.names[int(self.name_id[row])]
         return name
 
-    def named(self, judge: Callable[[str], bool]) -> Bool:
+    def named(self, judge: Callable[[str], object]) -> Bool:
         """Return a mask of the rows whose names pass; each distinct name is judged once."""
         passing = [name_id for name_id in _names_in(self) if judge(self.names[name_id])]
         if not passing:

@@ -202,10 +202,8 @@ def front_end(trace: Trace) -> str | None:
         return None
     if is_front_end_file(PurePath(trace.source).name):
         return "vLLM"
-    for server, functions in _FRONT_ENDS.items():
-        if trace.python_frames.named(lambda name, functions=functions: re.search(functions, name) is not None).any():
-            return server
-    return None
+    frames = trace.python_frames
+    return next((each for each, names in _FRONT_ENDS.items() if frames.named(re.compile(names).search).any()), None)
 
 
 # -- Names of steps --------------------------------------------------------------------------------
