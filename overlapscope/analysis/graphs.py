@@ -73,7 +73,7 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
     whole[1:] &= ~begun_during
     whole[:-1] &= when.start_ns[1:] >= when.end_ns[:-1]
     when = when.take(whole)
-    kernel = call_kinds.named(calls, call_kinds.KERNEL_LAUNCH)
+    kernel = call_kinds.launches_kernel(calls)
     memory = call_kinds.copies_async(calls) | call_kinds.copies_blocking(calls) | call_kinds.sets_memory(calls)
     # Other threads may launch work meanwhile, which runs.
     ran = mask_of(ops.launch[ops.launch >= 0], len(calls))
@@ -115,7 +115,7 @@ class _Launch(Struct, frozen=True):
 def _launched(trace: Trace) -> list[_Launch]:
     """Return the launches of graphs that ran something, in order, without those that the recording's end cut off."""
     ops = trace.gpu_ops
-    inside = np.flatnonzero(pick(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH), ops.launch, False))
+    inside = np.flatnonzero(pick(call_kinds.launches_graph(trace.runtime_calls), ops.launch, False))
     launches = []
     for call, which in rows_by(ops.launch[inside]):
         rows = inside[which]
@@ -285,7 +285,7 @@ def origins_of(trace: Trace, ops: GpuOps) -> Origins:
 
 def graph_use(trace: Trace, ops: GpuOps) -> GraphUse | None:
     """Return how many of some ops graphs launched, and how many of these have a known origin; None without graphs."""
-    inside = ops.take(pick(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH), ops.launch, False))
+    inside = ops.take(pick(call_kinds.launches_graph(trace.runtime_calls), ops.launch, False))
     if not len(inside):
         return None
     known, length = origins_of(trace, inside).is_known, inside.end_ns - inside.start_ns
