@@ -21,7 +21,7 @@ from overlapscope.analysis.pieces import Exposed, cut_at
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import first_of_each, rows_by
-from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, subtract, total, union
+from overlapscope.base.intervals import I64, Bool, covered, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import OTHER_RANK, CopyCause, OtherCause
 from overlapscope.trace import op_names
@@ -218,7 +218,12 @@ def _held_by_compute(recording: DeviceRecording) -> tuple[Bool, I8]:
     # If an op waited for several ops, the last to end held it.
     waits = edges.take(np.flatnonzero(near & (edges.source >= 0)))
     waits = waits.take(np.argsort(waits.source_end_ns, kind="stable"))
-    follower, leader = _directly_following(timeline)
+    # Copies that begin when the previous copy on their stream ends.
+    order = np.lexsort((np.arange(len(ops)), ops.stream))
+    leader, follower = order[:-1], order[1:]
+    follows = (ops.stream[follower] == ops.stream[leader]) & copying[follower] & copying[leader]
+    follows &= ops.start_ns[follower] - ops.end_ns[leader] <= QUEUE_NS
+    leader, follower = leader[follows], follower[follows]
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
     for _ in range(_LONGEST_CHAIN):
@@ -233,16 +238,6 @@ def _held_by_compute(recording: DeviceRecording) -> tuple[Bool, I8]:
         if int((until >= 0).sum()) == held_before:
             break
     return until >= 0, confidence
-
-
-def _directly_following(timeline: Timeline) -> tuple[Index, Index]:
-    """Return copies that begin when the previous copy on their stream ends, and those previous copies."""
-    ops, copying = timeline.ops, timeline.ops.is_copy
-    order = np.lexsort((np.arange(len(ops)), ops.stream))
-    before, after = order[:-1], order[1:]
-    follows = (ops.stream[after] == ops.stream[before]) & copying[after] & copying[before]
-    follows &= ops.start_ns[after] - ops.end_ns[before] <= QUEUE_NS
-    return after[follows], before[follows]
 
 
 def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
