@@ -97,6 +97,11 @@ def make(ops: int, seed: int = 0) -> Trace:
             source_kind=np.where(kind == Kind.H2D, Memory.PINNED, Memory.DEVICE).astype(np.int8),
             target_kind=np.where(kind == Kind.D2H, Memory.PAGEABLE, Memory.DEVICE).astype(np.int8),
             stated_gb_per_s=np.full(len(rows), -1.0),
+            blocks=np.full(len(rows), -1),
+            block_threads=np.full(len(rows), -1),
+            source_device=np.full(len(rows), -1, np.int32),
+            target_device=np.full(len(rows), -1, np.int32),
+            graph_node=np.full(len(rows), -1),
         ),
         runtime_calls=calls,
         cpu_ops=HostEvents(

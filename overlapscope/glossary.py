@@ -192,9 +192,9 @@ def _intervention(intervention: Intervention) -> GlossaryEntry:
         "change of whatif",
         f"{capital(intervention.title)}.",
         (
-            Text(intervention.meaning),
-            *titled("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
-            *titled("The code to change", intervention.advice),
+            Text(intervention.texts.meaning),
+            *titled("Assumptions", *(assumption.text for assumption in intervention.texts.assumptions)),
+            *titled("The code to change", intervention.texts.advice),
             *_elsewhere(intervention.id),
             *titled(
                 "Related",

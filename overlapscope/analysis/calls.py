@@ -20,22 +20,16 @@ from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
 _SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
 
 
-def whole_name(pattern: str) -> re.Pattern[str]:
-    """Return a pattern that matches whole names with any of their symbol suffixes."""
-    return re.compile(f"(?:{pattern}){_SUFFIX}")
+Selector = Callable[[RuntimeCalls], Bool]
 
 
-def named(calls: RuntimeCalls, pattern: re.Pattern[str]) -> Bool:
-    """Select the calls whose whole name matches."""
-    return calls.named(lambda name: pattern.fullmatch(name) is not None)
+def selects(pattern: str) -> Selector:
+    """Return a function that selects the calls whose whole name matches, with any of its symbol suffixes."""
+    compiled = re.compile(f"(?:{pattern}){_SUFFIX}")
+    return lambda calls: calls.named(compiled.fullmatch)
 
 
-def _judge(pattern: str) -> Callable[[RuntimeCalls], Bool]:
-    compiled = whole_name(pattern)
-    return lambda calls: named(calls, compiled)
-
-
-synchronises = _judge(
+synchronises = selects(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cuStreamSynchronize|cuCtxSynchronize|cuEventSynchronize"
     r"|hipCtxSynchronize|(cuda|hip)ThreadSynchronize|zeEventHostSynchronize|zeCommandQueueSynchronize"
     r"|zeFenceHostSynchronize|zeCommandListHostSynchronize|urEventWait|urQueueFinish|piEventsWait|piQueueFinish"
@@ -43,15 +37,15 @@ synchronises = _judge(
     f"|{op_names.XLA_WAIT.pattern}"
 )
 """Calls that return when a stream, device or event has finished."""
-copies_blocking = _judge(
+copies_blocking = selects(
     r"(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?|cuMemcpy([HD]to[HD])?|aclrtMemcpy(2d)?"
 )
 """Copy calls that wait for themselves by contract."""
-copies_async = _judge(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async|aclrtMemcpy\w*Async")
+copies_async = selects(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async|aclrtMemcpy\w*Async")
 """Copy calls that return early unless the host side is pageable."""
-sets_memory = _judge(r"(cuda|hip)Memset\w*|cuMemset\w*")
+sets_memory = selects(r"(cuda|hip)Memset\w*|cuMemset\w*")
 """Calls that fill memory."""
-allocates = _judge(
+allocates = selects(
     r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostMalloc|FreeHost|HostFree|MallocManaged|MallocPitch"
     r"|HostRegister|HostUnregister|ExtMallocWithFlags)"
     r"|(cu|hip)Mem(Alloc|Free|AllocHost|FreeHost|HostAlloc|HostRegister|HostUnregister|AllocManaged|AllocPitch"
@@ -60,27 +54,27 @@ allocates = _judge(
     r"|MallocPhysical|FreePhysical|MapMem|UnmapMem)"
 )
 """Calls that allocate or free memory of the driver."""
-pins = _judge(
+pins = selects(
     r"(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister|HostUnregister)|cuMem(AllocHost|HostAlloc|HostRegister)|aclrt(MallocHost|HostRegister|HostUnregister)"
 )
 """Calls of `allocates` that page-lock host memory."""
-waits_event = _judge(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent|aclrtStreamWaitEvent(WithTimeout)?")
+waits_event = selects(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent|aclrtStreamWaitEvent(WithTimeout)?")
 """Calls that make a stream wait for an event, without making the host wait."""
-records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?|aclrtRecordEvent")
+records_event = selects(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?|aclrtRecordEvent")
 """Calls that record an event on a stream."""
-KERNEL_LAUNCH = whole_name(r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch")
-"""Names of calls that launch a kernel."""
-GRAPH_LAUNCH = whole_name(r"(cuda|hip|cu)GraphLaunch")
-"""Names of calls that launch a CUDA graph."""
-enqueues = _judge(r"Enqueue(@.+)?")
+launches_kernel = selects(r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*|Node@launch")
+"""Calls that launch a kernel."""
+launches_graph = selects(r"(cuda|hip|cu)GraphLaunch")
+"""Calls that launch a CUDA graph."""
+enqueues = selects(r"Enqueue(@.+)?")
 """Calls that put a task into torch_npu's queue, from which another thread launches it."""
 
 
-_begins_capture = _judge(r"(cuda|hip)StreamBeginCapture\w*|cuStreamBeginCapture")
-ends_capture = _judge(r"(cuda|hip)StreamEndCapture|cuStreamEndCapture")
+_begins_capture = selects(r"(cuda|hip)StreamBeginCapture\w*|cuStreamBeginCapture")
+ends_capture = selects(r"(cuda|hip)StreamEndCapture|cuStreamEndCapture")
 """Calls that end the capture of a graph."""
-_instantiates = _judge(r"(cuda|hip|cu)GraphInstantiate\w*")
-loads_code = _judge(
+_instantiates = selects(r"(cuda|hip|cu)GraphInstantiate\w*")
+loads_code = selects(
     r"(cu|hip)(Module|Library)(Load|Get)\w*|(cuda|hip)Func[GS]etAttributes?|(cuda|hip)GetSymbolAddress"
     r"|(cuda|hip|cu)(Module)?Occupancy\w*"
 )
@@ -112,11 +106,11 @@ def records_captures(trace: Trace) -> bool:
     """
     calls, when = trace.runtime_calls, captures(trace)
     graphs = int(_begins_capture(calls).sum())
-    if not graphs or int(named(calls, GRAPH_LAUNCH).sum()) > graphs:
+    if not graphs or int(launches_graph(calls).sum()) > graphs:
         return False
     captured = union(when.start_ns, when.end_ns)
     captured_ns, ran_ns = total(captured), total(union(trace.gpu_ops.start_ns, trace.gpu_ops.end_ns))
-    launched_ns = calls.start_ns[named(calls, KERNEL_LAUNCH)]
+    launched_ns = calls.start_ns[launches_kernel(calls)]
     inside = int(contains(captured, launched_ns).sum())
     begins, ends = ((getattr(part, side) for part in (calls, trace.gpu_ops)) for side in ("start_ns", "end_ns"))
     span_ns = max(int(part.max(initial=0)) for part in ends) - min(int(part.min()) for part in begins if len(part))

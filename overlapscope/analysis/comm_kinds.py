@@ -61,22 +61,18 @@ class CommKinds(Struct, frozen=True, eq=False):
 def comm_kinds(trace: Trace, ops: GpuOps) -> CommKinds:
     """Return the kinds of communication kernels, which are the given ops."""
     recorded = trace.collectives
-    row = _described(recorded, ops)
+    rows = {key: row for row, key in enumerate(_keys(recorded))}
+    row = np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
     texts = (recorded.name_id, recorded.group, recorded.description, recorded.ranks, recorded.group_size)
     columns = [pick(column, row) for column in texts]
-    # A kernel without metadata is identified by a name.
-    columns.append(np.where(row < 0, _names(trace, ops), -1))
+    # A kernel without metadata is identified by the name of the range in which it was launched, or by its own.
+    ranges, calls = _launching_ranges(trace), trace.runtime_calls
+    launched_in = around(ranges, pick(calls.thread, ops.launch), pick(calls.start_ns, ops.launch))
+    name = np.where(launched_in >= 0, pick(ranges.name_id, launched_in), ops.name_id)
+    columns.append(np.where(row < 0, name, -1))
     kinds: dict[CommKind, int] = {}
     number = [kinds.setdefault(_kind(trace.names, *ids), len(kinds)) for ids in distinct_rows(columns)]
     return CommKinds(tuple(kinds), np.array(number, np.int64)[groups_of(columns)], row)
-
-
-def _names(trace: Trace, ops: GpuOps) -> I64:
-    """Return the name of the range in which each kernel was launched; its own where there is none."""
-    ranges = _launching_ranges(trace)
-    at, thread = (pick(column, ops.launch) for column in (trace.runtime_calls.start_ns, trace.runtime_calls.thread))
-    launched_in = around(ranges, thread, at)
-    return np.where(launched_in >= 0, pick(ranges.name_id, launched_in), ops.name_id)
 
 
 @kept()
@@ -91,12 +87,6 @@ def _kind(names: Sequence[str], collective: int, *group: int) -> CommKind:
         return CommKind(collective_of_range(names[bare]) or collective_of_kernel(names[bare]), recorded=False)
     name, description, ranks = (names[text] if text >= 0 else "" for text in texts)
     return CommKind(names[collective], name, ranks, group_size, description=description)
-
-
-def _described(recorded: Collectives, ops: GpuOps) -> I64:
-    """Return for each communication kernel its row in `Trace.collectives`, or -1."""
-    rows = {key: row for row, key in enumerate(_keys(recorded))}
-    return np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
 
 
 def _keys(table: Collectives | GpuOps) -> Iterator[tuple[int, ...]]:

@@ -7,6 +7,7 @@ host, but leaves out event waits that the trace doesn't state, which are most of
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +17,7 @@ from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
 from overlapscope.analysis.host import around
 from overlapscope.analysis.pieces import CommOps
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
@@ -43,7 +44,9 @@ def by_communicator(recording: DeviceRecording) -> Bool:
     result: Bool = both & (ops.stream[source] != ops.stream[edges.held])
     rows = np.flatnonzero(result)
     if len(rows):
-        group = _groups(trace, ops)
+        comm = np.flatnonzero(ops.kind == Kind.COMM)
+        group = np.full(len(ops), -1, np.int64)
+        group[comm] = pick(trace.collectives.group, comm_kinds(trace, ops.take(comm)).row)
         held, calls = edges.held[rows], trace.runtime_calls
         inside = [
             around(_launching(trace), pick(calls.thread, call), pick(calls.start_ns, call))
@@ -52,14 +55,6 @@ def by_communicator(recording: DeviceRecording) -> Bool:
         result[rows] = (group[source[rows]] == group[held]) & (group[held] >= 0)
         result[rows] &= (inside[0] == inside[1]) & (inside[0] >= 0)
     return result
-
-
-def _groups(trace: Trace, ops: GpuOps) -> I64:
-    """Return the process group of each op, as a row of `Trace.names`; -1 where unknown."""
-    comm = np.flatnonzero(ops.kind == Kind.COMM)
-    group = np.full(len(ops), -1, np.int64)
-    group[comm] = pick(trace.collectives.group, comm_kinds(trace, ops.take(comm)).row)
-    return group
 
 
 @kept()
@@ -81,17 +76,8 @@ NOT_AWAITED, UNFOLLOWED = -(1 << 62), -(1 << 62) - 1
 _ALWAYS = np.iinfo(np.int64).min
 
 
-class ComputeStreams(Struct, frozen=True, eq=False):
-    """Compute that can hide communication: that of streams with at least half as much compute as any other.
-
-    A program may make a stream for each kernel; then these are the busiest streams.
-    """
-
-    streams: tuple[I64, ...]
-    """Rows of `Timeline.ops` of each such stream."""
-    is_work: Bool
-    """Mask of the ops."""
-
+ComputeStreams = Mapping[int, I64]
+"""Compute that can hide communication, as rows of `Timeline.ops`, by stream, ascending."""
 
 NO_LEAD = -1
 
@@ -138,7 +124,7 @@ def followed(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
     stream = ops.stream.astype(np.int64)
     passed_on = edges.source[edges.source >= 0]
     passed_on = passed_on[stream[passed_on] != stream[edges.held[edges.source >= 0]]]
-    computing = np.array([stream[rows[0]] for rows in work.streams], np.int64)
+    computing = np.array([*work], np.int64)
     awaited_ones = distinct(np.concatenate([stream[passed_on], computing]))
     number = locate(awaited_ones, stream)
     ns = np.bincount(number[number >= 0], weights=((ops.end_ns - ops.start_ns) * (ops.kind == Kind.COMM))[number >= 0])
@@ -148,16 +134,20 @@ def followed(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
 
 
 def find_compute(ops: GpuOps) -> ComputeStreams:
-    """Return the compute of a device that can hide communication."""
+    """Return the compute of a device that can hide communication: of streams with half as much as any other, or more.
+
+    A program may make a stream for each kernel; then these are the busiest streams.
+    """
     computes = (ops.kind == Kind.COMPUTE) & (ops.end_ns > ops.start_ns)
     rows_of = {stream: rows[computes[rows]] for stream, rows in rows_by(ops.stream)}
     ns = {stream: total(union(ops.start_ns[rows], ops.end_ns[rows])) for stream, rows in rows_of.items()}
     busiest = sorted(ns, key=ns.__getitem__, reverse=True)[:_MOST_STREAMS]
-    streams = tuple(rows_of[stream] for stream in sorted(busiest) if ns[stream] and 2 * ns[stream] >= ns[busiest[0]])
-    is_work = np.zeros(len(ops), np.bool_)
-    for rows in streams:
-        is_work[rows] = True
-    return ComputeStreams(streams, is_work)
+    return {stream: rows_of[stream] for stream in sorted(busiest) if ns[stream] and 2 * ns[stream] >= ns[busiest[0]]}
+
+
+def _is_work(ops: GpuOps, work: ComputeStreams) -> Bool:
+    """Return a mask of the compute that can hide communication."""
+    return mask_of(np.concatenate([np.empty(0, np.int64), *work.values()]), len(ops))
 
 
 def lead_ns(ops: GpuOps, comm: CommOps) -> I64:
@@ -189,12 +179,13 @@ def find_begins(recording: DeviceRecording) -> CommBegins:
     ops, in_order = recording.timeline.ops, by_communicator(recording)
     edges, queued = recording.edges.take(~in_order), recording.edges.take(in_order)
     issued = np.where(recording.issued == NEVER, _ALWAYS, np.minimum(recording.issued, ops.start_ns))
-    before, source = np.full((2, len(ops)), -1, np.int64)
+    before = np.full(len(ops), -1, np.int64)
     for _, rows in rows_by(ops.stream):
-        before[rows[1:]] = _last_to_end(ops, rows)[:-1]
-    input_ns = np.full(len(ops), _ALWAYS)
-    edges = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-    source[edges.held], input_ns[edges.held] = edges.source, edges.source_end_ns
+        end = ops.end_ns[rows]
+        latest = np.where(end == np.maximum.accumulate(end), np.arange(len(rows)), 0)
+        before[rows[1:]] = rows[np.maximum.accumulate(latest)][:-1]
+    last = edges.last_to_end(len(ops))
+    source, input_ns = pick(edges.source, last), pick(edges.source_end_ns, last, _ALWAYS)
     ended = pick(ops.end_ns, before, _ALWAYS)
     behind = pick(ops.kind, before) == Kind.COMM
     feeds = ~behind & (ended > input_ns)
@@ -209,7 +200,7 @@ def find_begins(recording: DeviceRecording) -> CommBegins:
 def _fed_by(ops: GpuOps, work: ComputeStreams, begin: CommBegins, collectives: I64) -> I64:
     """Return the op whose begin let each collective begin: itself, or the first of the short ops that feed it."""
     op, length = collectives, ops.end_ns - ops.start_ns
-    passes = (ops.kind != Kind.COMM) & ~work.is_work
+    passes = (ops.kind != Kind.COMM) & ~_is_work(ops, work)
     for _ in range(_LONGEST_CHAIN):
         source, input_ns = begin.source[op], begin.input_ns[op]
         fed = (input_ns > np.maximum(begin.issued_ns[op], begin.queue_ns[op])) & pick(passes, source, False)
@@ -275,29 +266,21 @@ def _find_consumers(recording: DeviceRecording, work: ComputeStreams, collective
             continue
         place = np.searchsorted(np.flatnonzero(ops.stream == stream), collectives[which])
         counts = awaited(recording, stream)
-        for rows in work.streams:
+        for rows in work.values():
             first = pick(rows, np.searchsorted(np.maximum.accumulate(counts[rows]), place, side="right"))
             sooner = pick(ops.start_ns, first, NEVER) < pick(ops.start_ns, consumer[which], NEVER)
             consumer[which] = np.where(sooner, first, consumer[which])
     return consumer
 
 
-def _last_to_end(ops: GpuOps, rows: I64) -> I64:
-    """Return for each row the one up to it, itself included, that ended last."""
-    end = ops.end_ns[rows]
-    latest = np.maximum.accumulate(end)
-    return rows[np.maximum.accumulate(np.where(end == latest, np.arange(len(rows)), 0))]
-
-
 def _work_awaited_until(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
     """Return when the compute that each op waits for had ended, by streams and event waits."""
     ops = recording.timeline.ops
-    until = np.full(len(op), _ALWAYS)
-    for rows in work.streams:
-        stream = int(ops.stream[rows[0]])
+    until, is_work = np.full(len(op), _ALWAYS), _is_work(ops, work)
+    for stream in work:
         on_stream = np.flatnonzero(ops.stream == stream)
         count = awaited(recording, stream)[op]
-        ends = np.maximum.accumulate(np.where(work.is_work[on_stream], ops.end_ns[on_stream], _ALWAYS))
+        ends = np.maximum.accumulate(np.where(is_work[on_stream], ops.end_ns[on_stream], _ALWAYS))
         until = np.maximum(until, pick(ends, count - 1, _ALWAYS))
     return until
 
@@ -333,7 +316,7 @@ def prefetch_depths(ops: GpuOps, calls: RuntimeCalls, comm: CommOps) -> I64:
     issued_ns, used_ns = launched_ns[comm.op], pick(launched_ns, comm.consumer, -1)
     is_use = np.zeros(len(ops), np.bool_)
     is_use[comm.consumer[comm.consumer >= 0]] = True
-    computes_ns = np.sort(launched_ns[find_compute(ops).is_work & ~is_use & (launched_ns >= 0)])
+    computes_ns = np.sort(launched_ns[_is_work(ops, find_compute(ops)) & ~is_use & (launched_ns >= 0)])
     begins_ns = distinct(used_ns[used_ns >= 0])
     # Numbers of the parts that have other compute.
     filled = distinct(np.searchsorted(begins_ns, computes_ns, side="right"))

@@ -125,8 +125,7 @@ def describe(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking, *, sett
         if any(hidden_ns(frame).values()):
             from overlapscope.analysis.net_overlap import net_overlap
 
-            judged = _judged_windows(timeline, result, windows)
-            result = replace(result, net_overlap=net_overlap(timeline, judged, frame))
+            result = replace(result, net_overlap=net_overlap(timeline, judged_windows(analysis), frame))
     return replace(analysis, result=result)
 
 
@@ -148,14 +147,10 @@ def _alone(trace: Trace, causes: Causes, result: Device, windows: Intervals) -> 
 
 def judged_windows(analysis: DeviceAnalysis) -> Intervals:
     """Return the windows that findings are about: the judged steps, or else the windows after the lead-in."""
-    return _judged_windows(analysis.timeline, analysis.result, analysis.windows)
-
-
-def _judged_windows(timeline: Timeline, result: Device, windows: Intervals) -> Intervals:
-    steps = result.steps
+    result = analysis.result
     if result.per_step is None:
-        return _after_lead_in(timeline, windows)
-    each = [steps[number].window for number in judged_steps(result)]
+        return _after_lead_in(analysis.timeline, analysis.windows)
+    each = [result.steps[number].window for number in judged_steps(result)]
     return union(np.array([window.start_ns for window in each]), np.array([window.end_ns for window in each]))
 
 

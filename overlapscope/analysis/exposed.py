@@ -21,7 +21,7 @@ from overlapscope.analysis.pieces import Exposed, cut_at
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import first_of_each, rows_by
-from overlapscope.base.intervals import I64, Bool, Index, covered, intersect, subtract, total, union
+from overlapscope.base.intervals import I64, Bool, covered, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import OTHER_RANK, CopyCause, OtherCause
 from overlapscope.trace import op_names
@@ -218,7 +218,12 @@ def _held_by_compute(recording: DeviceRecording) -> tuple[Bool, I8]:
     # If an op waited for several ops, the last to end held it.
     waits = edges.take(np.flatnonzero(near & (edges.source >= 0)))
     waits = waits.take(np.argsort(waits.source_end_ns, kind="stable"))
-    follower, leader = _directly_following(timeline)
+    # Copies that begin when the previous copy on their stream ends.
+    order = np.lexsort((np.arange(len(ops)), ops.stream))
+    leader, follower = order[:-1], order[1:]
+    follows = (ops.stream[follower] == ops.stream[leader]) & copying[follower] & copying[leader]
+    follows &= ops.start_ns[follower] - ops.end_ns[leader] <= QUEUE_NS
+    leader, follower = leader[follows], follower[follows]
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
     for _ in range(_LONGEST_CHAIN):
@@ -233,16 +238,6 @@ def _held_by_compute(recording: DeviceRecording) -> tuple[Bool, I8]:
         if int((until >= 0).sum()) == held_before:
             break
     return until >= 0, confidence
-
-
-def _directly_following(timeline: Timeline) -> tuple[Index, Index]:
-    """Return copies that begin when the previous copy on their stream ends, and those previous copies."""
-    ops, copying = timeline.ops, timeline.ops.is_copy
-    order = np.lexsort((np.arange(len(ops)), ops.stream))
-    before, after = order[:-1], order[1:]
-    follows = (ops.stream[after] == ops.stream[before]) & copying[after] & copying[before]
-    follows &= ops.start_ns[after] - ops.end_ns[before] <= QUEUE_NS
-    return after[follows], before[follows]
 
 
 def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
@@ -280,17 +275,14 @@ def _compute_waits_for_copy(recording: DeviceRecording, pairs: _Pairs) -> tuple[
     """
     ops, edges = recording.timeline.ops, recording.edges
     near = edges.take(ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence))
-    # Among the ops that an op waited for, the last to end counts.
-    near = near.take(np.argsort(near.source_end_ns, kind="stable"))
-    source, confidence = np.full(len(ops), -1, np.int64), np.full(len(ops), EXACT, np.int8)
-    source[near.held], confidence[near.held] = near.source, near.confidence
-    waited = pick(source, pairs.following)
+    edge = pick(near.last_to_end(len(ops)), pairs.following)
+    waited = pick(near.source, edge)
     in_time = (waited >= 0) & (pick(recording.issued, pairs.following, NEVER) <= pairs.exposed_to)
     copy_end = ops.end_ns[pairs.copy]
     for_this = in_time & (ops.stream[waited] == ops.stream[pairs.copy]) & (ops.end_ns[waited] >= copy_end)
     behind = in_time & (waited != pairs.copy) & (ops.kind[waited] == ops.kind[pairs.copy])
     behind &= (ops.start_ns[waited] >= copy_end) & (recording.issued[waited] <= copy_end)
-    return for_this, pick(confidence, pairs.following, EXACT).astype(np.int8), behind
+    return for_this, pick(near.confidence, edge, EXACT).astype(np.int8), behind
 
 
 def _without_supply(recording: DeviceRecording, start: I64, end: I64, rank: I64, period: I64) -> I64:
@@ -325,22 +317,13 @@ def attribute_other(timeline: Timeline) -> Exposed:
     begin, end = ops.start_ns[rows], ops.end_ns[rows]
     _, starts, ends = cut_at(*timeline.exposed_other, [begin, end])
     which, piece = running_in(starts, begin, end)
-    rank = _ranks(timeline)[rows[which]]
-    first = first_of_each(piece, rank)
-    return _pieces(ops, rows[which[first]], starts, ends, rank[first], np.full(len(first), EXACT, np.int8))
-
-
-def _ranks(timeline: Timeline) -> I64:
-    """Return what each op is, if it is memory work in or between GPUs."""
-    ops = timeline.ops
     in_order = (
         (OtherCause.PEER_COPY, ops.kind == Kind.P2P),
         (OtherCause.PAGE_MIGRATION, ops.named(op_names.is_migration)),
         (OtherCause.MEMSET, ops.named(op_names.is_fill)),
         (OtherCause.UNKNOWN, ops.named(op_names.hides_direction)),
     )
-    return np.select(
-        [applies for _, applies in in_order],
-        [OTHER_RANK[cause] for cause, _ in in_order],
-        OTHER_RANK[OtherCause.DEVICE_COPY],
-    )
+    masks, ranks = ([mask for _, mask in in_order], [OTHER_RANK[cause] for cause, _ in in_order])
+    rank = np.select(masks, ranks, OTHER_RANK[OtherCause.DEVICE_COPY])[rows[which]]
+    first = first_of_each(piece, rank)
+    return _pieces(ops, rows[which[first]], starts, ends, rank[first], np.full(len(first), EXACT, np.int8))

@@ -39,26 +39,11 @@ from overlapscope.analysis.comm_order import (
 from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import CommOps, Exposed, cut_at, first_part
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, first_of_each, rows_by
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
-from overlapscope.trace.model import I8
-
-
-class _Pieces(Columns, frozen=True):
-    """Pieces of exposed communication, one row each."""
-
-    start_ns: I64
-    end_ns: I64
-    op: I64
-    """Row of `Timeline.ops` of the collective that the piece belongs to."""
-    free: I64
-    """Row of the next compute, perhaps of the next step, that doesn't wait for the collective; -1 if there is none."""
-    blocks: Bool
-    """Whether the next compute only waits for a collective behind it, which could have begun."""
-    confidence: I8
 
 
 def attribute(recording: DeviceRecording) -> tuple[Exposed, CommOps]:
@@ -69,8 +54,8 @@ def attribute(recording: DeviceRecording) -> tuple[Exposed, CommOps]:
     comm = find_comm(recording, work)
     if not len(timeline.exposed_comm.starts):
         return Exposed.empty(), comm
-    pieces = _cut(recording, work, comm)
-    op, free, start, end = pieces.op, pieces.free, pieces.start_ns, pieces.end_ns
+    pieces, free, blocks = _cut(recording, work, comm)
+    op, start, end = pieces.op, pieces.start_ns, pieces.end_ns
     begun = comm.take(np.searchsorted(comm.op, op))
     beside = covered(timeline.compute, ops.start_ns[op], start) > 0
     cause = np.where(beside, RANK[CommCause.WAITING_OR_TRANSFER], RANK[CommCause.NO_COMPUTE])
@@ -85,39 +70,39 @@ def attribute(recording: DeviceRecording) -> tuple[Exposed, CommOps]:
     call = np.where(late, launch, ops.launch[op])
     call[blocked] = last_blocking(recording, launch[blocked], end[blocked])
 
-    in_order = ~could_run & among(ops.stream[op], [ops.stream[rows[0]] for rows in work.streams])
+    in_order = ~could_run & among(ops.stream[op], [*work])
     cause[in_order] = RANK[CommCause.SAME_STREAM]
-    blocks = ~could_run & ~in_order & pieces.blocks
+    blocks &= ~could_run & ~in_order
     cause[blocks] = RANK[CommCause.BLOCKED_BEHIND]
     lead_in = end <= timeline.judged_from_ns
     cause[lead_in] = RANK[CommCause.LEAD_IN]
     settled = could_run | in_order | blocks | lead_in
     gained = start + first_part(begun.gain_ns, op, np.where(settled, 0, end - start))
-    parts = (
-        (start, gained, begun.cause, begun.held_by, begun.call),
-        (gained, end, cause.astype(np.int8), np.where(settled, -1, begun.held_by), call),
-    )
     return Exposed.in_order(
         [
-            Exposed.filled(
-                start_ns=begin,
-                end_ns=until,
-                cause=which,
-                confidence=pieces.confidence,
-                op=op,
-                held_by=held_by,
-                call=look_at,
-            )
-            for begin, until, which, held_by, look_at in parts
+            replace(pieces, end_ns=gained, cause=begun.cause, held_by=begun.held_by, call=begun.call),
+            replace(
+                pieces,
+                start_ns=gained,
+                cause=cause.astype(np.int8),
+                held_by=np.where(settled, -1, begun.held_by),
+                call=call,
+            ),
         ]
     ), comm
 
 
-def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pieces:
-    """Return the exposed communication in pieces, each with the collective that it belongs to."""
+def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> tuple[Exposed, I64, Bool]:
+    """Return the exposed communication in pieces, each with the collective that it belongs to, and no cause yet.
+
+    Returns:
+        The pieces; for each, the row of the next compute, perhaps of the next step, that doesn't wait for the
+            collective, -1 if there is none; and whether the next compute only waits for a collective behind it, which
+            could have begun.
+    """
     timeline, bounds = recording.timeline, recording.bounds
     ops, exposed = timeline.ops, timeline.exposed_comm
-    following = [pick(rows, np.searchsorted(ops.start_ns[rows], exposed.starts, side="left")) for rows in work.streams]
+    following = [pick(rows, np.searchsorted(ops.start_ns[rows], exposed.starts, side="left")) for rows in work.values()]
     launched = [_late_until(recording, row) for row in following]
     queued = recording.edges.take(by_communicator(recording))
     begins = find_begins(recording)
@@ -130,7 +115,10 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
 
     free = np.full(len(op), -1, np.int64)
     sure, held = np.ones(len(op), np.bool_), np.zeros(len(op), np.bool_)
-    blocks = _blocks(op, start[piece], queued.source, able_ns)
+    # Whether a collective that could begin by the start of the piece is queued behind it.
+    earliest = np.full(len(ops), NEVER)
+    np.minimum.at(earliest, queued.source, able_ns)
+    blocks = earliest[op] <= start[piece]
     of_program = replace(recording, edges=recording.edges.take(~by_communicator(recording)))
     stated = replace(recording, edges=recording.edges.take(recording.edges.confidence == EXACT))
     for stream, pairs in rows_by(followed(recording, work, op)):
@@ -151,22 +139,11 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> _Pi
             free[pairs] = np.where(able & sooner, row, free[pairs])
     # The collective that the next compute waits for decides, and among several the last to end.
     chosen = first_of_each(piece, free >= 0, -ops.end_ns[op])
-    return _Pieces(
-        start_ns=start,
-        end_ns=end,
-        op=op[chosen],
-        free=free[chosen],
-        blocks=(blocks & held)[chosen],
-        confidence=np.where(sure | (free >= 0), EXACT, LOW)[chosen].astype(np.int8),
+    confidence = np.where(sure | (free >= 0), EXACT, LOW)[chosen]
+    pieces = Exposed.filled(
+        start_ns=start, end_ns=end, cause=0, confidence=confidence, op=op[chosen], call=-1, held_by=-1
     )
-
-
-def _blocks(op: I64, start: I64, source: I64, able_ns: I64) -> Bool:
-    """Return whether a collective that could begin by the start of each piece is queued behind the op of the piece."""
-    earliest = np.full(max(op.max(initial=-1), source.max(initial=-1)) + 1, NEVER)
-    np.minimum.at(earliest, source, able_ns)
-    result: Bool = earliest[op] <= start
-    return result
+    return pieces, free[chosen], (blocks & held)[chosen]
 
 
 def _late_until(recording: DeviceRecording, compute: I64) -> I64:

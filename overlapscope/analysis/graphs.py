@@ -42,8 +42,6 @@ class Origins(Columns, frozen=True):
 
 _MOST_ALIKE: Final = 500
 """Maximum number of different captures of as many ops; with more, all are unknown, since each would be looked at."""
-_Places = tuple[I64, I64, I64]
-"""Op, module and line of some calls."""
 
 
 class _Capture(Struct, frozen=True):
@@ -52,8 +50,8 @@ class _Capture(Struct, frozen=True):
     recording: Trace
     kernels: Bool
     """True for each captured op, in order, that is a kernel rather than a copy or a memset."""
-    places: _Places
-    """Op, module and line of the calls that captured them."""
+    places: I64
+    """Op, module and line of the calls that captured them, one row each."""
     branched: slice
     """Calls that may be in branches of the graph."""
     ended_ns: int
@@ -75,7 +73,7 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
     whole[1:] &= ~begun_during
     whole[:-1] &= when.start_ns[1:] >= when.end_ns[:-1]
     when = when.take(whole)
-    kernel = call_kinds.named(calls, call_kinds.KERNEL_LAUNCH)
+    kernel = call_kinds.launches_kernel(calls)
     memory = call_kinds.copies_async(calls) | call_kinds.copies_blocking(calls) | call_kinds.sets_memory(calls)
     # Other threads may launch work meanwhile, which runs.
     ran = mask_of(ops.launch[ops.launch >= 0], len(calls))
@@ -83,11 +81,13 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
         np.flatnonzero(those)
         for those in ((kernel | memory) & ~ran, call_kinds.records_event(calls), call_kinds.waits_event(calls))
     )
-    called, places = calls.start_ns[launching], _places(recording, launching)
+    called, thread, modules = calls.start_ns[launching], calls.thread[launching], modules_called(recording)
+    module = pick(modules.name_id, around(modules, thread, called))
+    places = np.stack([op_ids_around(recording, thread, called), module, line_ids_around(recording, thread, called)])
     found = []
     for begin, end in zip(when.start_ns, when.end_ns, strict=True):
         inside = slice(*np.searchsorted(called, (begin, end)).tolist())
-        rows, (op, module, line) = launching[inside], (column[inside] for column in places)
+        rows = launching[inside]
         forks, waits = (
             those[slice(*np.searchsorted(calls.start_ns[those], (begin, end)).tolist())] for those in (forking, joining)
         )
@@ -96,7 +96,7 @@ def _captured(recording: Trace) -> tuple[_Capture, ...]:
             # A branch begins with the event that it waits for, and anywhere if that was not recorded.
             begins = forks[0] if len(forks) and forks[0] < waits[0] else 0
             branched = slice(*np.searchsorted(rows, (begins, waits[-1])).tolist())
-        found.append(_Capture(recording, kernel[rows], (op, module, line), branched, int(end)))
+        found.append(_Capture(recording, kernel[rows], places[:, inside], branched, int(end)))
     return tuple(found)
 
 
@@ -115,7 +115,7 @@ class _Launch(Struct, frozen=True):
 def _launched(trace: Trace) -> list[_Launch]:
     """Return the launches of graphs that ran something, in order, without those that the recording's end cut off."""
     ops = trace.gpu_ops
-    inside = np.flatnonzero(pick(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH), ops.launch, False))
+    inside = np.flatnonzero(pick(call_kinds.launches_graph(trace.runtime_calls), ops.launch, False))
     launches = []
     for call, which in rows_by(ops.launch[inside]):
         rows = inside[which]
@@ -176,7 +176,7 @@ def _different(trace: Trace, captures: list[_Capture]) -> dict[int, list[_Captur
     """Return captures by their number of ops, of several that nothing tells apart the first."""
     first: dict[tuple[object, ...], _Capture] = {}
     for capture in captures:
-        columns = (column.tobytes() for column in (capture.kernels, *capture.places))
+        columns = (column.tobytes() for column in (capture.kernels, capture.places))
         branched = capture.branched.start, capture.branched.stop
         first.setdefault((capture.recording is trace, *branched, *columns), capture)
     by_length = defaultdict[int, list[_Capture]](list)
@@ -224,31 +224,20 @@ def _fits(trace: Trace, launch: _Launch, capture: _Capture) -> bool:
 
 def _agreed(launch: _Launch, captures: list[_Capture]) -> Origins:
     """Return the origins of a launch's ops: what all captures that fit agree on."""
-    columns = []
-    same = np.ones(len(launch.ops), np.bool_)
-    for number in range(3):
-        column, agrees = np.empty(0, np.int64), np.ones(len(launch.ops), np.bool_)
-        for capture in captures:
-            values, branched = capture.places[number], _branched(launch, capture)
-            column = column if len(column) else values
-            agrees &= values == column
-            agrees[branched] &= len(distinct(values[branched])) <= 1
-        columns.append(np.where(agrees, column, -1))
-        same &= agrees
-    op, module, line = columns
-    return Origins(launch.ops, op, module, line, same)
+    places = captures[0].places
+    agree = np.ones(places.shape, np.bool_)
+    for capture in captures:
+        agree &= capture.places == places
+        alike = capture.places[:, _branched(launch, capture)]
+        agree[:, _branched(launch, capture)] &= (alike == alike[:, :1]).all(axis=1, keepdims=True)
+    op, module, line = np.where(agree, places, -1)
+    return Origins(launch.ops, op, module, line, np.logical_and.reduce(agree))
 
 
 def _identity(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
     """Return properties that all launches of a graph share."""
     ops = trace.gpu_ops
     return tuple(column[launch.ops].tobytes() for column in (ops.name_id, ops.blocks, ops.graph_node))
-
-
-def _may_differ(trace: Trace, launches: list[_Launch]) -> bool:
-    """Return whether each of some launches may be of another graph. Nodes tell a graph from others."""
-    by_node = [_identity(trace, launch) for launch in launches if launch.by_node]
-    return len({*by_node}) == len(by_node)
 
 
 def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) -> dict[int, list[_Capture]]:
@@ -260,12 +249,14 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
     together.append(sorted(given, key=lambda capture: capture.ended_ns))
     turns = defaultdict[int, list[_Capture]](list)
     for _, numbers in rows_by(np.searchsorted(steps, called, side="right")):
+        # Nodes tell a graph from others.
+        by_node = [_identity(trace, launches[number]) for number in numbers.tolist() if launches[number].by_node]
         for captured in together:
             pairs = list(zip(numbers.tolist(), captured, strict=False))
             if (
                 1 < len(pairs) == len(numbers) == len(captured)
                 and all(_fits(trace, launches[number], capture) for number, capture in pairs)
-                and _may_differ(trace, [launches[number] for number in numbers.tolist()])
+                and len({*by_node}) == len(by_node)
             ):
                 for number, capture in pairs:
                     turns[number].append(capture)
@@ -276,14 +267,6 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
 def _names_of_ops(trace: Trace) -> Bool:
     """Select the names that GPU ops have."""
     return mask_of(trace.gpu_ops.name_id, len(trace.names))
-
-
-def _places(recording: Trace, rows: I64) -> _Places:
-    """Return op, module and line of some runtime calls."""
-    modules = modules_called(recording)
-    thread, at = recording.runtime_calls.thread[rows], recording.runtime_calls.start_ns[rows]
-    module = pick(modules.name_id, around(modules, thread, at))
-    return op_ids_around(recording, thread, at), module, line_ids_around(recording, thread, at)
 
 
 def origins_of(trace: Trace, ops: GpuOps) -> Origins:
@@ -302,7 +285,7 @@ def origins_of(trace: Trace, ops: GpuOps) -> Origins:
 
 def graph_use(trace: Trace, ops: GpuOps) -> GraphUse | None:
     """Return how many of some ops graphs launched, and how many of these have a known origin; None without graphs."""
-    inside = ops.take(pick(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH), ops.launch, False))
+    inside = ops.take(pick(call_kinds.launches_graph(trace.runtime_calls), ops.launch, False))
     if not len(inside):
         return None
     known, length = origins_of(trace, inside).is_known, inside.end_ns - inside.start_ns

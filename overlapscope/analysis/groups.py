@@ -217,8 +217,8 @@ def find_stalls(
                 call=site.call or "",
                 op=site.op,
                 thread=int(calls.thread[rows[which[0]]]),
-                judged_count=counts.judged[number],
-                judged_wait_ns=waits.judged[number],
+                judged_count=counts[number][1],
+                judged_wait_ns=waits[number][1],
                 where=site.line,
                 **_fields(number, StallsByStep, figures, judged=False),
             )
@@ -228,59 +228,46 @@ def find_stalls(
     )
 
 
-class _Figure(NamedTuple):
-    """A figure of each of some groups."""
-
-    whole: list[int]
-    judged: list[int]
-    """Its part after the lead-in."""
-    by_step: list[list[int]]
-    """Its part in each step."""
-
-
 class _Sums(NamedTuple):
-    """Sums over groups, over all time, the time after the lead-in, and each step. Members of group -1 don't count."""
+    """Sums over groups. A group's row has the sum over all time, that after the lead-in, and that of each step."""
 
     groups: int
     judged_from_ns: int
     steps: Periods
 
-    def begun(self, group: I64, at_ns: I64, weight: I64) -> _Figure:
+    def begun(self, group: I64, at_ns: I64, weight: I64) -> list[list[int]]:
         """Return the weights of each group's members, which count where they begin."""
         judged = np.where(at_ns >= self.judged_from_ns, weight, 0)
-        return self._figure(group, weight, judged, self._by_step(group, self.steps.at(at_ns), weight))
+        return self._rows((group, weight, judged), (group, self.steps.at(at_ns), weight))
 
-    def lasting(self, group: I64, start_ns: I64, end_ns: I64) -> _Figure:
+    def lasting(self, group: I64, start_ns: I64, end_ns: I64) -> list[list[int]]:
         """Return the time of each group's intervals, cut at the end of the lead-in and at the steps' edges."""
         piece, begin, stop = cut(start_ns, end_ns, Intervals(self.steps.start_ns, self.steps.end_ns))
         judged = np.maximum(end_ns - np.maximum(start_ns, self.judged_from_ns), 0)
-        by_step = self._by_step(group[piece], self.steps.at(begin), stop - begin)
-        return self._figure(group, end_ns - start_ns, judged, by_step)
+        return self._rows((group, end_ns - start_ns, judged), (group[piece], self.steps.at(begin), stop - begin))
 
-    def _by_step(self, group: I64, step: I64, weight: I64) -> list[list[int]]:
-        rows: list[list[int]] = _added((group, step), weight, (self.groups, len(self.steps))).tolist()
+    def _rows(self, whole: tuple[I64, I64, I64], by_step: tuple[I64, I64, I64]) -> list[list[int]]:
+        """Return the rows. Members of group -1, and those outside of steps, are left out."""
+        group, weight, judged = whole
+        sums, known = np.zeros((self.groups, 2 + len(self.steps)), np.int64), group >= 0
+        np.add.at(sums[:, 0], group[known], weight[known])
+        np.add.at(sums[:, 1], group[known], judged[known])
+        group, step, weight = by_step
+        inside = (group >= 0) & (step >= 0)
+        np.add.at(sums, (group[inside], 2 + step[inside]), weight[inside])
+        rows: list[list[int]] = sums.tolist()
         return rows
-
-    def _figure(self, group: I64, whole: I64, judged: I64, by_step: list[list[int]]) -> _Figure:
-        of_group, after_lead_in = (_added((group,), weight, (self.groups,)).tolist() for weight in (whole, judged))
-        return _Figure(of_group, after_lead_in, by_step)
-
-
-def _added(place: tuple[I64, ...], weight: I64, shape: tuple[int, ...]) -> I64:
-    """Return the weights added up at their places; those with a place of -1 are left out."""
-    inside, sums = np.minimum.reduce(place) >= 0, np.zeros(shape, np.int64)
-    np.add.at(sums, tuple(each[inside] for each in place), weight[inside])
-    return sums
 
 
 def _fields(
-    number: int, by_step: Callable[..., Any], figures: Mapping[str, _Figure], *, judged: bool = True
+    number: int, by_step: Callable[..., Any], figures: Mapping[str, list[list[int]]], *, judged: bool = True
 ) -> dict[str, Any]:
     """Return the figures of a group as fields of its structure, of which `by_step` is one."""
-    fields: dict[str, Any] = {name: figure.whole[number] for name, figure in figures.items()}
+    rows = {name: figure[number] for name, figure in figures.items()}
+    fields: dict[str, Any] = {name: row[0] for name, row in rows.items()}
     if judged:
-        fields |= {f"judged_{name}": figure.judged[number] for name, figure in figures.items()}
-    return fields | {"by_step": by_step(**{name: tuple(each.by_step[number]) for name, each in figures.items()})}
+        fields |= {f"judged_{name}": row[1] for name, row in rows.items()}
+    return fields | {"by_step": by_step(**{name: tuple(row[2:]) for name, row in rows.items()})}
 
 
 # -- Evidence for causes -----------------------------------------------------------------------------
@@ -316,7 +303,7 @@ def find_evidence(
     sure = np.full(sums.groups, EXACT, np.int64)
     np.minimum.at(sure, group, pieces.confidence)
     evidence = []
-    for number in np.lexsort((pieces.start_ns[example], np.negative(times.whole)))[:MOST].tolist():
+    for number in np.lexsort((pieces.start_ns[example], np.array([-row[0] for row in times])))[:MOST].tolist():
         first = int(example[number])
         site, cause, what = where.site_at(trace, first), causes[pieces.cause[first]], labels[label[first]]
         evidence.append(

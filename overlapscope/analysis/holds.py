@@ -154,24 +154,18 @@ _Pending = dict[tuple[int, bool], _Hold]
 @kept()
 def find_holds(trace: Trace, reading: Reading) -> Holds:
     """Return what must end before items begin and calls return."""
-    lanes = find_lanes(trace)
-    stated = _stated_sources(trace, lanes)
+    lanes, waits, strictest = find_lanes(trace), event_waits(trace), reading == Reading.STRICTEST
+    lane_of = {key: lane for lane, key in enumerate(lanes.keys)}
+    # What each wait is for, by row of `waits`, where the recording states it.
+    stated = {}
+    for row in np.flatnonzero(waits.stated).tolist():
+        lane, record = lane_of[int(waits.source[row])], int(waits.record[row])
+        stated[row] = _Hold(lanes.last(lane, record), lane, record, EXACT)
     guessed = _guessed_sources(trace) if reading == Reading.LIKELY else {}
-    strictest, waits = reading == Reading.STRICTEST, event_waits(trace)
     if strictest and not len(trace.syncs):
         # The waiting stream is a guess, too.
         waits = replace(waits, stream=np.where(waits.stated, waits.stream, -1))
     return _Walk(lanes, waits, strictest).run(stated, guessed, find_blocks(trace, lanes.keys, strictest=strictest))
-
-
-def _stated_sources(trace: Trace, lanes: ItemLanes) -> dict[int, _Hold]:
-    """Return what each wait is for, by row of `event_waits`, where the recording states it."""
-    waits, lane_of = event_waits(trace), {key: lane for lane, key in enumerate(lanes.keys)}
-    sources = {}
-    for row in np.flatnonzero(waits.stated).tolist():
-        lane, record = lane_of[int(waits.source[row])], int(waits.record[row])
-        sources[row] = _Hold(lanes.last(lane, record), lane, record, EXACT)
-    return sources
 
 
 class _Walk:
@@ -211,8 +205,12 @@ class _Walk:
                 self._recorded[call, which] = self._reached(which, call)
             elif what == 1:
                 self._wait(call, which, stated.get(which), guessed.get(which))
+            elif blocks[call].record >= 0:
+                reached = self._recorded.get((blocks[call].record, of_blocks[call][0]), [])
+                self._on_host += [(call, hold.item) for hold in reached]
             else:
-                self._block(call, blocks[call], of_blocks[call])
+                reached = [hold for lane in of_blocks[call] for hold in self._reached(lane, call)]
+                self._on_host += [(call, hold.item) for hold in reached]
         first, then, wait, record, confidence = np.array(self._on_streams, np.int64).reshape(-1, 5).T
         on_host = np.array(self._on_host, np.int64).reshape(-1, 2)
         host = np.concatenate([on_host, np.stack([self._lanes.items.call[of_own], of_own], axis=1)])
@@ -274,13 +272,6 @@ class _Walk:
             if then < self._first[lane + 1]:
                 self._on_streams.append((hold.item, then, call, hold.record, hold.confidence))
 
-    def _block(self, call: int, block: Block, lanes: list[int]) -> None:
-        if block.record >= 0:
-            holds = self._recorded.get((block.record, lanes[0]), [])
-        else:
-            holds = [hold for lane in lanes for hold in self._reached(lane, call)]
-        self._on_host += [(call, hold.item) for hold in holds]
-
 
 # -- Edges between ops -------------------------------------------------------------------------------
 
@@ -300,6 +291,12 @@ class Edges(Columns, frozen=True):
     """Row of `Trace.runtime_calls` of the call that made the stream wait."""
     record: I64
     """Row of `Trace.runtime_calls` of the call that recorded the event; -1 if unknown or before the recording."""
+
+    def last_to_end(self, ops: int) -> I64:
+        """Return for each of the device's ops the edge, a row, whose source ends last; -1 if none holds the op."""
+        order, last = np.argsort(self.source_end_ns, kind="stable"), np.full(ops, -1, np.int64)
+        last[self.held[order]] = order
+        return last
 
 
 @kept()

@@ -144,7 +144,7 @@ def first_calls(trace: Trace) -> RuntimeCalls:
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     launched = np.flatnonzero(ops.launch >= 0)
-    launched = launched[call_kinds.named(calls, call_kinds.KERNEL_LAUNCH)[ops.launch[launched]]]
+    launched = launched[call_kinds.launches_kernel(calls)[ops.launch[launched]]]
     launched = launched[np.argsort(ops.launch[launched], kind="stable")]
     of_kernel = ops.device[launched].astype(np.int64) * len(trace.names) + ops.name_id[launched]
     first = mask_of(np.unique(of_kernel, return_index=True)[1], len(launched))
@@ -281,7 +281,7 @@ def sites_of_calls(trace: Trace, call: I64) -> Sites:
 @kept()
 def launches_graphs(trace: Trace) -> bool:
     """Return whether a recording has launches of graphs."""
-    return bool(call_kinds.named(trace.runtime_calls, call_kinds.GRAPH_LAUNCH).any())
+    return bool(call_kinds.launches_graph(trace.runtime_calls).any())
 
 
 @kept()

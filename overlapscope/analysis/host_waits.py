@@ -15,10 +15,8 @@ from overlapscope.base.grouping import among, group_starts
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import (
     I64,
-    Bool,
     Kind,
     Memory,
-    RuntimeCalls,
     Sync,
     Syncs,
     Trace,
@@ -28,12 +26,13 @@ from overlapscope.trace.model import (
 
 _STAGED_BYTES = 64 << 10
 """Size up to which an upload from pageable memory returns once it is staged (CUDA Runtime API)."""
-_FREES = call_kinds.whole_name(
+frees_memory = call_kinds.selects(
     r"(cuda|hip)(Free|FreeHost|HostFree|HostUnregister)|(cu|hip)Mem(Free|FreeHost|HostUnregister)"
 )
-"""Calls that wait until the device has finished its work (CUDA Runtime API, "implicit synchronization")."""
-_QUERIES = call_kinds.whole_name(r"(cuda|hip|cu)(Event|Stream)Query")
-_DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
+"""Calls that free memory, and so wait until the device has finished (CUDA Runtime API, "implicit synchronization")."""
+_queries = call_kinds.selects(r"(cuda|hip|cu)(Event|Stream)Query")
+waits_for_device = call_kinds.selects(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
+"""Calls that wait for all streams of a device."""
 
 
 class Block(Struct, frozen=True):
@@ -47,16 +46,6 @@ class Block(Struct, frozen=True):
     """Call that recorded the event that it waits for, on the only stream in `streams`; -1 if it is not for an event."""
 
 
-def frees_memory(calls: RuntimeCalls) -> Bool:
-    """Select the calls that free memory, and so wait for the device."""
-    return call_kinds.named(calls, _FREES)
-
-
-def waits_for_device(calls: RuntimeCalls) -> Bool:
-    """Select the calls that wait for all streams of a device."""
-    return call_kinds.named(calls, _DEVICE_SYNC)
-
-
 @kept()
 def find_polls(trace: Trace) -> I64:
     """Return the last call of each run of queries with which the host may wait for an event or a stream.
@@ -65,7 +54,7 @@ def find_polls(trace: Trace) -> I64:
     it has a query. Queries in CPU ops don't count, since PyTorch's allocators make them.
     """
     calls = trace.runtime_calls
-    queries = np.flatnonzero(call_kinds.named(calls, _QUERIES))
+    queries = np.flatnonzero(_queries(calls))
     queries = queries[around(trace.cpu_ops, calls.thread[queries], calls.start_ns[queries]) < 0]
     queries = queries[among(calls.thread[queries], calls.thread[call_kinds.launching(trace)])]
     if not len(queries):

@@ -19,7 +19,7 @@ from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.periods import phases_of
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Columns, quantile
+from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import I64, Bool, complement, cut, union
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
@@ -34,59 +34,23 @@ MOST_LATENCY_NS = 100_000
 _ENOUGH = 3
 
 
-class _Gaps(Columns, frozen=True):
-    """Idle gaps after the lead-in that ended with an op whose launch was recorded, one row each."""
-
-    start_ns: I64
-    end_ns: I64
-    launch: I64
-    """Row in `Trace.runtime_calls`."""
-    called_ns: I64
-    returned_ns: I64
-    thread: I64
-    held_until_ns: I64
-    """End of the last op that it waited for by event; -1 if there was none, or if it was launched too late to wait."""
-    confidence: I64
-    """Confidence in `held_until_ns`."""
-
-    @property
-    def held(self) -> Bool:
-        """True if an event held the op back."""
-        return self.held_until_ns >= 0
-
-    @property
-    def drained(self) -> Bool:
-        """True if the op was launched onto an idle device, and nothing held it."""
-        drained: Bool = ~self.held & (self.called_ns >= self.start_ns)
-        return drained
-
-    @property
-    def latency_ns(self) -> I64:
-        """Time from the launch call's end to the op's start."""
-        latency: I64 = np.maximum(self.end_ns - self.returned_ns, 0)
-        return latency
-
-
 def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking) -> IdleTime:
     """Return the causes of a device's idle time."""
     start, end = timeline.idle
     judged = np.clip(timeline.judged_from_ns, start, end)
-    op = _ops_ending(timeline)
-    nameless = timeline.ops.launch[op] < 0
+    # Among several ops that begin at once, a gap ends with the one launched first.
+    ops = timeline.ops
+    order = np.lexsort((np.where(ops.launch >= 0, ops.launch, np.iinfo(np.int64).max), ops.start_ns))
+    op = order[np.searchsorted(ops.start_ns[order], end, side="left")]
+    nameless = ops.launch[op] < 0
     # Between two pages that the host touches it does work of its own, which no call shows.
-    touched = nameless & timeline.ops.named(is_migration_to_host)[op]
+    touched = nameless & ops.named(is_migration_to_host)[op]
     called = union(trace.runtime_calls.start_ns, trace.runtime_calls.end_ns)
     touching = cut(judged[touched], end[touched], complement(called, timeline.start_ns, timeline.end_ns))
     calling = cut(judged[touched], end[touched], called)
     nameless &= ~touched
     inside = _inside_graphs(trace, timeline, op)
-    gaps = _gaps(trace, timeline, edges, op, judged, ~inside & (timeline.ops.launch[op] >= 0))
-    limit = _latency_limit(gaps)
-    in_time = (gaps.latency_ns <= limit) & ~(gaps.held & (gaps.held_until_ns > gaps.start_ns))
-    # Before the op was issued, the host was responsible, and after that the device.
-    issued = np.where(in_time, gaps.end_ns, np.clip(gaps.returned_ns, gaps.start_ns, gaps.end_ns))
-    shift = np.where(in_time, gaps.latency_ns, 0)
-    late = Late(gaps.start_ns - shift, issued - shift, shift, gaps.launch).take(issued > gaps.start_ns)
+    launched = ~inside & (ops.launch[op] >= 0)
 
     def with_cause(cause: IdleCause, start: I64, end: I64) -> IdleTime:
         """Return idle time with a cause that doesn't depend on the host."""
@@ -101,8 +65,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
             with_cause(IdleCause.GRAPH_GAP, judged[inside], end[inside]),
             with_cause(IdleCause.UNKNOWN, *calling[1:]),
             with_cause(IdleCause.NOT_RECORDED, *touching[1:]),
-            *_held_back(gaps, issued, limit),
-            attribute_host(trace, timeline, blocking, late),
+            *_after_launches(trace, timeline, edges, blocking, op[launched], judged[launched], end[launched]),
         ]
     )
     return _without_ops(trace, timeline, blocking, idle)
@@ -119,62 +82,43 @@ def _inside_graphs(trace: Trace, timeline: Timeline, op: I64) -> Bool:
     return inside
 
 
-def _gaps(trace: Trace, timeline: Timeline, edges: Edges, op: I64, judged: I64, launched: Bool) -> _Gaps:
-    """Return the gaps that end with launched ops.
+def _after_launches(
+    trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, op: I64, start: I64, end: I64
+) -> list[IdleTime]:
+    """Return the causes of gaps, given by starts and ends, that end with ops whose launch was recorded.
 
-    Args:
-        trace: The trace.
-        timeline: Timeline of the device.
-        edges: Event waits of the device's ops.
-        op: Op that ends each gap.
-        judged: Start of each gap after the lead-in.
-        launched: Gaps to return.
+    Before the op was issued, the host was responsible, and after that the device: the op could not begin before the op
+    that it waited for by event had ended, and the rest is handover or latency.
     """
-    op, start, end = op[launched], judged[launched], timeline.idle.ends[launched]
-    launch, calls = timeline.ops.launch[op], trace.runtime_calls
-    returned = calls.end_ns[launch]
-    until, confidence = _held_until(timeline, edges)
-    held = (until[op] >= 0) & (returned < end)
-    return _Gaps(
-        start_ns=start,
-        end_ns=end,
-        launch=launch,
-        called_ns=calls.start_ns[launch],
-        returned_ns=returned,
-        thread=calls.thread[launch],
-        held_until_ns=np.where(held, until[op], -1),
-        confidence=np.where(held, confidence[op], EXACT),
-    )
-
-
-def _held_back(gaps: _Gaps, issued: I64, limit: int) -> tuple[IdleTime, IdleTime]:
-    """Return the part of each gap after its op's launch: the wait for an event, and the rest.
-
-    The op could not begin before the op that it waited for had ended; the rest is handover or latency.
-    """
-    free = np.where(gaps.held, np.clip(gaps.held_until_ns, issued, gaps.end_ns), issued)
-    bound = gaps.held & (gaps.end_ns - free <= handover_ns(gaps.confidence))
-    quick = gaps.end_ns - free < np.where(gaps.drained, limit, LAUNCH_LATENCY_NS)
+    calls, launch = trace.runtime_calls, timeline.ops.launch[op]
+    called, returned = calls.start_ns[launch], calls.end_ns[launch]
+    edge = edges.last_to_end(len(timeline.ops))[op]
+    # An op that was launched too late did not wait.
+    held = (edge >= 0) & (returned < end)
+    until, confidence = pick(edges.source_end_ns, edge), np.where(held, pick(edges.confidence, edge), EXACT)
+    drained, latency = ~held & (called >= start), np.maximum(end - returned, 0)
+    limit = _latency_limit(latency, held, drained)
+    in_time = (latency <= limit) & ~(held & (until > start))
+    issued = np.where(in_time, end, np.clip(returned, start, end))
+    shift = np.where(in_time, latency, 0)
+    late = Late(start - shift, issued - shift, shift, launch).take(issued > start)
+    free = np.where(held, np.clip(until, issued, end), issued)
+    bound = held & (end - free <= handover_ns(confidence))
+    quick = end - free < np.where(drained, limit, LAUNCH_LATENCY_NS)
     rest = np.where(quick, RANK[IdleCause.LAUNCH_LATENCY], RANK[IdleCause.UNKNOWN])
     waiting = IdleTime.filled(
         start_ns=issued,
         end_ns=free,
         cause=RANK[IdleCause.EVENT_WAIT],
-        confidence=gaps.confidence,
-        call=gaps.launch,
-        host_ns=gaps.called_ns,
-        thread=gaps.thread,
+        confidence=confidence,
+        call=launch,
+        host_ns=called,
+        thread=calls.thread[launch],
     )
-    behind = IdleTime.filled(
-        start_ns=free,
-        end_ns=gaps.end_ns,
-        cause=np.where(bound, RANK[IdleCause.EVENT_WAIT], rest),
-        confidence=np.where(bound, gaps.confidence, EXACT),
-        call=gaps.launch,
-        host_ns=gaps.called_ns,
-        thread=gaps.thread,
-    )
-    return waiting, behind
+    cause = np.where(bound, RANK[IdleCause.EVENT_WAIT], rest).astype(np.int8)
+    confidence = np.where(bound, confidence, EXACT).astype(np.int8)
+    behind = replace(waiting, start_ns=free, end_ns=end, cause=cause, confidence=confidence)
+    return [waiting, behind, attribute_host(trace, timeline, blocking, late)]
 
 
 def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime) -> IdleTime:
@@ -189,34 +133,21 @@ def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: Idl
     return IdleTime.in_order([rest, missing])
 
 
-def _latency_limit(gaps: _Gaps) -> int:
+def _latency_limit(latency: I64, held: Bool, drained: Bool) -> int:
     """Return the maximum latency of an op that found the device drained.
 
     It is `LAUNCH_LATENCY_NS`, unless the trace shows longer latencies: clocks agree to some 10 us only (kineto.md), and
     some drivers and graphs take longer. Ops launched after the device had become idle show it reliably. If there are
     too few of them, a latency that most gaps share shows it, because the latency of a queue would vary.
+
+    Args:
+        latency: Time from the end of each launch to its op's start.
+        held: Ops that an event held back.
+        drained: Ops that were launched onto an idle device, and that nothing held.
     """
-    latency = gaps.latency_ns
-    if int(gaps.drained.sum()) >= _ENOUGH:
-        typical = int(np.median(latency[gaps.drained]))
+    if int(drained.sum()) >= _ENOUGH:
+        typical = int(np.median(latency[drained]))
     else:
-        quick, middle = (0, 0) if gaps.held.all() else (quantile(latency[~gaps.held], share) for share in (0.1, 0.5))
+        quick, middle = (0, 0) if held.all() else (quantile(latency[~held], share) for share in (0.1, 0.5))
         typical = int(middle) if middle - quick <= LAUNCH_LATENCY_NS else 0
     return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), MOST_LATENCY_NS)
-
-
-def _held_until(timeline: Timeline, edges: Edges) -> tuple[I64, I64]:
-    """Return the end of the last op that each op waited for by event, -1 if there is none, and its confidence."""
-    until = np.full(len(timeline.ops), -1, np.int64)
-    confidence = np.full(len(timeline.ops), EXACT, np.int64)
-    last = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-    until[last.held] = last.source_end_ns
-    confidence[last.held] = last.confidence
-    return until, confidence
-
-
-def _ops_ending(timeline: Timeline) -> I64:
-    """Return the op with which each gap ends; among several that begin at once, the one launched first."""
-    ops = timeline.ops
-    order = np.lexsort((np.where(ops.launch >= 0, ops.launch, np.iinfo(np.int64).max), ops.start_ns))
-    return order[np.searchsorted(ops.start_ns[order], timeline.idle.ends, side="left")]

@@ -62,7 +62,8 @@ def different_jobs(recorded: Sequence[Recorded]) -> tuple[str, ...]:
                 f"{_name(trace)} is of rank {trace.rank}, and says that its job has {trace.world_size} ranks."
             )
             break
-    dated = sorted((trace for trace in recorded if _is_rank_of_several(trace)), key=lambda trace: trace.start_ns)
+    ranks = (trace for trace in recorded if trace.rank is not None and (trace.world_size or 0) != 1)
+    dated = sorted((trace for trace in ranks if trace.start_ns >= _SINCE_EPOCH_NS), key=lambda trace: trace.start_ns)
     reach: Recorded | None = None
     for trace in dated:
         if reach is not None and trace.start_ns - reach.end_ns > APART_NS:
@@ -71,10 +72,6 @@ def different_jobs(recorded: Sequence[Recorded]) -> tuple[str, ...]:
             break
         reach = trace if reach is None or trace.end_ns > reach.end_ns else reach
     return tuple(doubts)
-
-
-def _is_rank_of_several(trace: Recorded) -> bool:
-    return trace.rank is not None and (trace.world_size or 0) != 1 and trace.start_ns >= _SINCE_EPOCH_NS
 
 
 def _name(trace: Recorded) -> str:

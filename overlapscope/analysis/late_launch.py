@@ -86,13 +86,8 @@ class _Labelled(Columns, frozen=True):
     cause: I64
     call: I64
     """Blocking call around it; -1 if there is none."""
-    chargeable: Bool
-    """True if the host was inside nothing in particular."""
-
-    @property
-    def chargeable_ns(self) -> I64:
-        """Time of each piece that may be charged to an earlier wait."""
-        return np.where(self.chargeable, self.end_ns - self.start_ns, 0)
+    chargeable_ns: I64
+    """Time that may be charged to an earlier wait, since the host was inside nothing in particular."""
 
 
 def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: Late) -> IdleTime:
@@ -101,8 +96,11 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     of_causes = (blocking.row[blocking.staging], blocking.row[blocking.allocation], blocking.waits)
     every = calls.take(blocking.row)
     blocked = dict(zip(_AT_CALL, map(calls.take, of_causes), strict=True))
-    outer = _outermost_waits(trace, blocking)
-    outer_calls = calls.take(outer)
+    waiting = blocking.row[~blocking.allocation]
+    waiting = waiting[calls.end_ns[waiting] - calls.start_ns[waiting] >= _SHORTEST_WAIT_NS]
+    outer_calls = calls.take(waiting)
+    is_outer = outermost_around(outer_calls, outer_calls.thread, outer_calls.start_ns) == np.arange(len(waiting))
+    outer, outer_calls = waiting[is_outer], outer_calls.take(is_outer)
     # Waits count from one late launch to the next; a copy that blocks is both a launch and a wait.
     called = calls.start_ns[late.launch]
     since = np.maximum(np.append(timeline.start_ns, called)[:-1], timeline.judged_from_ns)
@@ -111,23 +109,22 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     for launcher, rows in launchers(trace, late.launch):
         pieces = _label(launcher, every, blocked, late.take(rows))
         labelled.append(replace(pieces, late=rows[pieces.late], call=pick(blocking.row, pieces.call)))
-        waiting = subtract(launcher.inside(outer_calls), timeline.idle)
+        waited = subtract(launcher.inside(outer_calls), timeline.idle)
         threads = {launcher.thread, launcher.companion}
         of_threads = outer[np.sort(np.concatenate([rows_of(outer_calls, thread) for thread in threads]))]
-        window = intersect(waiting, union(since[rows], until[rows]))
+        window = intersect(waited, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
         following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
         # A server has to wait for a step's tokens. Its work between that and the next step makes the device wait.
         within = _step_at(trace, start) == _step_at(trace, called[following])
         waits.append(_Waits(following, start, end - start, of_threads[which]).take(within))
-    everything = _Labelled.joined(labelled)
-    waited = _Waits.joined(waits)
+    every_piece, every_wait = _Labelled.joined(labelled), _Waits.joined(waits)
     return _charge(
         trace,
         blocking,
         late,
-        everything.take(np.lexsort((everything.start_ns, everything.late))),
-        waited.take(np.lexsort((waited.start_ns, waited.late))),
+        every_piece.take(np.lexsort((every_piece.start_ns, every_piece.late))),
+        every_wait.take(np.lexsort((every_wait.start_ns, every_wait.late))),
     )
 
 
@@ -167,20 +164,11 @@ def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, Ho
     cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
     for name, layer in reversed(layers):
         cause[contains(layer, start)] = RANK[name]
-    chargeable = ~contains(join(*(layer for _, layer in every)), start)
-    at_call = among(cause, [RANK[each] for each in _AT_CALL])
-    call = np.where(at_call, _call_around(calls, (launcher.thread, launcher.companion), start), -1)
-    return _Labelled(row, start, end, cause, call, chargeable)
-
-
-def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
-    """Return the calls that made the host wait long enough to matter, without those inside another one."""
-    calls = trace.runtime_calls
-    rows = blocking.row[~blocking.allocation]
-    rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
-    waits = calls.take(rows)
-    outer: I64 = rows[outermost_around(waits, waits.thread, waits.start_ns) == np.arange(len(rows))]
-    return outer
+    chargeable_ns = np.where(contains(join(*(layer for _, layer in every)), start), 0, end - start)
+    threads = launcher.thread, launcher.companion
+    own, other = (outermost_around(calls, np.full(len(start), thread), start) for thread in threads)
+    call = np.where(among(cause, [RANK[each] for each in _AT_CALL]), np.where(own < 0, other, own), -1)
+    return _Labelled(row, start, end, cause, call, chargeable_ns)
 
 
 def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: _Waits) -> IdleTime:
@@ -288,9 +276,3 @@ def _overhead_elsewhere(trace: Trace) -> Intervals:
     overheads = trace.overheads
     foreign = locate(distinct(trace.runtime_calls.thread), overheads.thread) < 0
     return union(overheads.start_ns[foreign], overheads.end_ns[foreign])
-
-
-def _call_around(calls: HostEvents, threads: tuple[int, int], at: I64) -> I64:
-    """Return the outermost of some calls around each instant on the first of the threads, or on the other; or -1."""
-    first, second = (outermost_around(calls, np.full(len(at), thread), at) for thread in threads)
-    return np.where(first < 0, second, first)

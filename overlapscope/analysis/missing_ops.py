@@ -8,8 +8,6 @@ in that time is unknown.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 
@@ -57,15 +55,15 @@ _MOST_AT_ONCE = 32
 _HOST_BYTES_PER_NS = 1
 """Speed at which a blocking copy may first pin the host's memory, page by page."""
 
-_MEMSET = call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memset\w*")
-_LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
-    call_kinds.whole_name(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
-    _MEMSET: frozenset({"fills"}),
-    call_kinds.KERNEL_LAUNCH: frozenset({"compute", "comm"}),
-    call_kinds.GRAPH_LAUNCH: GPU_OPS,
+_sets_memory = call_kinds.selects(r"(cuda|hip|cu|aclrt)Memset\w*")
+_LAUNCHED: dict[call_kinds.Selector, frozenset[Part]] = {
+    call_kinds.selects(r"(cuda|hip|cu|aclrt)Memcpy\w*"): frozenset({"copies", "other"}),
+    _sets_memory: frozenset({"fills"}),
+    call_kinds.launches_kernel: frozenset({"compute", "comm"}),
+    call_kinds.launches_graph: GPU_OPS,
 }
 """Parts of the recording that launching calls may have launched; their names don't say more."""
-_WAITS_FOR_HOST = call_kinds.whole_name(
+_waits_for_host = call_kinds.selects(
     r"(cuda|hip)(LaunchHostFunc\w*|StreamAddCallback|StreamWaitValue\w*)|cu(LaunchHostFunc\w*|StreamAddCallback"
     r"|StreamWaitValue\w*|StreamBatchMemOp)"
 )
@@ -90,7 +88,7 @@ def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
     Calls while a stream was captured into a graph launch nothing yet, and are left out.
     """
     calls, ops, captured = trace.runtime_calls, trace.gpu_ops, call_kinds.captures(trace)
-    launching = np.logical_or.reduce([call_kinds.named(calls, pattern) for pattern in _LAUNCHED])
+    launching = np.logical_or.reduce([selects(calls) for selects in _LAUNCHED])
     launches = np.flatnonzero(launching & ~contains(union(captured.start_ns, captured.end_ns), calls.start_ns))
     return launches, mask_of(ops.launch[ops.launch >= 0], len(calls))[launches]
 
@@ -98,7 +96,7 @@ def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
 def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:
     """Return the parts of the recording that some of `recorded_launches` may have launched."""
     calls = trace.runtime_calls.take(launches)
-    launched = (parts for pattern, parts in _LAUNCHED.items() if call_kinds.named(calls, pattern).any())
+    launched = (parts for selects, parts in _LAUNCHED.items() if selects(calls).any())
     return frozenset().union(*launched)
 
 
@@ -116,15 +114,15 @@ def find_unanswered(trace: Trace) -> Unanswered:
     ended = np.zeros(len(calls), np.int64)
     np.maximum.at(ended, ops.launch[ops.launch >= 0], ops.end_ns[ops.launch >= 0])
     late, last_wait = np.zeros(len(launches), np.bool_), int(at[find_blocking(trace).waits].max(initial=0))
-    for pattern in _LAUNCHED:
-        alike = np.flatnonzero(call_kinds.named(calls, pattern)[launches])
+    for selects in _LAUNCHED:
+        alike = np.flatnonzero(selects(calls)[launches])
         last = int(np.append(-1, np.flatnonzero(answered[alike]))[-1])
         since = alike[last + 1 :]
         if last >= 0 and len(since) and at[launches[since[0]]] > last_wait:
             late[since] = ended[launches[alike[last]]] >= end - MOST_CUT_OFF * (end - begin)
     late &= late.sum() <= MOST_CUT_OFF * len(launches)
     absent = launches[~answered]
-    memsets, none = call_kinds.named(calls, _MEMSET)[launches], launches[:0]
+    memsets, none = _sets_memory(calls)[launches], launches[:0]
     if memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all():
         return Unanswered(none, none, absent)
     return Unanswered(launches[~answered & ~late], launches[late], none)
@@ -132,7 +130,7 @@ def find_unanswered(trace: Trace) -> Unanswered:
 
 @kept()
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> IdleTime:
-    """Return when this device was idle although it had unrecorded work, each with a call that waited or launched.
+    """Return when this device was idle although it had unrecorded work, with the calls that waited or launched.
 
     Either the host waited for this device, or for an unnamed one, while none of the trace's devices worked; or an op
     that is not in the trace had been launched, and may have run. Nothing is found if no launch was recorded, because
@@ -143,14 +141,18 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> IdleTi
     dropped = find_unanswered(trace).dropped
     if not (timeline.ops.launch >= 0).any():
         waits, dropped = waits[:0], dropped[:0]
-    if call_kinds.named(calls, _WAITS_FOR_HOST).any():
+    if _waits_for_host(calls).any():
         waits = waits[:0]
     until, allowed = _waiting(trace, waits)
     quiet = _quiet(trace, timeline, waits)
     wait, start, end = cut(calls.start_ns[waits], until, quiet, most=_MOST_AT_ONCE)
     launches, answered = recorded_launches(trace)
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
-    held = _ends_with_queued_op(trace, start, end) | ~pick(answered, last, True)[wait]
+    # An op that ends a stretch may have been launched already when it began.
+    op = np.searchsorted(trace.gpu_ops.start_ns, end, side="left")
+    launch = pick(trace.gpu_ops.launch, op)
+    queued = (pick(trace.gpu_ops.start_ns, op) == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
+    held = queued | ~pick(answered, last, True)[wait]
     limit = np.where(held, HELD_NS, _return_limits(trace, waits, pick(launches, last), wait, end))
     unexplained = end - start > limit + allowed[wait]
     judged = clip(timeline.idle, timeline.judged_from_ns, timeline.end_ns)
@@ -189,9 +191,7 @@ def _running(trace: Trace, timeline: Timeline, blocking: Blocking, dropped: Inde
     )
     here = among(calls.thread[dropped], calls.thread[ops.launch[launched]])
     before = pick(ops.end_ns[launched], np.searchsorted(ops.launch[launched], dropped) - 1, 0)
-    return np.maximum(calls.start_ns[dropped], before), np.where(
-        here & ~call_kinds.named(calls, _MEMSET)[dropped], until, 0
-    )
+    return np.maximum(calls.start_ns[dropped], before), np.where(here & ~_sets_memory(calls)[dropped], until, 0)
 
 
 def _first_from(rows: I64, at: I64, since: Index, otherwise: int) -> I64:
@@ -244,8 +244,8 @@ def _return_limits(trace: Trace, waits: I64, launch: I64, wait: I64, end: I64) -
     late = np.maximum(returned - np.maximum(worked_until, calls.start_ns[waits]), 0)
     by_end = np.argsort(ops.end_ns, kind="stable")
     op = by_end[np.searchsorted(ops.end_ns[by_end], returned - late, side="right") - 1]
-    of_graph = pick(call_kinds.named(calls, call_kinds.GRAPH_LAUNCH), launch, False)
-    sync = (call_kinds.synchronises(calls) & ~call_kinds.named(calls, op_names.XLA_WAIT))[waits]
+    of_graph = pick(call_kinds.launches_graph(calls), launch, False)
+    sync = (call_kinds.synchronises(calls) & ~calls.named(op_names.XLA_WAIT.fullmatch))[waits]
     sync &= of_graph | (worked_until > calls.start_ns[waits])
     for _, of_call in rows_by(np.where(sync, calls.name_id[waits], -1)):
         limit = min(HELD_NS, max(_SHORTEST_NS, _USUAL * int(quantile(late[of_call], _ALMOST_ALL))))
@@ -254,12 +254,3 @@ def _return_limits(trace: Trace, waits: I64, launch: I64, wait: I64, end: I64) -
             if sync[alike[0]] and len(alike) >= _FEWEST_ALIKE and quantile(late[alike], _ALMOST_ALL) > limit:
                 limits[alike] = limit
     return np.where(end == returned[wait], limits[wait], UNEXPLAINED_NS)
-
-
-def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:
-    """Return whether each stretch ends with an op that was already launched when the stretch began."""
-    calls, ops = trace.runtime_calls, trace.gpu_ops
-    op = np.searchsorted(ops.start_ns, end, side="left")
-    launch = pick(ops.launch, op)
-    queued: Bool = (pick(ops.start_ns, op) == end) & (launch >= 0) & (calls.start_ns[launch] <= start)
-    return queued

@@ -144,14 +144,12 @@ def _judge(
 ) -> NetOverlap:
     """Return the gain and cost of overlap with one kind of work."""
     start, end = kernels.start_ns, kernels.end_ns
+    comm, copy = timeline.comm, timeline.copy
     # Time beside both kinds counts once, as time beside communication.
-    others = timeline.comm if beside == "communication" else subtract(timeline.copy, timeline.comm)
+    others, unlike = (comm, copy) if beside == "communication" else (subtract(copy, comm), comm)
     overlapped_ns, inside_ns = covered(others, start, end), covered(intersect(others, windows), start, end)
-    anything = covered(join(timeline.comm, timeline.copy), start, end)
     # Everything beside a compared kernel must be of the same kind.
-    sample = kernels.compared & (overlapped_ns >= MOSTLY * (end - start)) & (overlapped_ns == anything)
-    if beside == "communication":
-        sample &= covered(timeline.copy, start, end) == 0
+    sample = kernels.compared & (overlapped_ns >= MOSTLY * (end - start)) & (covered(unlike, start, end) == 0)
     alone = kernels.compared & kernels.alone
     costs: list[_Cost] = []
     unjudged_by_cause: dict[Unjudged, int] = {"never-alone": 0, "too-few": 0, "varying": 0}

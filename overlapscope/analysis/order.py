@@ -43,6 +43,8 @@ _MOST_ENDS = 1 << 27
 
 _Clock = tuple[int, ...]
 """Number of items of each lane that have ended."""
+_Added = list[tuple[int, _Clock]]
+"""Event waits and host clocks at a place of a lane: the waiting call, -1 for the host, and what had ended."""
 
 
 class OrderedBy(NamedTuple):
@@ -58,22 +60,19 @@ class OrderedBy(NamedTuple):
     """False if it is only possible, because the recording doesn't state the event."""
 
 
-class _Step(NamedTuple):
-    """A place of a lane from which more items of other lanes have ended."""
-
-    place: int
-    clock: _Clock
-    by: tuple[tuple[int, _Clock], ...]
-    """Event waits and host clocks since the step before: the waiting call, -1 for the host, and what had ended."""
-
-
 class HappensBefore(ItemLanes, frozen=True, weakref=True):
     """Items of a trace by lane and place, and their order."""
 
-    steps: tuple[tuple[_Step, ...], ...]
-    """Steps of each lane."""
-    host: tuple[tuple[int, _Clock], ...]
-    """Blocking calls, and what had ended when each returned."""
+    places: tuple[I64, ...]
+    """Places of each lane from which more items of other lanes have ended."""
+    clocks: tuple[I64, ...]
+    """Number of items of each lane that have ended, before the first of these places and from each on."""
+    added: tuple[tuple[_Added, ...], ...]
+    """What added to them at each of these places."""
+    blocks: tuple[int, ...]
+    """Calls in which the host waited."""
+    host_clocks: I64
+    """Number of items of each lane that had ended when each of these, or one before it, returned."""
     waits: EventWaits
 
     def length(self, lane: int) -> int:
@@ -84,8 +83,7 @@ class HappensBefore(ItemLanes, frozen=True, weakref=True):
         """Return how many items of another lane have ended before each of a lane's places begins."""
         if lane == other:
             return places
-        begins, clocks = _clocks(self, lane)
-        ended: I64 = clocks[np.searchsorted(begins, places, side="right"), other]
+        ended: I64 = self.clocks[lane][np.searchsorted(self.places[lane], places, side="right"), other]
         return ended
 
     def after(self, lane: int, places: I64, other: int) -> I64:
@@ -95,46 +93,24 @@ class HappensBefore(ItemLanes, frozen=True, weakref=True):
         """
         if lane == other:
             return places + 1
-        begins, clocks = _clocks(self, other)
-        return np.append(begins, self.length(other))[np.searchsorted(clocks[1:, lane], places, side="right")]
+        number = np.searchsorted(self.clocks[other][1:, lane], places, side="right")
+        return np.append(self.places[other], self.length(other))[number]
 
     def cause(self, first: tuple[int, int], then: tuple[int, int]) -> OrderedBy | None:
         """Return what orders two items, given by lane and place; None if nothing does."""
         (lane, place), (later, at) = first, then
         if lane == later:
             return OrderedBy(-1, -1, on_host=False) if place < at else None
-        number = int(np.searchsorted(_clocks(self, later)[1][1:, lane], place, side="right"))
-        if number == len(self.steps[later]) or self.steps[later][number].place > at:
+        number = int(np.searchsorted(self.clocks[later][1:, lane], place, side="right"))
+        if number == len(self.places[later]) or self.places[later][number] > at:
             return None
-        wait = next(call for call, clock in self.steps[later][number].by if clock[lane] > place)
-        return self._host_cause(lane, place) if wait < 0 else self._event_cause(wait)
-
-    def _host_cause(self, lane: int, place: int) -> OrderedBy | None:
-        number = int(np.searchsorted(_host_clocks(self)[:, lane], place, side="right"))
-        return OrderedBy(self.host[number][0] if number < len(self.host) else -1, -1, on_host=True)
-
-    def _event_cause(self, wait: int) -> OrderedBy:
+        wait = next(call for call, clock in self.added[later][number] if clock[lane] > place)
+        if wait < 0:
+            number = int(np.searchsorted(self.host_clocks[:, lane], place, side="right"))
+            return OrderedBy(self.blocks[number] if number < len(self.blocks) else -1, -1, on_host=True)
         row = int(np.flatnonzero(self.waits.call == wait)[0])
         stated = bool(self.waits.stated[row])
         return OrderedBy(wait, int(self.waits.record[row]) if stated else -1, on_host=False, stated=stated)
-
-
-@kept()
-def _clocks(order: HappensBefore, lane: int) -> tuple[I64, I64]:
-    """Return the place of each of a lane's steps; and what has ended, before the first step and from each on."""
-    steps = order.steps[lane]
-    nothing = (0,) * len(order.keys)
-    return (
-        np.array([step.place for step in steps], np.int64),
-        np.array([nothing, *(step.clock for step in steps)], np.int64),
-    )
-
-
-@kept()
-def _host_clocks(order: HappensBefore) -> I64:
-    """Return what has ended when each blocking call, or one before it, returned."""
-    clocks = np.array([clock for _, clock in order.host], np.int64).reshape(-1, len(order.keys))
-    return np.maximum.accumulate(clocks)
 
 
 @kept()
@@ -157,8 +133,15 @@ def _find_order(trace: Trace, reading: Reading) -> HappensBefore:
     lanes = find_lanes(trace)
     walk = _HostWalk(trace, lanes, find_holds(trace, reading))
     walk.run(find_calls(trace), strictest=reading == Reading.STRICTEST)
-    steps, host = tuple(map(tuple, walk.steps)), tuple(walk.host)
-    return HappensBefore(**asdict(lanes), steps=steps, host=host, waits=event_waits(trace))
+    return HappensBefore(
+        **asdict(lanes),
+        places=tuple(np.array(places, np.int64) for places in walk.places),
+        clocks=tuple(np.array(clocks, np.int64) for clocks in walk.clocks),
+        added=tuple(map(tuple, walk.added)),
+        blocks=tuple(walk.blocks),
+        host_clocks=np.maximum.accumulate(np.array(walk.host_clocks, np.int64).reshape(-1, len(lanes.keys))),
+        waits=event_waits(trace),
+    )
 
 
 def _by_key(keys: I64, *columns: I64) -> dict[int, list[tuple[int, ...]]]:
@@ -199,8 +182,11 @@ class _HostWalk:
         self._blocks = _by_key(holds.host.call, holds.host.item)
         self._at_record = dict.fromkeys(streams.record[streams.record >= 0].tolist(), self._nothing)
         """Items that had ended when the host recorded an event."""
-        self.steps: list[list[_Step]] = [[] for _ in lanes.keys]
-        self.host: list[tuple[int, _Clock]] = []
+        self.places: list[list[int]] = [[] for _ in lanes.keys]
+        self.clocks: list[list[_Clock]] = [[self._nothing] for _ in lanes.keys]
+        self.added: list[list[_Added]] = [[] for _ in lanes.keys]
+        self.blocks: list[int] = []
+        self.host_clocks: list[_Clock] = []
 
     def run(self, host: HostCalls, *, strictest: bool) -> None:
         """Go through all calls; with `strictest`, a thread also follows calls and polls that it may have followed."""
@@ -230,12 +216,13 @@ class _HostWalk:
         """Return what has ended when a call has waited for items."""
         for item in items:
             clock = _join(clock, self._ended_with(item) if item >= 0 else clock)
-        self.host.append((row, clock))
+        self.blocks.append(row)
+        self.host_clocks.append(clock)
         return clock
 
     def _launch(self, row: int, clock: _Clock) -> None:
         for (item,) in self._launched_by.get(row, ()):
-            lane, since = self._lane[item], list[tuple[int, _Clock]]()
+            lane, since = self._lane[item], _Added()
             for first, wait, record in self._by_event.get(item, ()):
                 reached = self._ended_with(first) if first >= 0 else self._nothing
                 self._hold(lane, wait, _join(reached, self._at_record.get(record, reached)), since)
@@ -243,10 +230,12 @@ class _HostWalk:
                 self._heard[lane] = clock
                 self._hold(lane, -1, clock, since)
             if since:
-                self.steps[lane].append(_Step(self._place[item], self._ended[lane], tuple(since)))
+                self.places[lane].append(self._place[item])
+                self.clocks[lane].append(self._ended[lane])
+                self.added[lane].append(since)
             self._begins[item], self._last[lane] = self._ended[lane], item
 
-    def _hold(self, lane: int, by: int, clock: _Clock, since: list[tuple[int, _Clock]]) -> None:
+    def _hold(self, lane: int, by: int, clock: _Clock, since: _Added) -> None:
         """Let later launches on a lane begin only when the items of a clock have ended."""
         held = _join(self._ended[lane], clock)
         if held is not self._ended[lane]:

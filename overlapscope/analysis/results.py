@@ -6,7 +6,6 @@ are None, and the trust checks say why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,7 +17,7 @@ from overlapscope.base.texts import noun_for
 from overlapscope.base.words import between, duration, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
-from overlapscope.trace.lost import Part, in_order
+from overlapscope.trace.lost import Part
 from overlapscope.trace.model import OwnPeriod, TraceOrigin
 
 # -- Groups of ops -----------------------------------------------------------------------------------
@@ -293,21 +292,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[Part, ...] | None
     """Parts of the recording that may be lost or wrong, so that everything based on them is unknown; null if there are
     none."""
-
-    @classmethod
-    def ok(cls, id: str, detail: str) -> Check:
-        """Return a check that found nothing."""
-        return cls(id=id, status="ok", detail=detail, lost=None)
-
-    @classmethod
-    def warn(cls, id: str, detail: str, lost: Iterable[Part] | None = None) -> Check:
-        """Return a check that makes some numbers less exact."""
-        return cls(id=id, status="warn", detail=detail, lost=None if lost is None else in_order(lost))
-
-    @classmethod
-    def fail(cls, id: str, detail: str, lost: Iterable[Part] | None = None) -> Check:
-        """Return a check that makes some numbers unknown."""
-        return cls(id=id, status="fail", detail=detail, lost=None if lost is None else in_order(lost))
 
     @property
     def lost_parts(self) -> frozenset[Part]:

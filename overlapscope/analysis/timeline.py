@@ -38,16 +38,6 @@ class Timeline(Ran, frozen=True, dict=True):
         return subtract(self.copy, self.sm)
 
     @cached_property
-    def exposed_h2d(self) -> Intervals:
-        """Times in which copies to the device ran but no kernel."""
-        return subtract(self.h2d, self.sm)
-
-    @cached_property
-    def exposed_d2h(self) -> Intervals:
-        """Times in which copies to the host ran but no kernel."""
-        return subtract(self.d2h, self.sm)
-
-    @cached_property
     def exposed_p2p(self) -> Intervals:
         """Times in which peer copies ran but no kernel."""
         return subtract(self.p2p, self.sm)

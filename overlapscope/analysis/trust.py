@@ -7,7 +7,9 @@ those out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.catalog.names import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
-from overlapscope.trace.model import I64, HostEvents, Index, Kind, Trace
+from overlapscope.trace.model import I64, HostEvents, Kind, Trace
 from overlapscope.trace.servers import front_end, is_capture
 
 CLOCK_TOLERANCE_NS = 50_000
@@ -38,25 +40,53 @@ UNTOUCHED_SHARE = 0.001
 _UNTOUCHED = "They can't have lasted long enough to matter."
 
 
+class Judgement(NamedTuple):
+    """Outcome of a check."""
+
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    lost: Iterable[Part] | None = None
+    """Parts of the recording that may be lost or wrong."""
+
+
+ok = partial(Judgement, "ok")
+"""Nothing was found."""
+warn = partial(Judgement, "warn")
+"""Some numbers are less exact."""
+fail = partial(Judgement, "fail")
+"""Some numbers are unknown."""
+
+
+def as_checks(judgements: Mapping[str, Judgement | None]) -> tuple[Check, ...]:
+    """Return the checks that were made, given their outcomes by id."""
+    return tuple(
+        Check(id=id, status=each.status, detail=each.detail, lost=None if each.lost is None else in_order(each.lost))
+        for id, each in judgements.items()
+        if each is not None
+    )
+
+
 @kept()
 def judge_file(trace: Trace) -> tuple[Check, ...]:
     """Check the source and the recording as a whole."""
-    return (
-        _complete(trace),
-        _readable(trace),
-        _times(trace),
-        _sizes(trace),
-        _activity(trace),
-        _clock(trace),
-        _dropped(trace),
-        *_directions(trace),
-        *_graphs(trace),
-    )
+    of_gpu = {
+        "copy-sizes": _sizes(trace),
+        "gpu-activity": _activity(trace),
+        "clock-skew": _clock(trace),
+        "dropped-ops": _dropped(trace),
+        "copy-directions": _directions(trace),
+        "graphs": _graphs(trace),
+    }
+    return as_checks(_of_host(trace) | of_gpu)
 
 
 def judge_host(trace: Trace) -> Trust:
     """Judge a recording without a GPU as a whole."""
-    return verdict((_complete(trace), _readable(trace), _times(trace)))
+    return verdict(as_checks(_of_host(trace)))
+
+
+def _of_host(trace: Trace) -> dict[str, Judgement | None]:
+    return {"file-complete": _complete(trace), "events-readable": _readable(trace), "durations": _times(trace)}
 
 
 def verdict(checks: Iterable[Check]) -> Trust:
@@ -77,11 +107,10 @@ def clocks_agree(checks: Iterable[Check]) -> bool:
     return not any(check.id == "clock-skew" and check.status == "fail" for check in checks)
 
 
-def _complete(trace: Trace) -> Check:
+def _complete(trace: Trace) -> Judgement:
     if not trace.damage.truncated:
-        return Check.ok("file-complete", "The file is complete.")
-    return Check.warn(
-        "file-complete",
+        return ok("The file is complete.")
+    return warn(
         f"The file is cut off: its last {trace.damage.lost_bytes} bytes hold no whole event, and what "
         "followed is missing. All whole events were read.",
         EVERYTHING,
@@ -93,24 +122,23 @@ def _counted(counts: Counter[Part]) -> str:
     return ", ".join(f"{WORDS[part]} ({counts[part]})" for part in in_order(counts))
 
 
-def _readable(trace: Trace) -> Check:
+def _readable(trace: Trace) -> Judgement:
     damage = trace.damage
     if not damage.lost_events and not damage.repaired_events:
-        return Check.ok("events-readable", "All events could be read.")
+        return ok("All events could be read.")
     example = f" First: {damage.examples[0]}." if damage.examples else ""
-    return Check.warn(
-        "events-readable",
+    return warn(
         f"Some events are damaged: {damage.repaired_events} could be repaired, {damage.lost_events} are lost.{example}",
         # Lost events may be of any part.
         EVERYTHING if damage.lost_events else (),
     )
 
 
-def _times(trace: Trace) -> Check:
+def _times(trace: Trace) -> Judgement:
     left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in WORDS})
     timeless, touched = _timeless(trace)
     if not trace.damage.impossible_times and not timeless:
-        return Check.ok("durations", "All times are possible.")
+        return ok("All times are possible.")
     sentences = []
     if trace.damage.impossible_times:
         sentences.append(
@@ -121,21 +149,19 @@ def _times(trace: Trace) -> Check:
         count = timeless.total()
         have = "has no duration, or one" if count == 1 else "have no duration, or one"
         sentences.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
-    return Check.warn(
-        "durations",
+    return warn(
         f"{' '.join(sentences)} "
         f"{f'The {trace.gpu} may look idle where they ran.' if left_out or touched else _UNTOUCHED}",
         {*left_out, *touched},
     )
 
 
-def _sizes(trace: Trace) -> Check:
+def _sizes(trace: Trace) -> Judgement:
     wrong = Counter({part: count for part, count in trace.damage.impossible_sizes.items() if part in WORDS})
     if not wrong:
-        return Check.ok("copy-sizes", "All sizes are possible.")
+        return ok("All sizes are possible.")
     count = wrong.total()
-    return Check.warn(
-        "copy-sizes",
+    return warn(
         f"{plural(count, f'{trace.gpu} op')} {'has' if count == 1 else 'have'} an impossible size (a copy at over 1 "
         f"TB/s, between devices at over 10, or more than 64 bits hold): {_counted(wrong)}. Bytes and bandwidths leave "
         "that out; the times may be wrong too.",
@@ -187,38 +213,31 @@ def _longest(table: HostEvents) -> I64:
     return longest
 
 
-def _activity(trace: Trace) -> Check:
+def _activity(trace: Trace) -> Judgement:
     if records_captures(trace):
         notes = trace.annotations
         marks = sorted({notes.name(row) for row in np.flatnonzero(notes.named(is_capture)).tolist()})
         of = f" ({clean(listed(marks, 3))})" if marks else ""
-        return Check.fail(
-            "gpu-activity",
+        return fail(
             f"This recording is of captures of {fill('{graph}s', trace.gpu)}{of}: what is launched in a capture does "
-            f"not run, so nothing can be said of the {trace.gpu}. Record later, while the program launches the graphs.",
+            f"not run, so nothing can be said of the {trace.gpu}. Record later, while the program launches the graphs."
         )
     if (server := front_end(trace)) is not None:
-        return Check.fail(
-            "gpu-activity",
+        return fail(
             f"This recording is of the front end of {server}, which does not work on the {trace.gpu}. Pass the "
-            "recordings of its workers, whose names have the rank.",
+            "recordings of its workers, whose names have the rank."
         )
     if len(trace.gpu_ops) and (trace.gpu_ops.end_ns > trace.gpu_ops.start_ns).any():
-        return Check.ok(
-            "gpu-activity",
-            f"{plural(len(trace.gpu_ops), f'{trace.gpu} op')} on {plural(len(trace.devices), 'device')}.",
-        )
+        return ok(f"{plural(len(trace.gpu_ops), f'{trace.gpu} op')} on {plural(len(trace.devices), 'device')}.")
     if trace.damage.truncated:
-        return Check.fail(
-            "gpu-activity",
+        return fail(
             f"What is left of the file has no {trace.gpu} activity. Kineto writes it behind the CPU's, so it was "
             "probably cut off: copy or record the trace again.",
             EVERYTHING,
         )
     defect = _activity_lost(trace)
     if defect:
-        return Check.fail(
-            "gpu-activity",
+        return fail(
             f"{defect}. That is a defect of the recording, and overlap cannot be measured: record again.",
             {*GPU_OPS, "calls", "syncs", "clocks"},
         )
@@ -232,8 +251,7 @@ def _activity(trace: Trace) -> Check:
         else "The trace has no GPU activity that overlapscope reads: it was recorded without a GPU, without "
         f"{recorder.gpu_activity}, or on a device of another kind. "
     )
-    return Check.fail(
-        "gpu-activity",
+    return fail(
         f"{why}{f'{recorder.name} itself says: {warnings} ' if warnings else ''}Overlap cannot be measured.",
         # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
@@ -250,29 +268,26 @@ def _activity_lost(trace: Trace) -> str:
     return ""
 
 
-def _clock(trace: Trace) -> Check:
+def _clock(trace: Trace) -> Judgement:
     ops = trace.gpu_ops
     rows = np.flatnonzero(ops.launch >= 0)
     early = trace.runtime_calls.start_ns[ops.launch[rows]] - ops.start_ns[rows]
     worst = int(early.max(initial=0))
     if worst <= CLOCK_TOLERANCE_NS:
-        return Check.ok("clock-skew", f"No {trace.gpu} op begins before its launch.")
+        return ok(f"No {trace.gpu} op begins before its launch.")
     count = int((early > CLOCK_TOLERANCE_NS).sum())
     begin = f"{plural(count, f'{trace.gpu} op')} {'begins before its' if count == 1 else 'begin before their'} launch"
     seen = f"{begin}, by up to {worst / 1e3:.1f} us: the clocks disagree."
     if worst <= CLOCK_LIMIT_NS:
-        return Check.warn("clock-skew", f"{seen} Causes found on the host may be wrong by as much.")
-    return Check.fail(
-        "clock-skew", f"{seen} Host and device cannot be compared: causes that need the host are unknown.", ("clocks",)
-    )
+        return warn(f"{seen} Causes found on the host may be wrong by as much.")
+    return fail(f"{seen} Host and device cannot be compared: causes that need the host are unknown.", ("clocks",))
 
 
-def _dropped(trace: Trace) -> Check:
+def _dropped(trace: Trace) -> Judgement:
     launches, unanswered = recorded_launches(trace)[0], find_unanswered(trace)
     dropped, late = unanswered.dropped, unanswered.cut_off
     if len(launches) and not len(trace.gpu_ops):
-        return Check.fail(
-            "dropped-ops",
+        return fail(
             f"{plural(len(launches), 'recorded launch')}, and no {trace.gpu} op. "
             f"Usual reasons: the profiler stopped before the {trace.gpu} had finished (synchronize first); it had no "
             f"warm-up step (schedule(warmup=1)); the user may not read the {trace.gpu}'s records (see NVIDIA's "
@@ -280,26 +295,25 @@ def _dropped(trace: Trace) -> Check:
             GPU_OPS,
         )
     if len(dropped):
-        return Check.warn(
-            "dropped-ops",
+        counts = Counter(map(trace.runtime_calls.name, dropped.tolist())).most_common(_NAMED)
+        named = ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts)
+        return warn(
             f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
             f"no {trace.gpu} op: the profiler dropped {'it' if len(dropped) == 1 else 'them'} "
-            f"({_calls_named(trace, dropped)}). Where nothing else ran, the {trace.gpu}'s work is unknown.",
+            f"({named}). Where nothing else ran, the {trace.gpu}'s work is unknown.",
             launched_parts(trace, dropped),
         )
     every = f"Every recorded launch has its {trace.gpu} op"
     if len(late):
         tail = duration(int(trace.runtime_calls.end_ns.max() - trace.runtime_calls.start_ns[late[0]]))
-        return Check.ok(
-            "dropped-ops", f"{every}, except {len(late):,} in the last {tail}: the recording ended before they ran."
-        )
+        return ok(f"{every}, except {len(late):,} in the last {tail}: the recording ended before they ran.")
     if len(unanswered.empty):
         memsets = plural(len(unanswered.empty), "memset")
-        return Check.ok("dropped-ops", f"{every}, except {memsets} of unknown size: a memset of no bytes has none.")
-    return Check.ok("dropped-ops", f"{every}.")
+        return ok(f"{every}, except {memsets} of unknown size: a memset of no bytes has none.")
+    return ok(f"{every}.")
 
 
-def _directions(trace: Trace) -> list[Check]:
+def _directions(trace: Trace) -> Judgement | None:
     """Judge copies whose direction is unknown; traces without any get no check."""
     ops, calls = trace.gpu_ops, trace.runtime_calls
     unclear = (ops.kind == Kind.OTHER) & ops.named(op_names.hides_direction)
@@ -309,33 +323,21 @@ def _directions(trace: Trace) -> list[Check]:
     unclear[launched] = ~stated[ops.launch[launched]]
     count = int(unclear.sum())
     if not count:
-        return []
-    return [
-        Check.warn(
-            "copy-directions",
-            f"{plural(count, 'copy')} {'does' if count == 1 else 'do'} not state a direction, so they count as "
-            "work within the device; they may be copies between host and device.",
-            ("copies", "other"),
-        )
-    ]
+        return None
+    return warn(
+        f"{plural(count, 'copy')} {'does' if count == 1 else 'do'} not state a direction, so they count as work within "
+        "the device; they may be copies between host and device.",
+        ("copies", "other"),
+    )
 
 
-def _graphs(trace: Trace) -> list[Check]:
+def _graphs(trace: Trace) -> Judgement | None:
     """Judge graphs recorded as single ops, which only Nsight Systems does; other traces get no check."""
     if not trace.whole_graphs:
-        return []
+        return None
     count = plural(trace.whole_graphs, fill("{graph}", trace.gpu))
-    return [
-        Check.warn(
-            "graphs",
-            f"{count} {'was' if trace.whole_graphs == 1 else 'were'} recorded as one op each and count as compute: "
-            "kernels, copies and gaps inside are unknown.",
-            ("compute", "comm", "copies", "other"),
-        )
-    ]
-
-
-def _calls_named(trace: Trace, rows: Index) -> str:
-    """Return calls as text, such as `cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
-    counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
-    return ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))
+    return warn(
+        f"{count} {'was' if trace.whole_graphs == 1 else 'were'} recorded as one op each and count as compute: "
+        "kernels, copies and gaps inside are unknown.",
+        ("compute", "comm", "copies", "other"),
+    )

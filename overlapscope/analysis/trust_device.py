@@ -15,6 +15,7 @@ from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.plain_step import lengths_of, measured
 from overlapscope.analysis.results import Check
 from overlapscope.analysis.timeline import Timeline
+from overlapscope.analysis.trust import Judgement, as_checks, fail, ok, warn
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, covered, total, union
@@ -53,7 +54,7 @@ _FEWEST_READY, _FEWEST_WAITING = 3, 2
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
-def judge_steady(trace: Trace, steps: Periods) -> Check:
+def judge_steady(trace: Trace, steps: Periods) -> Judgement:
     """Compare a device's judged steps with each other and with the plain steps around the recording.
 
     If there are more than five steps, the last one is left out, because it ends with the last op instead of the next
@@ -63,7 +64,7 @@ def judge_steady(trace: Trace, steps: Periods) -> Check:
         The trust check, with a sentence on any difference.
     """
     if phases_of(trace):
-        return Check.ok("steady-state", "The steps of a server differ by their batches, so a trend means nothing.")
+        return ok("The steps of a server differ by their batches, so a trend means nothing.")
     spans = (steps.end_ns - steps.start_ns)[~steps.partial]
     spans = spans[:-1] if len(spans) > FEWEST else spans
     waits = _loader_waits(trace)
@@ -76,8 +77,8 @@ def judge_steady(trace: Trace, steps: Periods) -> Check:
     if waits is not None:
         doubts += _drained(trace, waits)
     if doubts:
-        return Check.warn("steady-state", " ".join(doubts))
-    return Check.ok("steady-state", _fine(trace, spans, loads=waits is not None))
+        return warn(" ".join(doubts))
+    return ok(_fine(trace, spans, loads=waits is not None))
 
 
 def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:
@@ -211,33 +212,33 @@ REGULAR_PCT = 90
 
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> tuple[Check, ...]:
     """Check one device."""
-    return (
-        _launches(trace, timeline),
-        _lead_in(trace, timeline, steps),
-        _missing_ops(trace, timeline, idle),
-        _order(timeline),
-        _sync_events(trace),
-        *_steps(trace, timeline, steps),
-        judge_steady(trace, steps),
-        _profiler(trace, timeline),
+    return as_checks(
+        {
+            "launches": _launches(trace, timeline),
+            "lead-in": _lead_in(trace, timeline, steps),
+            "missing-ops": _missing_ops(trace, timeline, idle),
+            "stream-order": _order(timeline),
+            "sync-events": _sync_events(trace),
+            **_steps(trace, timeline, steps),
+            "steady-state": judge_steady(trace, steps),
+            "profiler-overhead": _profiler(trace, timeline),
+        }
     )
 
 
-def _launches(trace: Trace, timeline: Timeline) -> Check:
+def _launches(trace: Trace, timeline: Timeline) -> Judgement:
     ops = timeline.ops
     orphans = (ops.launch < 0) & ~ops.named(is_migration)
     if (ops.launch < 0).all():
-        return Check.fail(
-            "launches",
+        return fail(
             "The trace records no launches, so the lead-in, steps and the causes of idle time are "
             f"unknown. {recorder_by_id(trace.recorder).launches}",
             EVERYTHING,
         )
     late = int((orphans & (ops.start_ns >= timeline.judged_from_ns)).sum())
     if not late:
-        return Check.ok("launches", f"Every {trace.gpu} op after the lead-in has its launch.")
-    return Check.warn(
-        "launches",
+        return ok(f"Every {trace.gpu} op after the lead-in has its launch.")
+    return warn(
         f"{plural(late, f'{trace.gpu} op')} {'has' if late == 1 else 'have'} no recorded launch, though "
         f"{'it was' if late == 1 else 'they were'} launched during the recording: the cause of idle time before "
         f"{'it' if late == 1 else 'them'} is unknown.",
@@ -245,16 +246,15 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
     )
 
 
-def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
+def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Judgement:
     ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
     if trace.warm_up_steps and timeline.lead_in_end_ns is not None and not ends_with_orphan:
-        return Check.ok(
-            "lead-in",
+        return ok(
             f"{plural(trace.warm_up_steps, 'step')} at the beginning only filled the pipeline; causes, steps and "
-            "findings leave them out.",
+            "findings leave them out."
         )
     if timeline.lead_in_end_ns is None or timeline.lead_in_end_ns == timeline.start_ns:
-        return Check.ok("lead-in", "The device had caught up when the recording began.")
+        return ok("The device had caught up when the recording began.")
     length = timeline.lead_in_end_ns - timeline.start_ns
     share = length / (timeline.end_ns - timeline.start_ns)
     whole_steps = int((~steps.partial).sum())
@@ -263,21 +263,21 @@ def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
             f"Only the last {percent(100 * (1 - share))} of the window, with {plural(whole_steps, 'whole step')}, can "
             "be judged: before, the device worked off what was queued before the recording. That is too little."
         )
-        return Check.fail("lead-in", detail, EVERYTHING)
+        return fail(detail, EVERYTHING)
     detail = (
         f"For the first {length / 1e6:.2f} ms ({100 * share:.1f}% of the window) the device worked off what "
         "was queued before the recording; causes, steps and findings leave them out."
     )
-    return Check.warn("lead-in", detail) if share > LONG_LEAD_IN else Check.ok("lead-in", detail)
+    return warn(detail) if share > LONG_LEAD_IN else ok(detail)
 
 
-def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
+def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Judgement:
     # The check of dropped ops names those whose launch was recorded.
     waited = ~among(idle.call, find_unanswered(trace).dropped)
     pieces = idle.take(waited & (idle.cause == IDLE_RANK[IdleCause.MISSING_OPS]))
     missing, window = int(pieces.length_ns.sum()), timeline.end_ns - timeline.start_ns
     if missing <= MISSING_SHARE * window:
-        return Check.ok("missing-ops", "The host did not wait for ops that were not recorded.")
+        return ok("The host did not wait for ops that were not recorded.")
     call = trace.runtime_calls.name(int(pieces.call[np.argmax(pieces.length_ns)]))
     detail = (
         f"For {missing / 1e6:.2f} ms ({100 * missing / window:.1f}% of the window) the host waited for the {trace.gpu} "
@@ -286,11 +286,11 @@ def _missing_ops(trace: Trace, timeline: Timeline, idle: IdleTime) -> Check:
         "shown as missing ops, not as idle."
     )
     if missing > MUCH_MISSING * window:
-        return Check.fail("missing-ops", detail, GPU_OPS)
-    return Check.warn("missing-ops", detail, ())
+        return fail(detail, GPU_OPS)
+    return warn(detail, ())
 
 
-def _order(timeline: Timeline) -> Check:
+def _order(timeline: Timeline) -> Judgement:
     ops = timeline.ops.take(~timeline.ops.named(is_migration))
     disorder = 0
     for _, rows in rows_by(ops.stream):
@@ -300,54 +300,47 @@ def _order(timeline: Timeline) -> Check:
         same_graph = (launch[1:] == launch[:-1]) & (launch[1:] >= 0)
         disorder += int(np.maximum(np.where(same_graph, 0, beside), 0).sum())
     if disorder <= DISORDER_SHARE * (timeline.end_ns - timeline.start_ns):
-        return Check.ok("stream-order", "Ops of one stream follow one another.")
-    return Check.warn(
-        "stream-order",
+        return ok("Ops of one stream follow one another.")
+    return warn(
         f"Ops of one stream overlap for {disorder / 1e6:.2f} ms outside graphs, which cannot happen: "
-        "some durations are wrong.",
+        "some durations are wrong."
     )
 
 
-def _sync_events(trace: Trace) -> Check:
+def _sync_events(trace: Trace) -> Judgement:
     waits = int(call_kinds.waits_event(trace.runtime_calls).sum())
     recorded = trace.syncs.kind == Sync.STREAM_WAIT_EVENT
     if waits and not len(trace.syncs) and trace.predicted_by is not None:
-        return Check.ok(
-            "sync-events",
+        return ok(
             f"{plural(waits, 'event wait')}, and no sync events, as predictions have none: which stream waited for "
-            "which was rebuilt from the order of calls.",
+            "which was rebuilt from the order of calls."
         )
     if waits and not len(trace.syncs):
-        return Check.warn(
-            "sync-events",
+        return warn(
             f"{plural(waits, 'event wait')}, but no sync events: which stream waited for which was rebuilt from "
-            f"the order of calls. {recorder_by_id(trace.recorder).sync_events}",
+            f"the order of calls. {recorder_by_id(trace.recorder).sync_events}"
         )
     unstated = int((recorded & (trace.syncs.source_stream < 0)).sum())
     if unstated:
         silent = "does not say what it waits" if unstated == 1 else "do not say what they wait"
         why = " (CUDA 13)" if trace.recorder == "kineto" else ""
         more = "" if trace.recorder == "kineto" else f" {recorder_by_id(trace.recorder).sync_events}"
-        return Check.ok(
-            "sync-events",
-            f"{plural(unstated, 'event wait')} {silent} for{why}, so it was rebuilt.{more}",
-        )
-    return Check.ok("sync-events", "No event wait had to be rebuilt.")
+        return ok(f"{plural(unstated, 'event wait')} {silent} for{why}, so it was rebuilt.{more}")
+    return ok("No event wait had to be rebuilt.")
 
 
-def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
-    notes = trace.annotations.take(judged_steps(trace))
-    if not len(notes):
+def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> dict[str, Judgement]:
+    if not len(judged_steps(trace)):
         repeats = "" if trace.period is None else f" {trace.period.sentence(trace.gpu)}"
-        return [Check.ok("steps", f"No steps were recorded: figures are of all time after the lead-in.{repeats}")]
-    return [
-        _marked(trace, steps) if trace.period is None else _period(trace.period, trace.gpu),
-        _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
-        _ahead(trace, timeline, steps),
-    ]
+        return {"steps": ok(f"No steps were recorded: figures are of all time after the lead-in.{repeats}")}
+    return {
+        "steps": _marked(trace, steps) if trace.period is None else _period(trace.period, trace.gpu),
+        "warm-up": _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
+        "step-skew": _ahead(trace, timeline, steps),
+    }
 
 
-def _marked(trace: Trace, steps: Periods) -> Check:
+def _marked(trace: Trace, steps: Periods) -> Judgement:
     judged = judged_steps(trace)
     notes = trace.annotations.take(judged)
     numbers = sorted(step_number(notes.name(row)) for row in range(len(notes)))
@@ -358,35 +351,33 @@ def _marked(trace: Trace, steps: Periods) -> Check:
     if absent or skipped:
         what = f"{absent} of {len(notes)} steps launched nothing on the main stream" if absent else "step numbers skip"
         lost = numbers[-1] - numbers[0] >= len({*numbers})
-        return Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if lost else ())
+        return warn(f"Steps are missing: {what}.", ("ranges",) if lost else ())
     named = f", the ranges named {clean(trace.steps_by)}" if trace.steps_by else ""
     what = "step" if notes.name(0).startswith(STEP) else "repeat"
-    return Check.ok("steps", f"{plural(len(notes), what)}, none missing{named}.")
+    return ok(f"{plural(len(notes), what)}, none missing{named}.")
 
 
-def _period(period: OwnPeriod, gpu: str) -> Check:
+def _period(period: OwnPeriod, gpu: str) -> Judgement:
     if period.regular_pct >= REGULAR_PCT:
-        return Check.ok("steps", f"Nothing marks steps. {period.sentence(gpu)}")
-    return Check.warn(
-        "steps",
+        return ok(f"Nothing marks steps. {period.sentence(gpu)}")
+    return warn(
         f"Nothing marks steps. {period.sentence(gpu)} Steps differ, so figures of a step are rough. Mark steps to be "
-        "sure.",
+        "sure."
     )
 
 
-def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
+def _warm_up(trace: Trace, rows: I64, spans: I64) -> Judgement:
     if phases_of(trace):
-        return Check.ok("warm-up", "The steps of a server differ by their batches, so none is a warm-up step.")
+        return ok("The steps of a server differ by their batches, so none is a warm-up step.")
     if begins_with_warm_up(spans.tolist()):
-        return Check.warn(
-            "warm-up",
+        return warn(
             f"{trace.annotations.name(int(rows[0]))} took {spans[0] / spans[1:].max():.1f} times as "
-            "long as the longest of the others: a warm-up step is inside the recording.",
+            "long as the longest of the others: a warm-up step is inside the recording."
         )
-    return Check.ok("warm-up", "The first step is like the others.")
+    return ok("The first step is like the others.")
 
 
-def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
+def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Judgement:
     """Check whether side streams work two or more steps ahead of the main stream, which is more than a prefetch."""
     ops, notes = timeline.ops, trace.annotations
     rows = np.flatnonzero(is_step(notes))
@@ -399,22 +390,20 @@ def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     placed = (belongs >= 0) & (runs >= 0)
     far = placed & (belongs - pick(order, runs, 0) >= 2)
     if not far.any():
-        return Check.ok("step-skew", "No stream runs more than one step ahead.")
+        return ok("No stream runs more than one step ahead.")
     early = union(ops.start_ns[side[far]], ops.end_ns[side[far]])
-    return Check.warn(
-        "step-skew",
+    return warn(
         f"{int(far.sum())} ops of side streams ({total(early) / 1e6:.2f} ms) run two or more steps ahead of "
-        "the main stream: the figures of their step do not include them.",
+        "the main stream: the figures of their step do not include them."
     )
 
 
-def _profiler(trace: Trace, timeline: Timeline) -> Check:
+def _profiler(trace: Trace, timeline: Timeline) -> Judgement:
     spent = union(trace.overheads.start_ns, trace.overheads.end_ns)
     inside = int(covered(spent, [timeline.start_ns], [timeline.end_ns])[0])
     if inside <= PROFILER_SHARE * (timeline.end_ns - timeline.start_ns):
-        return Check.ok("profiler-overhead", "The profiler took next to no time.")
-    return Check.warn(
-        "profiler-overhead",
+        return ok("The profiler took next to no time.")
+    return warn(
         f"The profiler itself took {inside / 1e6:.2f} ms of the window (buffers flushed, libraries "
-        "loaded); idle time in it has cause profiler-overhead.",
+        "loaded); idle time in it has cause profiler-overhead."
     )

@@ -79,20 +79,9 @@ class Recurrence(Struct, frozen=True, eq=False):
         return np.append(self.starts, self.end)
 
 
-class _Anchors(Struct, frozen=True, eq=False):
-    """Occurrences of candidates, one after another: those of candidate `i` are `places[first[i]:][:count[i]]`."""
-
-    places: Index
-    first: I64
-    count: I64
-    spacing: _Floats
-    even: _Floats
-    """Share of the span of all occurrences that lies between evenly spaced ones."""
-
-    def of(self, row: int) -> I64:
-        """Return the places of a candidate's occurrences, ascending."""
-        begin = int(self.first[row])
-        return self.places[begin : begin + int(self.count[row])].astype(np.int64)
+_Anchors = tuple[list[Index], _Floats, _Floats]
+"""Places where each candidate occurs, ascending; their usual distance; and the share of the span of all its occurrences
+that lies between evenly spaced ones."""
 
 
 def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Recurrence | None:
@@ -106,10 +95,9 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
     """
     if len(symbols) < 2 * FEWEST:
         return None
-    names, runs = _keys(symbols), _runs(symbols)
-    candidates = [anchors for keys in (names, runs) if (anchors := _find_anchors(keys)) is not None]
+    names, runs = (symbols & 0xFFFF).astype(np.uint16), _runs(symbols)
     best: Recurrence | None = None
-    for level in islice(_levels(candidates), _LEVELS):
+    for level in islice(_levels([_find_anchors(names), _find_anchors(runs)]), _LEVELS):
         if best is not None and 2 * np.median(np.diff(level[0])) > best.length:
             continue
         units = (_trimmed(places, names, runs) for places in _by_pause(level, pause))
@@ -124,10 +112,6 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
     return best
 
 
-def _keys(symbols: I64) -> _Keys:
-    return (symbols & 0xFFFF).astype(np.uint16)
-
-
 def _runs(symbols: I64) -> _Keys:
     """Return a key for the run of symbols that begins at each place; runs at the end are shorter."""
     mixed = np.zeros(len(symbols), np.uint32)
@@ -139,7 +123,7 @@ def _runs(symbols: I64) -> _Keys:
     return (mixed >> np.uint32(16)).astype(np.uint16)
 
 
-def _find_anchors(keys: _Keys) -> _Anchors | None:
+def _find_anchors(keys: _Keys) -> _Anchors:
     """Return the keys that occur at even distances over most of the sequence."""
     places = np.argsort(keys, kind="stable")
     counts = np.bincount(keys, minlength=1 << 16)
@@ -159,16 +143,17 @@ def _find_anchors(keys: _Keys) -> _Anchors | None:
     near &= distance <= np.repeat((spacing * 1.5).astype(np.int32), count)
     even = np.add.reduceat(distance * near, first, dtype=np.int64) / np.maximum(span, 1)
     kept = (count >= FEWEST) & (even >= _MOST) & (span + spacing >= _MOST * len(keys)) & (spacing > 1)
-    return _Anchors(places, first[kept], count[kept], spacing[kept], even[kept]) if kept.any() else None
+    sides = zip(first[kept].tolist(), (last[kept] + 1).tolist(), strict=True)
+    return [places[begin:end] for begin, end in sides], spacing[kept], even[kept]
 
 
 def _levels(candidates: Sequence[_Anchors]) -> Iterator[list[I64]]:
     """Yield the occurrences of the most even anchors of each spacing, from the widest spacing to the narrowest."""
-    rows = [(anchors, row) for anchors in candidates for row in range(len(anchors.first))]
-    if not rows:
+    places = [each for anchors, _, _ in candidates for each in anchors]
+    if not places:
         return
-    spacing = np.concatenate([anchors.spacing for anchors in candidates])
-    even = np.concatenate([anchors.even for anchors in candidates])
+    spacing = np.concatenate([spacing for _, spacing, _ in candidates])
+    even = np.concatenate([even for *_, even in candidates])
     order = np.argsort(-spacing, kind="stable")
     # Spacings within 5% of the next wider spacing belong to the same level.
     widths = spacing[order]
@@ -176,7 +161,7 @@ def _levels(candidates: Sequence[_Anchors]) -> Iterator[list[I64]]:
     for begin, end in zip(edges.tolist(), [*edges[1:].tolist(), len(order)], strict=True):
         of_level = order[begin:end]
         best = of_level[even[of_level] >= even[of_level].max() - 0.01][:_ANCHORS]
-        yield [rows[row][0].of(rows[row][1]) for row in best.tolist()]
+        yield [places[row].astype(np.int64) for row in best.tolist()]
 
 
 def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:

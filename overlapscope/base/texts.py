@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 T = TypeVar("T")
 GPU: Final = "GPU"
 _OTHERS: Final = {"Ascend": "NPU", "MTIA": "MTIA"}
@@ -36,6 +34,8 @@ def read_texts(path: Path, type: type[T], gpu: str = GPU) -> T:
     Lines of a paragraph are joined, and empty lines separate paragraphs.
     """
     import tomllib
+
+    import msgspec
 
     return msgspec.convert(_joined(tomllib.loads(fill(path.read_text(encoding="utf-8"), gpu))), type, str_keys=True)
 

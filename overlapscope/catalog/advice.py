@@ -1,4 +1,4 @@
-"""Advice for programs that don't use PyTorch, or no GPU, by the ids of rules and interventions.
+"""Texts of interventions, and advice for programs that don't use PyTorch or a GPU, by ids of rules and interventions.
 
 The rules and interventions have the advice for PyTorch on GPUs. The first line of each text can stand alone.
 """
@@ -17,6 +17,38 @@ from overlapscope.trace.model import Framework, Trace
 
 NAMES: Final[Mapping[str, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
 """Frameworks with advice in words of their own."""
+
+
+class Premise(Struct, frozen=True, forbid_unknown_fields=True):
+    """An assumption of an intervention, and how its cost is found."""
+
+    text: str
+    costed: bool = False
+    """True if the intervention does the contrary at `Stance.WORST`."""
+    harmless: bool = False
+    """True if the contrary only makes the step shorter."""
+
+
+class InterventionTexts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Texts of an intervention, from `interventions.toml`."""
+
+    needs: str
+    """Requirement on a recording for it to apply: `pageable copies`."""
+    elsewhere: tuple[str, str] | None = None
+    """Title and requirement for programs not written with PyTorch, if they differ."""
+    meaning: str
+    """Change to the graph."""
+    assumptions: tuple[Premise, ...]
+    advice: str
+    """Code to change, for PyTorch on GPUs; the first line can stand alone."""
+    uses: tuple[str, ...] = ()
+    """Fields of `prediction.calibration.Constants` that it reads."""
+
+
+@cache
+def intervention_texts() -> Mapping[str, InterventionTexts]:
+    """Return the texts of all interventions by id."""
+    return read_texts(Path(__file__).with_name("interventions.toml"), dict[str, InterventionTexts])
 
 
 class _Advice(Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,48 +1,23 @@
-"""Changes that `overlapscope whatif` can predict, in the order in which they are applied.
+"""Changes that `overlapscope whatif` can predict, in the order in which they are applied: later may build on earlier.
 
-`interventions.toml` has them. `prediction.interventions` applies them to a graph.
+`interventions.toml` has their texts. `prediction.interventions` applies them to a graph.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from msgspec import Struct
-
-from overlapscope.base.texts import read_texts
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from overlapscope.catalog.advice import InterventionTexts
     from overlapscope.trace.model import Framework
 
 
-class Premise(Struct, frozen=True, forbid_unknown_fields=True):
-    """An assumption of an intervention, and how its cost is found."""
-
-    text: str
-    costed: bool = False
-    """True if the intervention does the contrary at `Stance.WORST`."""
-    harmless: bool = False
-    """True if the contrary only makes the step shorter."""
-
-
-class Intervention(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Intervention(NamedTuple):
     """A change to a program."""
 
     id: str
     title: str
     """Phrase for its effect: `use pinned memory on the host`."""
-    needs: str
-    """Requirement on a recording for it to apply: `pageable copies`."""
-    elsewhere: tuple[str, str] | None = None
-    """Title and requirement for programs not written with PyTorch, if they differ."""
-    meaning: str
-    """Change to the graph."""
-    assumptions: tuple[Premise, ...]
-    advice: str
-    """Code to change, for PyTorch on GPUs; the first line can stand alone."""
-    uses: tuple[str, ...] = ()
-    """Fields of `prediction.calibration.Constants` that it reads."""
     argument: str | None = None
     """Placeholder of its argument in help: `CALL`."""
     argument_help: str = ""
@@ -50,9 +25,17 @@ class Intervention(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     arguments: tuple[str, ...] = ()
     """Possible arguments; empty if they depend on the recording."""
 
+    @property
+    def texts(self) -> InterventionTexts:
+        """The other texts, which help doesn't need."""
+        from overlapscope.catalog.advice import intervention_texts
+
+        return intervention_texts()[self.id]
+
     def words(self, framework: Framework) -> tuple[str, str]:
-        """Return title and requirement in words that fit the framework."""
-        return (self.title, self.needs) if framework == "pytorch" or self.elsewhere is None else self.elsewhere
+        """Return the title, and the requirement on a recording, in words that fit the framework."""
+        texts = self.texts
+        return (self.title, texts.needs) if framework == "pytorch" or texts.elsewhere is None else texts.elsewhere
 
     @property
     def help(self) -> str:
@@ -69,5 +52,35 @@ class Intervention(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 WHOLE_STEP: Final = "step"
 """Argument of `graph` for everything that a step launches, the optimizer included."""
 
-_ALL: Final = read_texts(Path(__file__).with_suffix(".toml"), dict[str, tuple[Intervention, ...]])
-INTERVENTIONS: Final = {each.id: each for each in _ALL["interventions"]}
+_HOST_WORK: Final = ("python", "cpu-ops", "file-io", "gil-wait", "preempted", "cpu-throttled")
+_GRAPHED: Final = "of each range named RANGE, of each step as a whole (step), or of each step's model"
+INTERVENTIONS: Final = {
+    each.id: each
+    for each in (
+        Intervention("faster-loader", "do not wait for the DataLoader"),
+        Intervention("pin", "use pinned memory on the host"),
+        Intervention("non-blocking", "copy with non_blocking=True"),
+        Intervention(
+            "no-sync",
+            "do not wait in a blocking call",
+            argument="CALL",
+            argument_help="CALL, or calls inside the op or range CALL",
+            argument_required=True,
+        ),
+        Intervention("no-gc", "do not pause for Python's garbage collector"),
+        Intervention(
+            "less-host",
+            "leave out host work",
+            argument="WORK",
+            argument_help="python, cpu-ops, gil-wait...",
+            argument_required=True,
+            arguments=_HOST_WORK,
+        ),
+        Intervention("batch-copies", "merge many small copies into one"),
+        Intervention("side-stream", "copy on CUDA streams of their own, one per direction"),
+        Intervention("two-way", "copy in both directions (H2D and D2H) at once"),
+        Intervention("prefetch", "copy the input one step ahead"),
+        Intervention("fused", "update parameters with one launch"),
+        Intervention("graph", "launch kernels as a CUDA graph", argument="RANGE", argument_help=_GRAPHED),
+    )
+}

@@ -175,10 +175,9 @@ _TWO_WAY_NS, _TWO_WAY_SHARE = 50_000, 0.5
 _ENGINE = np.array([{Kind.COMM: Kind.COMPUTE}.get(kind, kind) for kind in Kind])
 """Engine of each kind of op: kernels of both kinds share the SMs."""
 
-QUERY = call_kinds.whole_name(r"(cuda|hip)StreamIsCapturing")
+queries_capture = call_kinds.selects(r"(cuda|hip)StreamIsCapturing")
 """A trivial call, which reads a field; PyTorch makes it at every copy."""
-_GRAPH_LAUNCH = call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch")
-KERNEL_LAUNCH = call_kinds.whole_name(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
+launches_kernel = call_kinds.selects(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
 
 
 def observe(trace: Trace) -> Constants:
@@ -203,7 +202,7 @@ def observe(trace: Trace) -> Constants:
         sync_call_ns=sync_call,
         launch_call_ns=_median(seen.call_length[seen.first & seen.kernel & seen.room]),
         copy_call_ns=_median(seen.call_length[seen.first & seen.pinned & seen.room]),
-        query_call_ns=_median(_lengths(trace, np.flatnonzero(call_kinds.named(trace.runtime_calls, QUERY)))),
+        query_call_ns=_median(_lengths(trace, np.flatnonzero(queries_capture(trace.runtime_calls)))),
         graph_call_ns=graph_call,
         graph_node_call_ns=graph_node,
         graph_latency_ns=graph_latency,
@@ -249,8 +248,8 @@ class _Seen:
         """Device and stream."""
         self.kind = ops.kind[self.row]
         self.compute: Bool = self.kind == Kind.COMPUTE
-        self.graph: Bool = call_kinds.named(calls, _GRAPH_LAUNCH)[self.launch]
-        self.kernel: Bool = self.compute & call_kinds.named(calls, KERNEL_LAUNCH)[self.launch]
+        self.graph: Bool = call_kinds.launches_graph(calls)[self.launch]
+        self.kernel: Bool = self.compute & launches_kernel(calls)[self.launch]
         """Mask of the kernels that were launched individually."""
         on_host = ops.host_memory[self.row] == Memory.PINNED
         self.pinned: Bool = ops.is_copy[self.row] & on_host & call_kinds.copies_async(calls)[self.launch]
@@ -341,10 +340,8 @@ class _Seen:
         for timeline in self.timelines:
             edges = find_edges(self.trace, timeline)
             edges = edges.take((edges.confidence >= HIGH) & (edges.source >= 0))
-            edges = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
-            held = np.flatnonzero(ops.device == timeline.device)[edges.held]
-            # The last of several to end counts.
-            ended[held], source[held] = edges.source_end_ns, edges.source_op
+            last, here = edges.last_to_end(len(timeline.ops)), np.flatnonzero(ops.device == timeline.device)
+            ended[here], source[here] = pick(edges.source_end_ns, last), pick(edges.source_op, last)
         since, before = ended[self.row], np.where(self.before >= 0, self.end[self.before], -1)
         waited = (since >= 0) & ~self.graph & (before <= since) & (self.returned <= since - LONG_BEFORE_NS)
         across = waited & (_ENGINE[self.kind] != _ENGINE[ops.kind[source[self.row]]])

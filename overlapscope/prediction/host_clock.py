@@ -8,7 +8,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import on_thread, rows_of
 from overlapscope.base.columns import I32, mask_of, quantile
 from overlapscope.base.grouping import distinct, group_starts
@@ -16,7 +15,7 @@ from overlapscope.base.intervals import Intervals, contains, covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
-from overlapscope.prediction.hardware import KERNEL_LAUNCH
+from overlapscope.prediction.hardware import launches_kernel
 from overlapscope.prediction.replay import Replay
 from overlapscope.trace.model import F64, I64, Bool, HostEvents, Trace
 
@@ -51,7 +50,7 @@ def event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float
     The recording's launch calls determine it, in the proportions of a calibration of the same machine, if there is one.
     """
     calls = trace.runtime_calls
-    launches = np.flatnonzero(call_kinds.named(calls, KERNEL_LAUNCH))
+    launches = np.flatnonzero(launches_kernel(calls))
     added = _USUAL_ADDED_NS
     if len(launches) >= _FEWEST:
         quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK)

@@ -75,7 +75,7 @@ _WORDS = {
     "graph_latency_ns": "graph launch call to its first kernel",
     "graph_gap_ns": "end of a kernel to the next inside a graph",
 }
-"""Names of the constants that interventions use (`Intervention.uses`)."""
+"""Names of the constants that interventions use (`InterventionTexts.uses`)."""
 _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
 
 
@@ -272,7 +272,7 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> AppliedChange:
         title=title,
         touched=done.touched,
         what=done.what if done.touched else f"Not applicable: {done.why_not or f'the recording has no {needs}'}.",
-        advice=for_program(trace, choice.intervention.id, choice.intervention.advice),
+        advice=for_program(trace, choice.intervention.id, choice.intervention.texts.advice),
         where=_places(trace, done.graph.calls.row[done.calls]),
     )
 
@@ -295,7 +295,7 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
     """Return each choice's assumptions, with the extra step time if they don't hold."""
     assumptions = []
     for number, (choice, done) in enumerate(zip(choices, expected.applied, strict=True)):
-        for assumption in choice.intervention.assumptions if done.touched else ():
+        for assumption in choice.intervention.texts.assumptions if done.touched else ():
             cost = 0 if assumption.harmless else None
             if assumption.costed:
                 stances = [Stance.EXPECTED] * len(choices)
@@ -316,7 +316,7 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
     used = [
         field
         for choice, done in zip(choices, expected.applied, strict=True)
-        for field in (choice.intervention.uses if done.touched else ())
+        for field in (choice.intervention.texts.uses if done.touched else ())
     ]
     hardware, items = base.hardware, expected.graph.items
     constants = [

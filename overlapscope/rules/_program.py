@@ -144,7 +144,7 @@ def launches(claims: Claims) -> I64:
 
 def outside_graphs(claims: Claims, rows: I64) -> I64:
     """Return the launches that launch no CUDA graph."""
-    return rows[~call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)[rows]]
+    return rows[~call_kinds.launches_graph(claims.trace.runtime_calls)[rows]]
 
 
 @kept()

@@ -135,7 +135,7 @@ def _same_stream(claims: Claims, pieces: ClaimedPieces) -> Draft:
         advice = in_words_of(claims.trace.framework, "two-way", cases["download"]) + _UPLOAD_TOO * other
     else:
         advice = cases["upload"] + _DOWNLOAD_TOO * other
-    of_graph = call_kinds.named(claims.trace.runtime_calls, call_kinds.GRAPH_LAUNCH)
+    of_graph = call_kinds.launches_graph(claims.trace.runtime_calls)
     if pick(of_graph, ops.launch[pieces.copies], False).any():
         advice += claims.filled(" Fork that stream with events while the {graph} is captured.")
     more = ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import asdict, force_setattr
+from msgspec.structs import asdict
 
 from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers, mask_of
@@ -92,7 +92,7 @@ class TraceTable(Columns, frozen=True, weakref=True):
         name: str = self.names[int(self.name_id[row])]
         return name
 
-    def named(self, judge: Callable[[str], bool]) -> Bool:
+    def named(self, judge: Callable[[str], object]) -> Bool:
         """Return a mask of the rows whose names pass; each distinct name is judged once."""
         passing = [name_id for name_id in _names_in(self) if judge(self.names[name_id])]
         if not passing:
@@ -135,11 +135,6 @@ def _names_in(table: TraceTable) -> list[int]:
     return ids
 
 
-_UNRECORDED: Final[I64] = np.empty(0, np.int64)
-_NO_DEVICES: Final[I32] = np.empty(0, np.int32)
-"""These stand for columns that a source leaves out."""
-
-
 class GpuOps(TraceTable, frozen=True):
     """Kernels, copies and memsets."""
 
@@ -162,23 +157,16 @@ class GpuOps(TraceTable, frozen=True):
     stated_gb_per_s: F64
     """Bandwidth of a memory operation according to the profiler; -1 where it states none. Our figures come from `bytes`
     and the times instead."""
-    blocks: I64 = _UNRECORDED
+    blocks: I64
     """Number of thread blocks in a kernel's grid; -1 where not a kernel or not recorded."""
-    block_threads: I64 = _UNRECORDED
+    block_threads: I64
     """Number of threads in each of them; -1 where not a kernel or not recorded."""
-    source_device: I32 = _NO_DEVICES
+    source_device: I32
     """Device that a copy reads; -1 where not recorded, which most sources do only for peer copies."""
-    target_device: I32 = _NO_DEVICES
+    target_device: I32
     """Device that a copy writes; -1 where not recorded."""
-    graph_node: I64 = _UNRECORDED
+    graph_node: I64
     """Number of the op's node in the order of the capture; -1 outside of graphs, or if not recorded."""
-
-    def __post_init__(self) -> None:
-        # Sources need not pass these columns.
-        for name in ("blocks", "block_threads", "source_device", "target_device", "graph_node"):
-            column = getattr(self, name)
-            if column is _UNRECORDED or column is _NO_DEVICES:
-                force_setattr(self, name, np.full(len(self.start_ns), -1, column.dtype))
 
     @property
     def is_copy(self) -> Bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -52,19 +52,15 @@ _DIRECTION = {
     "ptop": Kind.P2P,
 }
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
-_MIGRATION_NAME = re.compile(r"Migration\b")
-"""Page migrations of managed memory, as the reader of Nsight Systems names them."""
-_MIGRATION_TO_HOST = re.compile(r"Migration DtoH\b")
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
 _FILL_NAME = re.compile(r"\s*(?:memset|fill)", re.IGNORECASE)
 _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
 
 # ROCm 7.1 records copies as kernels, under the name of the transfer or of the blit kernel that does it.
 _TRANSFER = re.compile(r"(?:MEMORY_COPY_|Copy)(Host|Device)_?To_?(Host|Device)$", re.IGNORECASE)
+_TRANSFERS = {("host", "device"): Kind.H2D, ("device", "host"): Kind.D2H}
 _BLIT_COPY = re.compile(r"__amd_rocclr_copy")
 """Kernels by which ROCm copies, within the device or between it and the host."""
-_WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
-_BETWEEN_DEVICES = re.compile(r"(?:hip|cu|cuda)Memcpy\w*Peer")
 _BLIT_FILL = re.compile(r"__amd_rocclr_fill|FillBuffer$")
 
 XLA_WAIT = re.compile(
@@ -86,13 +82,16 @@ def kind(category: str, name: str) -> Kind:
     `category` is the event's `cat` in any case. An op of any other category counts as a kernel.
     """
     category, name = category.lower(), name[:JUDGED]
-    if category in _FILL:
+    if category in _FILL or (category == MTIA and name == MTIA_COPY):
         return Kind.OTHER
+    transfer = _TRANSFER.match(name)
+    if transfer is not None:
+        return _TRANSFERS.get((transfer[1].lower(), transfer[2].lower()), Kind.OTHER)
     if category in _COPY or (category == MTIA and _COPY_NAME.match(name)):
         return _copy_kind(name)
-    if category == MTIA and name == MTIA_COPY:
+    if _BLIT_COPY.match(name) or _BLIT_FILL.match(name):
         return Kind.OTHER
-    return _kernel_kind(name)
+    return Kind.COMM if communicates(name) else Kind.COMPUTE
 
 
 def with_direction(name: str, direction: str) -> str:
@@ -121,14 +120,20 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
     return source, target
 
 
-def is_migration_to_host(name: str) -> bool:
-    """Return whether an op's name is that of a page migration to the host, which has usually touched the page."""
-    return _MIGRATION_TO_HOST.match(name) is not None
+def _begins_with(pattern: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a name begins with a pattern."""
+    compiled = re.compile(pattern)
+    return lambda name: compiled.match(name) is not None
 
 
-def is_migration(name: str) -> bool:
-    """Return whether the name of an op of `Kind.OTHER` is that of a page migration of managed memory."""
-    return _MIGRATION_NAME.match(name) is not None
+is_migration = _begins_with(r"Migration\b")
+"""Selects page migrations of managed memory among ops of `Kind.OTHER`, as the reader of Nsight Systems names them."""
+is_migration_to_host = _begins_with(r"Migration DtoH\b")
+"""Selects page migrations to the host, which has usually touched the page."""
+states_device_copy = _begins_with(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
+"""Selects calls whose name says that they copy within or between devices: `hipMemcpyDtoDAsync`."""
+states_peer_copy = _begins_with(r"(?:hip|cu|cuda)Memcpy\w*Peer")
+"""Selects calls whose name says that they copy between devices: `hipMemcpyPeerAsync`."""
 
 
 def is_fill(name: str) -> bool:
@@ -149,20 +154,7 @@ def hides_direction(name: str) -> bool:
     return not stated and not sides <= _ON_HOST and not sides <= _ON_DEVICE
 
 
-def states_device_copy(call: str) -> bool:
-    """Return whether the name of a call says that it copies within or between devices: `hipMemcpyDtoDAsync`."""
-    return _WITHIN_DEVICE.match(call) is not None
-
-
-def states_peer_copy(call: str) -> bool:
-    """Return whether the name of a call says that it copies between devices: `hipMemcpyPeerAsync`."""
-    return _BETWEEN_DEVICES.match(call) is not None
-
-
 def _copy_kind(name: str) -> Kind:
-    transfer = _TRANSFER.match(name)
-    if transfer is not None:
-        return _transfer_kind(*transfer.groups())
     direction = _COPY_NAME.match(name)
     if direction is not None and _KNOWN_DIRECTION.fullmatch(direction[1]):
         return _DIRECTION.get(direction[1].lower(), Kind.OTHER)
@@ -170,27 +162,7 @@ def _copy_kind(name: str) -> Kind:
     source, target = memory_kinds("gpu_memcpy", name)
     if source in _ON_HOST and target in _ON_DEVICE:
         return Kind.H2D
-    if source in _ON_DEVICE and target in _ON_HOST:
-        return Kind.D2H
-    return Kind.OTHER
-
-
-def _kernel_kind(name: str) -> Kind:
-    transfer = _TRANSFER.match(name)
-    if transfer is not None:
-        return _transfer_kind(*transfer.groups())
-    if _BLIT_COPY.match(name) or _BLIT_FILL.match(name):
-        return Kind.OTHER
-    return Kind.COMM if communicates(name) else Kind.COMPUTE
-
-
-def _transfer_kind(source: str, target: str) -> Kind:
-    match source.lower(), target.lower():
-        case "host", "device":
-            return Kind.H2D
-        case "device", "host":
-            return Kind.D2H
-    return Kind.OTHER
+    return Kind.D2H if source in _ON_DEVICE and target in _ON_HOST else Kind.OTHER
 
 
 # -- Short names ---
@@ -366,12 +338,18 @@ OPTIMIZER_STEP = "Optimizer.step#"
 """Beginning of the names of torch's ranges around an optimizer's step (torch/optim/optimizer.py)."""
 OPTIMIZER_ZERO_GRAD = "Optimizer.zero_grad#"
 
-_ENGINE = re.compile(r"autograd::engine::|torch::autograd::|(torch::)?\w+Backward\d+$")
-_REDUCER = re.compile(r".*distributed(\.ddp)?(\.|::)reducer::")
-_OPERATOR = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
+is_operator = _begins_with(r"\w+::|\w*Backward\d*$|autograd::")
+"""Selects names of operators of PyTorch, rather than of a library's or the system's calls."""
+allocates = _begins_with(r"(?:aten::(new_)?empty\w*|aten::resize\w*|aten::_efficientzerotensor)\Z")
+"""Selects ops that allocate memory, among those that launch nothing."""
+is_engine = _begins_with(r"autograd::engine::|torch::autograd::|(torch::)?\w+Backward\d+$")
+"""Selects nodes of the backward pass in C++, and autograd's engine around a node."""
+is_reducer = _begins_with(r".*distributed(\.ddp)?(\.|::)reducer::")
+"""Selects ops of the reducer with which DistributedDataParallel joins gradients."""
+is_collective_range = _begins_with(r"(?:gloo|mpi|ucc|xccl):\w+\Z")
+"""Selects ranges that are the work of a collective on the host, on a thread of its backend."""
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 """Namespaces of collectives."""
-_RANGE_OF_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):\w+")
 _BOOKKEEPING = _COLLECTIVES | {"autograd", "inductor", "prim", "prims", "profiler", "torch"}
 """Namespaces of ops that arrange other work."""
 _METADATA = re.compile(
@@ -390,37 +368,9 @@ _METADATA = re.compile(
 """Names in `aten` of ops that make views, allocate memory or read properties of a tensor."""
 
 
-_ALLOCATION = re.compile(r"aten::(new_)?empty\w*|aten::resize\w*|aten::_efficientzerotensor")
-
-
-def is_operator(name: str) -> bool:
-    """Return whether a name is of an operator of PyTorch, rather than of a library's or the system's call."""
-    return _OPERATOR.match(name) is not None
-
-
-def allocates(name: str) -> bool:
-    """Return whether an op that launches nothing allocates memory."""
-    return _ALLOCATION.fullmatch(name) is not None
-
-
-def is_engine(name: str) -> bool:
-    """Return whether an op is a node of the backward pass in C++, or autograd's engine around a node."""
-    return _ENGINE.match(name) is not None
-
-
-def is_reducer(name: str) -> bool:
-    """Return whether an op is of the reducer with which DistributedDataParallel joins gradients."""
-    return _REDUCER.match(name) is not None
-
-
 def starts_collective(name: str) -> bool:
     """Return whether an op is a collective, or starts one."""
     return name.partition("::")[0] in _COLLECTIVES
-
-
-def is_collective_range(name: str) -> bool:
-    """Return whether a range is the work of a collective on the host, on a thread of its backend."""
-    return _RANGE_OF_COLLECTIVE.fullmatch(name) is not None
 
 
 def may_run_python(name: str) -> bool:

@@ -202,11 +202,8 @@ def front_end(trace: Trace) -> str | None:
         return None
     if is_front_end_file(PurePath(trace.source).name):
         return "vLLM"
-    return next((server for server, frames in _FRONT_ENDS.items() if _has_frame(trace, re.compile(frames))), None)
-
-
-def _has_frame(trace: Trace, functions: re.Pattern[str]) -> bool:
-    return bool(trace.python_frames.named(lambda name: functions.search(name) is not None).any())
+    frames = trace.python_frames
+    return next((each for each, names in _FRONT_ENDS.items() if frames.named(re.compile(names).search).any()), None)
 
 
 # -- Names of steps --------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def loaded_by(code: str) -> set[str]:
     ("arguments", "heavy"),
     [
         (["--help"], [*HEAVY, "inspect", "pathlib"]),
-        (["whatif", "--help"], ["numpy", "pandas", "rich", "torch"]),
+        (["whatif", "--help"], HEAVY),
         (["analyze", PIPELINE], ["pandas", "dash", "plotly", "torch", "overlapscope.plugins.jax.file"]),
         (["check", PIPELINE], ["pandas", "dash", "plotly", "torch"]),
         (["ranks", RANKS, "--workers", "1"], ["pandas", "dask", "distributed", "multiprocessing", "torch"]),

@@ -196,7 +196,7 @@ def _copies(standing: Literal["new", "gone"], kind: str, before: int, after: int
 
 
 def side(name: str = "trace.json.gz", *, gpu: str = "NVIDIA H200") -> Side:
-    check = Check.warn("sync-events", "none")
+    check = Check(id="sync-events", status="warn", detail="none", lost=None)
     return Side(
         sources=(name,),
         environment=Environment(gpus=(gpu,), torch="2.13.0", cuda="12.6"),

@@ -227,6 +227,10 @@ def make_trace(
             column((op.target for op in mine), np.int8),
             np.full(len(mine), -1.0),
             column(op.blocks for op in mine),
+            column(-1 for op in mine),
+            column((-1 for op in mine), np.int32),
+            column((-1 for op in mine), np.int32),
+            column(-1 for op in mine),
         ),
         runtime_calls=RuntimeCalls(
             table,

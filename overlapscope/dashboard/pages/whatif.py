@@ -216,7 +216,7 @@ def _choice(kind: Intervention, options: list[str]) -> list[Component]:
     """Return a switch, with the choice of its argument below it."""
     name = html.Span([kind.title, html.Span(kind.id, className="whatif-id")])
     switch = dmc.Switch(id=_switch(kind), label=name, checked=False, size="sm", className="whatif-switch")
-    explained = render.explained(html.Div(switch), kind.meaning, w=340, position="bottom-start", openDelay=200)
+    explained = render.explained(html.Div(switch), kind.texts.meaning, w=340, position="bottom-start", openDelay=200)
     if not kind.argument:
         return [explained]
     choose = dmc.MultiSelect(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import pinning, rows_of
 from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import mask_of, pick
@@ -13,7 +12,7 @@ from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import expand
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import DeviceItems, Graph, Waits
-from overlapscope.prediction.hardware import FEWEST, KERNEL_LAUNCH, QUERY, Stance
+from overlapscope.prediction.hardware import FEWEST, Stance, launches_kernel, queries_capture
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import NOTHING, copies, without_time_in
 from overlapscope.prediction.interventions.host import waits_of_copies
@@ -124,8 +123,8 @@ def _before_pinning(graph: Graph) -> I64:
 def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
     """Return how much longer calls take right after those that evict the caches; 1 if unknown."""
     runtime = graph.trace.runtime_calls
-    for pattern, field in ((QUERY, "query_call_ns"), (KERNEL_LAUNCH, "launch_call_ns")):
-        rows = np.flatnonzero(call_kinds.named(runtime, pattern))
+    for selects, field in ((queries_capture, "query_call_ns"), (launches_kernel, "launch_call_ns")):
+        rows = np.flatnonzero(selects(runtime))
         ended = np.sort(graph.calls.end_ns[evicting])
         last = np.searchsorted(ended, runtime.start_ns[rows], side="right") - 1
         since = np.where(last >= 0, runtime.start_ns[rows] - pick(ended, last, 0), 2**62)

@@ -362,7 +362,7 @@ def test_prefetch_depths_are_those_that_a_walk_over_the_launches_finds(program: 
     depths = prefetch_depths(ops, calls, begun)
     launched = [int(calls.start_ns[call]) for call in ops.launch]
     consumers = set(begun.consumer.tolist()) - {-1}
-    others = [row for row in np.flatnonzero(find_compute(ops).is_work).tolist() if row not in consumers]
+    others = [row for rows in find_compute(ops).values() for row in rows.tolist() if row not in consumers]
     for op, consumer, depth in zip(begun.op, begun.consumer, depths.tolist(), strict=True):
         parts = set()
         for row in others:

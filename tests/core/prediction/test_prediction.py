@@ -559,9 +559,9 @@ def test_every_intervention_says_what_it_is() -> None:
     for intervention in INTERVENTIONS.values():
         assert (
             intervention.title
-            and intervention.meaning.endswith(".")
-            and intervention.advice
-            and intervention.assumptions
+            and intervention.texts.meaning.endswith(".")
+            and intervention.texts.advice
+            and intervention.texts.assumptions
         )
 
 

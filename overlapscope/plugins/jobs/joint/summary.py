@@ -98,7 +98,7 @@ def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str
                     title=choice.intervention.title,
                     touched=done.touched,
                     what=done.what,
-                    assumptions=tuple(premise.text for premise in choice.intervention.assumptions),
+                    assumptions=tuple(premise.text for premise in choice.intervention.texts.assumptions),
                 )
                 for choice, done in zip(choices, applied, strict=True)
             )
