@@ -5,7 +5,7 @@
   that it starts.
 - Threads: `driver` calls the recorder on one thread, and `main_thread` interrupts that. `triggers` opens windows by the
   clock.
-- Decisions: `recorder` follows the schedule by the table of `states`, and `takes` chooses and writes a session.
+- Decisions: `recorder` follows the schedule by the table of `states`, and chooses and writes a session.
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `marks` and `memory_guard`. `program_profilers`
   handles the program's own.
 - Steps: `driver` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports

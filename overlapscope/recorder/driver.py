@@ -1,4 +1,4 @@
-"""The driver of a recorder, which calls it on the right thread, one call at a time, and the marks that end steps."""
+"""The driver of a recorder, which calls it on the right thread, one call at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from overlapscope.recorder.automatic_steps import MARKS, AutomaticSteps
 from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import WindowRecorder
-from overlapscope.recorder.triggers import trigger_of
+from overlapscope.recorder.triggers import ClockTrigger, UnmarkedTrigger
 
 _POLL_S = 0.01
 
@@ -23,17 +23,47 @@ class Driver:
 
     Other events are the first use of CUDA, a clock, and a lack of memory. An event during other work waits for the next
     step.
+
+    Args:
+        options: Options of the recording.
+        bounded: As in `WindowRecorder`.
+        by: Calls that end steps, as in `Options.steps_by`.
+        whole_program: Whether the program need not know of the recording.
+        step: Function to call on the recorder's thread for each mark that counts.
+        worked: Function to call after each piece of work.
     """
 
-    def __init__(self, options: Options, *, bounded: bool, worked: Callable[[], None]) -> None:
-        """Prepare to drive a recorder. `worked()` is called after each piece of work; `bounded` is the recorder's."""
+    def __init__(
+        self,
+        options: Options,
+        *,
+        bounded: bool,
+        by: str | None,
+        whole_program: bool,
+        step: Callable[[], None],
+        worked: Callable[[], None],
+    ) -> None:
         self.recorder: WindowRecorder | None = None
         """None before it has begun."""
         self.gave_way: str | None = None
         """Sentence on why this recording is not written, if it gave way to another."""
-        self._worked = worked
-        self.trigger = trigger_of(options, self._look, bounded=bounded)
+        self._step, self._worked, self._by, self._whole_program = step, worked, by, whole_program
         self._interruption = Interruption(self._look)
+        self.automatic = AutomaticSteps(
+            lambda: self.mark(by_program=False), self._automatic_changed, by=by, at_once=whole_program
+        )
+        self.trigger: ClockTrigger | None = None
+        """Opens and closes windows without steps; None if only steps do."""
+        if bounded:
+            self.trigger = UnmarkedTrigger(self._interruption, lambda: self.automatic.awaits_first)
+        elif options.by_clock:
+            self.trigger = ClockTrigger(options.delay_s or 0, options.duration_s, self._interruption)
+        self._by_program: bool | None = None
+        """True if the program marks its steps; None before the first mark."""
+        self._steps_are_elsewhere = False
+        """True if another thread makes the steps than was thought, and the recorder was too busy to move there."""
+        self.elsewhere = False
+        """True if another thread marked a step, which does not count."""
         self._process = self._thread = -1
         self._moved: threading.Thread | None = None
         """Thread to which the recorder has moved; None if it stays where it began."""
@@ -72,13 +102,14 @@ class Driver:
         With `put_off`, it waits until CUDA is initialized or a step ends.
         """
         recorder.happen("put_off" if put_off else "start")
-        self.trigger.start(recorder)
+        if self.trigger is not None:
+            self.trigger.start(recorder)
         self._process, self._thread = os.getpid(), threading.get_ident()
         self.recorder = recorder
         if put_off:
             devices.when_cuda_comes_up(self._on_cuda)
 
-    def move_here(self, *, again: bool = False) -> bool:
+    def _move_here(self, *, again: bool) -> bool:
         """Move the recorder to the calling thread.
 
         It can move until it has recorded a step, or with `again`, if the steps turn out to be here. The steps so far
@@ -130,7 +161,7 @@ class Driver:
                 self._worked()
             finally:
                 self._unsettled = False
-        if self.recorder is not None and not self.recorder.running:
+        if self.trigger is not None and self.recorder is not None and not self.recorder.running:
             self.trigger.stop()
 
     def settles_within(self, limit_s: float) -> bool:
@@ -170,7 +201,12 @@ class Driver:
                 if self._cuda_is_up:
                     recorder.happen("cuda")
                 recorder.happen("memory")
-                self.trigger.advance(recorder)
+                self.advance(recorder)
+
+    def advance(self, recorder: WindowRecorder) -> None:
+        """Open or close a window if the clock says so."""
+        if self.trigger is not None:
+            self.trigger.advance(recorder)
 
     def _on_cuda(self) -> None:
         """Start what waits for CUDA. This may be on any thread, in a forked child, or long after the end."""
@@ -182,28 +218,7 @@ class Driver:
         else:
             self.interrupt()
 
-
-# -- Marks that end steps ----------------------------------------------------------------------------
-
-
-class StepMarks:
-    """Calls `step` for the marks that count, on the recording's thread.
-
-    These are calls that the program repeats, until it marks a step itself.
-    """
-
-    def __init__(self, driver: Driver, step: Callable[[], None], *, by: str | None, whole_program: bool) -> None:
-        """Prepare to count marks. `by` is the option `steps_by`."""
-        self._driver, self._step, self._by, self._whole_program = driver, step, by, whole_program
-        self._by_program: bool | None = None
-        """True if the program marks its steps; None before the first mark."""
-        self._steps_are_elsewhere = False
-        """True if another thread makes the steps than was thought, and the recorder was too busy to move there."""
-        self.elsewhere = False
-        """True if another thread marked a step, which does not count."""
-        self.automatic = AutomaticSteps(
-            lambda: self.mark(by_program=False), self._automatic_changed, by=by, at_once=whole_program
-        )
+    # -- Ends of steps
 
     @property
     def source(self) -> str | None:
@@ -213,14 +228,12 @@ class StepMarks:
         return "overlapscope.step()" if self._by_program else self.automatic.label
 
     def mark(self, *, by_program: bool) -> None:
-        """Take note of a mark."""
+        """Take note of the end of a step: calls that the program repeats count until it marks a step itself."""
         user_chose_automatic = self._by not in (None, MARKS)
         if user_chose_automatic if by_program else self._by_program:
             return
         may_move = not by_program or self._whole_program
-        if not self._driver.on_this_thread and not (
-            may_move and self._driver.move_here(again=self._steps_are_elsewhere)
-        ):
+        if not self.on_this_thread and not (may_move and self._move_here(again=self._steps_are_elsewhere)):
             self.elsewhere = True
             return
         before, self._by_program = self._by_program, by_program
@@ -232,7 +245,6 @@ class StepMarks:
         self._step()
 
     def _automatic_changed(self) -> None:
-        if self._driver.recorder is not None:
-            self._driver.recorder.steps_changed()
-            on_this_thread = self._driver.on_this_thread or self._driver.move_here(again=True)
-            self._steps_are_elsewhere = not on_this_thread
+        if self.recorder is not None:
+            self.recorder.steps_changed()
+            self._steps_are_elsewhere = not (self.on_this_thread or self._move_here(again=True))

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from overlapscope.base import clock
 from overlapscope.base.marks import METADATA, STEP
@@ -33,6 +33,9 @@ _GRAPHS = "TORCHINDUCTOR_CUDAGRAPHS"
 """With this variable the compiler uses CUDA graphs, which the profiler has to know before CUDA 12.6."""
 _OWN_MARKS = "overlapscope::"
 
+Role: TypeAlias = Literal["rehearsal", "recording", "unmarked"]
+"""The program's first steps, the steps of the schedule, or a part of a program without steps."""
+
 
 class Session:
     """A run of the profiler from construction to `stop`, with its marks of steps: a rehearsal or a recording.
@@ -52,9 +55,10 @@ class Session:
         *,
         on_too_much: Callable[[], None],
         wanted: bool = True,
+        role: Role = "recording",
     ) -> None:
         """Start the profiler, for a window of steps. `MemoryGuard` calls `on_too_much`. Raises RecordingFailed."""
-        self.window = window
+        self.window, self.role = window, role
         self.wanted = wanted
         """True to keep it."""
         self.judged_ns: list[int] = []

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake, threads_without_signals
-from overlapscope.recorder.options import Options
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import WindowRecorder
@@ -27,62 +26,28 @@ _LATE_NS = 500_000_000
 """Report what happens later than this."""
 
 
-class Trigger:
-    """A trigger that does nothing, for windows that steps open and close."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        """Sentences on windows that opened or closed late."""
-
-    def start(self, recorder: WindowRecorder) -> None:
-        """Begin. Called on the recorder's thread."""
-
-    def stop(self) -> None:
-        """End for good. Further calls do nothing."""
-
-    def advance(self, recorder: WindowRecorder) -> None:
-        """Open or close a window if that is due. Called on the recorder's thread."""
-
-
-def trigger_of(options: Options, call: Callable[[], None], *, bounded: bool) -> Trigger:
-    """Return the trigger of a recording.
-
-    Args:
-        options: Options of the recording.
-        call: Function that the trigger calls on the recorder's thread when a window is due. It calls `advance`, or
-            leaves that to the next step if the recorder is busy.
-        bounded: As in `WindowRecorder`.
-    """
-    if bounded:
-        return UnmarkedTrigger(call)
-    if options.by_clock:
-        return ClockTrigger(options.delay_s or 0, options.duration_s, call)
-    return Trigger()
-
-
-class ClockTrigger(Trigger):
+class ClockTrigger:
     """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
 
-    On the main thread, `call` interrupts the program when a window is due, even while the thread waits. On another
+    On the main thread, `due` interrupts the program when a window is due, even while the thread waits. On another
     thread, windows open and close with the next step. Both are late inside a long call into C, and a note says so.
     """
 
-    def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:
-        """With a `duration_s` of None, a window stays open until the program ends."""
-        super().__init__()
+    def __init__(self, delay_s: float, duration_s: float | None, due: Interruption) -> None:
+        """With a `duration_s` of None, a window stays open until the program ends. `due` calls `advance`."""
+        self.notes: list[str] = []
+        """Sentences on windows that opened or closed late."""
         self._delay_ns, self._duration_ns = _ns(delay_s), _ns(math.inf if duration_s is None else duration_s)
         self._due_ns = 0
         """Time of the next opening or closing, in nanoseconds of `base.clock`."""
         self._refused = False
         """True if a window is due and cannot open."""
-        self._call = call
-        self._asked = self._woken = False
-        self._interruption = Interruption(self._delivered)
-        self._wake = Wake()
-        self._stopped = False
+        self._interruption, self._wake = due, Wake()
+        self._woken = self._stopped = False
         self._changed = threading.Condition()
 
     def start(self, recorder: WindowRecorder) -> None:
+        """Begin. Called on the recorder's thread."""
         self._next_after(self._delay_ns)
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
@@ -90,12 +55,14 @@ class ClockTrigger(Trigger):
                 threading.Thread(target=self._watch, name="overlapscope clock", daemon=True).start()
 
     def stop(self) -> None:
+        """End for good. Further calls do nothing."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
         self._wake.stop()
 
     def advance(self, recorder: WindowRecorder) -> None:
+        """Open or close a window if that is due. Called on the recorder's thread."""
         begun_ns = clock.now_ns()
         if self._stopped or begun_ns < self._due_ns:
             return
@@ -131,17 +98,12 @@ class ClockTrigger(Trigger):
                     self._woken = False
                     self._changed.wait(left_ns / clock.NS_PER_S)
                     continue
-                if not self._asked:
-                    self._asked = self._interruption.request()
+                if not self._interruption.under_way:
+                    self._interruption.request()
                 elif not self._woken:
                     self._woken = True
                     self._wake.wake()
                 self._changed.wait(_AGAIN_S)
-
-    def _delivered(self) -> None:
-        self._call()
-        # Reset only now, since another request would come while the program's handlers of signals are deferred.
-        self._asked = False
 
 
 def _ns(seconds: float) -> int:
@@ -156,8 +118,10 @@ class UnmarkedTrigger(ClockTrigger):
     seems to be in its first step, which compiles, tunes or loads its first batch.
     """
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        super().__init__(START_UP_S, UNMARKED_S, call)
+    def __init__(self, due: Interruption, awaits_first_step: Callable[[], bool]) -> None:
+        super().__init__(START_UP_S, UNMARKED_S, due)
+        self._awaits_first_step = awaits_first_step
+        """Function that returns whether the program seems to be in its first step."""
         self._started = False
         self._latest_ns = 0
         """Time at which the first window ends even if a step is under way."""
@@ -171,7 +135,7 @@ class UnmarkedTrigger(ClockTrigger):
         if recorder.marked or recorder.bounded_out:
             self.stop()
         elif self._started:
-            if self._due_ns <= now_ns < self._latest_ns and recorder.recording and recorder.awaits_first_step():
+            if self._due_ns <= now_ns < self._latest_ns and recorder.recording and self._awaits_first_step():
                 self._next_after(_ns(_LOOK_AGAIN_S))
             super().advance(recorder)
         elif recorder.recording:
