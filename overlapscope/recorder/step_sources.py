@@ -148,7 +148,7 @@ class StepSources:
     ) -> Undo:
         """Watch the returns of a method, whose arguments tell key and name of the source; without a key, it is none."""
 
-        def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        def called(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
             result = function(*args, **options)
             if (which := key(*args)) is not None:
                 self._tell(kind, which, lambda: name(*args))
@@ -382,7 +382,7 @@ class OptimizerSteps:
             calls = self._calls[id(optimizer)] = _Calls(weakref.ref(optimizer))
         return calls
 
-    def _call(self, step: Callable[..., Any], optimizer: Optimizer, *args: Any, **options: Any) -> Any:
+    def _call(self, step: Callable[..., Any], optimizer: Optimizer, /, *args: Any, **options: Any) -> Any:
         if not self._on:
             self._undo.close()
             return step(optimizer, *args, **options)
@@ -405,7 +405,7 @@ def _wrap_own(optimizer: Optimizer, call: Callable[..., Any]) -> Undo:
     kept, step = weakref.ref(optimizer), optimizer.step
 
     @functools.wraps(step)
-    def wrapped(known: Any, *args: Any, **options: Any) -> Any:
+    def wrapped(known: Any, /, *args: Any, **options: Any) -> Any:
         optimizer = kept()
         try:
             return call(_without_owner(step), known if optimizer is None else optimizer, *args, **options)
@@ -422,4 +422,4 @@ def _wrap_own(optimizer: Optimizer, call: Callable[..., Any]) -> Undo:
 
 def _without_owner(step: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of an optimizer, which `step` is bound to."""
-    return lambda _, *args, **options: step(*args, **options)
+    return lambda _, /, *args, **options: step(*args, **options)
