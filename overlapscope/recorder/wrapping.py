@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import signal
 import traceback
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +60,20 @@ def restoring(owner: Any, name: str, wrapped: Callable[..., Any]) -> Undo:
             setattr(owner, name, replaced)
 
     return undo
+
+
+@contextmanager
+def with_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable inside this context."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def leave_no_frame(error: BaseException) -> None:

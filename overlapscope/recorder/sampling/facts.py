@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlapscope.base import clock
-from overlapscope.recorder.marks import gc_callback
+from overlapscope.recorder.marks import GcWatch
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import SystemFacts
@@ -115,7 +114,7 @@ class FactTaker:
         self._collections.stop()
 
 
-class Collections:
+class Collections(GcWatch):
     """Number and length of the garbage collector's runs between `start` and `stop`."""
 
     def __init__(self) -> None:
@@ -123,14 +122,10 @@ class Collections:
         self._ended_ns: list[int] = []
         clock_ns = iter(clock.now_ns, None)
         began, ended = (map(times.append, clock_ns).__next__ for times in (self._began_ns, self._ended_ns))
-        self._callback = gc_callback(began, ended)
-
-    def start(self) -> None:
-        gc.callbacks.append(self._callback)
+        super().__init__(began, ended)
 
     def stop(self) -> None:
-        with suppress(ValueError):
-            gc.callbacks.remove(self._callback)
+        super().stop()
         if self._ended_ns and (not self._began_ns or self._ended_ns[0] < self._began_ns[0]):
             # It was started during a collection.
             del self._ended_ns[0]
