@@ -15,18 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from overlapscope.base.output import tell
 from overlapscope.errors import UsageError
 from overlapscope.plugins.watch.protocol import (
     Ask,
     Asked,
     Begun,
-    Lines,
     RecordingRequest,
     RequestOutcome,
     make_directory,
+    receive,
     send,
     socket_of,
 )
@@ -190,16 +188,14 @@ def _is_ours(client: socket.socket) -> bool:
 
 def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) -> None:
     # Requests come at any time, even during the import of torch, and must not disturb the program.
-    with suppress(Exception), client:
+    with suppress(Exception), client, client.makefile("rb") as lines:
         try:
             client.settimeout(_PATIENCE_S)
-            line = Lines(client).receive()
-            if line is not None:
-                match msgspec.json.decode(line, type=Asked):
-                    case Ask():
-                        send(client, watcher.status)
-                    case RecordingRequest() as request:
-                        _record(client, watcher, request)
+            match receive(lines, Asked):
+                case Ask():
+                    send(client, watcher.status)
+                case RecordingRequest() as request:
+                    _record(client, watcher, request)
         finally:
             room.release()
 

@@ -128,8 +128,7 @@ class Continuous:
         self.start()
 
     def start(self) -> None:
-        """Continue where `stop` ended. The time between does not count."""
-        self._turns.start(clock.now_ns())
+        """Begin, or continue after `stop`."""
         self._timer = StepTimer(_TIMED_STEPS)
         self._watcher.after_step.append(self._after_step)
 
@@ -137,7 +136,6 @@ class Continuous:
         """Begin no further recordings."""
         if self._after_step in self._watcher.after_step:
             self._watcher.after_step.remove(self._after_step)
-            self._turns.stop(clock.now_ns())
 
     def finish(self) -> None:
         """Stop, and wait a while for the analysis of the last recording."""
@@ -256,39 +254,24 @@ class Turns:
     """
 
     def __init__(self, every_ns: int, now_ns: int) -> None:
-        """Begin in the stopped state, at `now_ns`."""
         self._every_ns = every_ns
-        self._away_ns, self._stopped_ns = 0, now_ns
-        """Length of all stops, and the time at which the latest began."""
-        self._due_ns = now_ns + min(every_ns, _FIRST_NS)
-        self._begun_ns = now_ns
-        """Time at which the latest recording began. Stops count neither here nor in `_due_ns`."""
-
-    def start(self, now_ns: int) -> None:
-        """Go on where `stop` ended."""
-        self._away_ns += now_ns - self._stopped_ns
-
-    def stop(self, now_ns: int) -> None:
-        """Stop. The time until `start` does not count."""
-        self._stopped_ns = now_ns
+        self.due_ns = now_ns + min(every_ns, _FIRST_NS)
+        self.begun_ns = now_ns
+        """Time at which the latest recording began."""
 
     def due(self, now_ns: int, steps: int) -> bool:
         """Return whether a recording is due in a program that has made `steps` steps."""
-        return self._watched_ns(now_ns) >= self._due_ns and steps >= _FIRST_STEPS
+        return now_ns >= self.due_ns and steps >= _FIRST_STEPS
 
     def begin(self, now_ns: int) -> None:
         """Note that a recording begins."""
-        self._begun_ns = self._watched_ns(now_ns)
-        self._due_ns = self._begun_ns + self._every_ns
+        self.begun_ns, self.due_ns = now_ns, now_ns + self._every_ns
 
     def pay(self, cost_ns: int) -> int:
         """Note how much time of the program the latest recording took. Returns the time from its start to the next."""
         apart_ns = max(self._every_ns, round(cost_ns / MOST_OF_TIME))
-        self._due_ns = self._begun_ns + apart_ns
+        self.due_ns = self.begun_ns + apart_ns
         return apart_ns
-
-    def _watched_ns(self, now_ns: int) -> int:
-        return now_ns - self._away_ns
 
 
 # -- Recordings on the disk: a directory for each, with its trace and its report -----------------------
