@@ -404,11 +404,14 @@ def _wrap_own(optimizer: Optimizer, call: Callable[..., Any]) -> Undo:
     """Wrap a `step` of an optimizer itself in `call(step, optimizer, ...)`. Returns as `restoring`."""
     kept, step = weakref.ref(optimizer), optimizer.step
 
+    def own(_: Any, /, *args: Any, **options: Any) -> Any:
+        return step(*args, **options)
+
     @functools.wraps(step)
     def wrapped(known: Any, /, *args: Any, **options: Any) -> Any:
         optimizer = kept()
         try:
-            return call(_without_owner(step), known if optimizer is None else optimizer, *args, **options)
+            return call(own, known if optimizer is None else optimizer, *args, **options)
         except BaseException as error:
             leave_no_frame(error)
             raise
@@ -418,8 +421,3 @@ def _wrap_own(optimizer: Optimizer, call: Callable[..., Any]) -> Undo:
     # memory, until Python collects garbage.
     optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
     return undo
-
-
-def _without_owner(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of an optimizer, which `step` is bound to."""
-    return lambda _, /, *args, **options: step(*args, **options)

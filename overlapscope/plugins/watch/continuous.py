@@ -184,40 +184,34 @@ class Continuous:
         # After a recording that leaves CUPTI attached, no step runs at its usual speed.
         plain_ns = None if self._attached else usual_ns or None
         self._attached = cupti.stays_attached()
-        figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / REPORT)
-        # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
-        self._following = threading.Thread(
-            target=self._follow, args=(turn, Path(outcome.path), figures, usual_ns, plain_ns), name="overlapscope"
+        task = AnalysisTask(
+            trace=outcome.path,
+            plain_step_ns=plain_ns,
+            report=str(turn.directory / REPORT),
+            history=self._settings.history,
+            origin=replace(self._settings.origin, at_ns=time.time_ns()),
         )
+        # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
+        self._following = threading.Thread(target=self._follow, args=(turn, task, steps, usual_ns), name="overlapscope")
         try:
             self._following.start()
         except RuntimeError as error:
             self._complain("watching", f"a recording was not analyzed: {error}.")
             self._busy = False
 
-    def _follow(self, turn: _Turn, trace: Path, figures: SentFigures, usual_ns: int, plain_ns: int | None) -> None:
+    def _follow(self, turn: _Turn, task: AnalysisTask, steps: int, usual_ns: int) -> None:
         try:
-            settings = self._settings
-            origin = msgspec.structs.replace(settings.origin, at_ns=figures.at_ns)
-            done = analyse_apart(
-                AnalysisTask(
-                    trace=str(trace),
-                    plain_step_ns=plain_ns,
-                    report=str(figures.report),
-                    history=settings.history,
-                    origin=origin,
-                )
-            )
+            done = analyse_apart(task)
             tidy(turn.directory)
             for failure in done.failures:
                 self._complain("analysis", failure)
             if done.scalars:
-                report = figures.report if done.report else None
-                figures = replace(figures, scalars=done.scalars, report=report)
+                report = Path(task.report) if done.report else None
+                figures = SentFigures(task.origin.job, steps, task.origin.at_ns, done.scalars, report)
                 for outlet in self._outlets:
                     self._complain(outlet.name, outlet.send(figures))
-            make_room(settings.directory, settings.keep_bytes)
-            self._reckon(_median_ns(turn.around) - (figures.step - turn.steps) * usual_ns)
+            make_room(self._settings.directory, self._settings.keep_bytes)
+            self._reckon(_median_ns(turn.around) - (steps - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
         finally:
