@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -294,10 +294,9 @@ def begin_recording(directory: Path) -> Path:
 
 def tidy(recording: Path) -> None:
     """Delete partial files of a process that was killed."""
-    for path, _ in _files(recording):
-        if path.suffix == ".part":
-            with suppress(OSError):
-                path.unlink()
+    for path in recording.glob("*.part"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def make_room(directory: Path, limit_bytes: int) -> None:
@@ -306,27 +305,17 @@ def make_room(directory: Path, limit_bytes: int) -> None:
     Only what `begin_recording` made is looked at. What cannot be deleted stays.
     """
     free_bytes = limit_bytes
-    for recording in sorted(_recordings(directory), key=lambda path: path.name, reverse=True):
-        for path, size in sorted(_files(recording), key=lambda file: (file[0].name != REPORT, file[0].name)):
-            if size > free_bytes:
-                with suppress(OSError):
+    named = (path for path in directory.glob("*") if _NAME.fullmatch(path.name))
+    for recording in sorted(named, key=lambda path: path.name, reverse=True):
+        if recording.is_symlink() or not recording.is_dir():
+            continue
+        for path in sorted(recording.glob("*"), key=lambda path: (path.name != REPORT, path.name)):
+            with suppress(OSError):
+                size = path.lstat().st_size
+                if size > free_bytes:
                     path.unlink()
-            else:
-                free_bytes -= size
+                else:
+                    free_bytes -= size
         # Only where it is empty.
         with suppress(OSError):
             recording.rmdir()
-
-
-def _recordings(directory: Path) -> Iterator[Path]:
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                yield Path(entry.path)
-
-
-def _files(recording: Path) -> Iterator[tuple[Path, int]]:
-    with suppress(OSError), os.scandir(recording) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                yield Path(entry.path), entry.stat(follow_symlinks=False).st_size
