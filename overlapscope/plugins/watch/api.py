@@ -62,7 +62,7 @@ def watch(
         keep: Maximum size of reports and traces on the disk.
         job: Name of the figures in the history, by default that of the script.
         history: File that figures are added to, by default the user's.
-        log: Function that figures are sent to (`outlets.SentFigures`), on another thread, or a list of functions.
+        log: Function that figures are sent to (`continuous.SentFigures`), on another thread, or a list of functions.
 
     Raises:
         UsageError: The arguments make no sense.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from overlapscope.base import clock
+from overlapscope.recorder.driver import ClockTrigger
 from overlapscope.recorder.main_thread import Interruption
-from overlapscope.recorder.triggers import ClockTrigger
 
 S = 1_000_000_000
 MS = 1_000_000
