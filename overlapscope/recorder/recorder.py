@@ -102,6 +102,19 @@ class WindowRecorder:
 
     _last: Session
     """Session that started last, which runs while `recording` is true."""
+    _take: Session | None = None
+    """Session of the present window."""
+    _kept: Session | None = None
+    """Session that is kept until `_take` counts."""
+    _done: Session | None = None
+    """Session that is in the file for good, unless steps are recorded again."""
+    _first: Session | None = None
+    """The first recording, once steps are recorded again."""
+    _file: Written | None = None
+    _metadata: Metadata | None = None
+    """Metadata that is in the file."""
+    _amended: Metadata | None = None
+    """Metadata that `amend` writes instead."""
     _settles_by_ns = 0
     """Time at which the report need not wait for another pace any more."""
     _before_again: tuple[tuple[int, int], ...] = ()
@@ -127,19 +140,6 @@ class WindowRecorder:
         self.state = State.DONE
         self.recording = False
         """True if a window is open, or the program's first steps are recorded."""
-        self._take: Session | None = None
-        """Session of the present window."""
-        self._kept: Session | None = None
-        """Session that is kept until `_take` counts."""
-        self._done: Session | None = None
-        """Session that is in the file for good, unless steps are recorded again."""
-        self._first: Session | None = None
-        """The first recording, once steps are recorded again."""
-        self._file: Written | None = None
-        self._metadata: Metadata | None = None
-        """Metadata that is in the file."""
-        self._amended: Metadata | None = None
-        """Metadata that `amend` writes instead."""
         self._notes: list[str] = []
         """Sentences that are about no session in particular."""
         self._failures: list[str] = []
