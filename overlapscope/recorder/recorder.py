@@ -106,6 +106,8 @@ class WindowRecorder:
     """Session of the present window."""
     _kept: Session | None = None
     """Session that is kept until `_take` counts."""
+    _judged_before = 0
+    """Number of judged steps with which `_take` counts."""
     _done: Session | None = None
     """Session that is in the file for good, unless steps are recorded again."""
     _first: Session | None = None
@@ -434,7 +436,8 @@ class WindowRecorder:
         self._before = self._timer.read(wait=True)
         self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns)
-        self._kept = self._counting
+        earlier, self._kept = self._counting_by_steps, self._counting
+        self._judged_before = len(earlier.judged_ns) if earlier is not None else 0
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps + 1 if self._options.by_clock else self._steps
         self._take = self._session(self._options.recording(first))
@@ -466,7 +469,7 @@ class WindowRecorder:
         take, kept = self._take, self._kept
         if take is None or kept is None:
             return take or kept
-        return take if self._steps > take.window.first and len(take.judged_ns) >= len(kept.judged_ns) else kept
+        return take if self._steps > take.window.first and len(take.judged_ns) >= self._judged_before else kept
 
     def _stop(self) -> None:
         """Stop the profiler, if it runs. The annotation of the present step stays open in the trace."""
