@@ -188,14 +188,15 @@ def _is_ours(client: socket.socket) -> bool:
 
 def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) -> None:
     # Requests come at any time, even during the import of torch, and must not disturb the program.
-    with suppress(Exception), client, client.makefile("rb") as lines:
+    with suppress(Exception), client:
         try:
             client.settimeout(_PATIENCE_S)
-            match receive(lines, Asked):
-                case Ask():
-                    send(client, watcher.status)
-                case RecordingRequest() as request:
-                    _record(client, watcher, request)
+            with client.makefile("rb") as lines:
+                match receive(lines, Asked):
+                    case Ask():
+                        send(client, watcher.status)
+                    case RecordingRequest() as request:
+                        _record(client, watcher, request)
         finally:
             room.release()
 
