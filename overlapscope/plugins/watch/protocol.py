@@ -108,7 +108,7 @@ def receive(lines: BinaryIO, kind: Any) -> Any:
     line = lines.readline(MOST_BYTES)
     if len(line) == MOST_BYTES:
         raise UsageError("the message on the socket is not from overlapscope.")
-    return msgspec.json.decode(line, type=kind) if line.endswith(b"\n") else None
+    return msgspec.json.decode(line[:-1], type=kind) if line.endswith(b"\n") else None
 
 
 # -- Sockets ----------------------------------------------------------------------------------------
