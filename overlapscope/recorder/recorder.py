@@ -458,10 +458,12 @@ class WindowRecorder:
     @property
     def _counting(self) -> Session | None:
         """Session that is written if nothing more comes."""
-        take, kept = self._counting_by_steps, self._kept
-        # A later session may have no times of GPU ops.
-        lacks_times = kept is not None and take is not None and take.has_gpu_times is False
-        return kept if lacks_times and kept is not None and kept.has_gpu_times else take
+        take = self._counting_by_steps
+        other = self._kept if take is self._take else self._take
+        if take is None or other is None or (other is self._take and other.role == "recording"):
+            return take
+        # A later session may have no times of GPU ops, or an earlier one none yet.
+        return other if take.has_gpu_times is False and other.has_gpu_times else take
 
     @property
     def _counting_by_steps(self) -> Session | None:
