@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from overlapscope.recorder.marks import GcMarks
+from overlapscope.recorder.marks import gc_marks
 from overlapscope.recorder.sampling.facts import FactTaker
 from overlapscope.recorder.sampling.outside import OutsideSampler
 
@@ -137,7 +137,7 @@ class RecordedGcMarks:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if DEVICE == "cuda" else [])]
         self._profile = profile(activities=activities)
         self._profile.__enter__()
-        self._marks = GcMarks()
+        self._marks = gc_marks()
 
     def switch(self, *, on: bool) -> None:
         """Mark, or not."""

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from overlapscope.base import clock
 from overlapscope.base.words import duration, parse_span, plural, size
 from overlapscope.plugins.trials.measure import StepChange, Timing, change
 from overlapscope.plugins.watch.api import watcher_of_this_process
@@ -73,7 +74,19 @@ class MeasuredWatching(Continuous):
         self.stood_ns: list[int] = []
         self.analysed: list[AnalysisCost] = []
         self._cpu_s = 0.0
+        self._stopped_ns = clock.now_ns()
         super().__init__(*arguments)
+
+    def start(self) -> None:
+        """Continue after `stop`, as if no time had passed."""
+        away_ns = clock.now_ns() - self._stopped_ns
+        self._turns.due_ns += away_ns
+        self._turns.begun_ns += away_ns
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        self._stopped_ns = clock.now_ns()
 
     def _reckon(self, cost_ns: int) -> None:
         super()._reckon(cost_ns)

@@ -146,29 +146,6 @@ def _execute(args: argparse.Namespace) -> BaseException | None:
     return script.run_script(args.script, args.arguments)
 
 
-class _FormerTrace:
-    """The trace of an earlier run, renamed while the program runs so that it isn't taken for this run's."""
-
-    def __init__(self, path: Path, *, force: bool) -> None:
-        """Rename the file at `path`, which is absolute, if it exists. With `force`, a new trace replaces it."""
-        self._path, self._force = path, force
-        self._moved = kept_name(path, force=force) if path.exists() else None
-        if self._moved is not None:
-            os.replace(path, self._moved)
-
-    def put_back(self) -> None:
-        """Restore its name."""
-        if self._moved is not None:
-            os.replace(self._moved, self._path)
-
-    def kept(self) -> Path | None:
-        """Remove the trace if a new one replaces it, or else return its new name."""
-        if self._moved is not None and self._force and self._path.exists():
-            self._moved.unlink(missing_ok=True)
-            self._moved = None
-        return self._moved
-
-
 class _RecordedProgram:
     """The recording of the program, and the messages about it on stderr."""
 
@@ -212,7 +189,11 @@ class _RecordedProgram:
         # A file that exists is kept, so only inputs matter.
         inputs = (args.script,) if os.path.isfile(args.script) else ()
         check_output(self._recording.shown(path), force=True, inputs=inputs)
-        self._former = _FormerTrace(path, force=force)
+        self._place, self._force = path, force
+        self._former = kept_name(path, force=force) if path.exists() else None
+        """New name of an earlier run's trace, which isn't taken for this run's."""
+        if self._former is not None:
+            os.replace(path, self._former)
         self._captures = _capture_folders()
         if self._children is not None:
             if self._recording.rank is None:
@@ -233,8 +214,9 @@ class _RecordedProgram:
         return os.getpid() != self._process
 
     def put_back(self) -> None:
-        """Restore the names of earlier traces, since nothing was run."""
-        self._former.put_back()
+        """Restore the name of an earlier trace, since nothing was run."""
+        if self._former is not None:
+            os.replace(self._former, self._place)
 
     def report(self, *, died: bool, brief: bool) -> None:
         """End the recording, and print messages and the report.
@@ -356,8 +338,11 @@ class _RecordedProgram:
         self._tell_once(self._about_former())
 
     def _about_former(self) -> list[str]:
-        kept = self._former.kept()
-        return [] if kept is None else [f"the previous trace is now {kept.name}."]
+        if self._former is not None and self._force and self._place.exists():
+            # A new one replaces it.
+            self._former.unlink(missing_ok=True)
+            self._former = None
+        return [] if self._former is None else [f"the previous trace is now {self._former.name}."]
 
     def _tell_outcome(self, *, written: bool) -> None:
         """Print the sentences about the recording, each once."""

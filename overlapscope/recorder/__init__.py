@@ -3,9 +3,8 @@
 - Interface: `recording` has `overlapscope.record` and `overlapscope.step`, `options` its arguments and schedule,
   `destination` the names of files. `program` records a whole program, which `script` runs, and `children` the processes
   that it starts.
-- Threads: `driver` calls the recorder on one thread, and `main_thread` interrupts that. `triggers` opens windows by the
-  clock.
-- Decisions: `recorder` follows the schedule by the table of `states`, and `takes` chooses and writes a session.
+- Threads: `driver` calls the recorder on one thread, at steps and by a clock, and `main_thread` interrupts that.
+- Decisions: `recorder` follows the schedule by the table of `states`, and chooses and writes a session.
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `marks` and `memory_guard`. `program_profilers`
   handles the program's own.
 - Steps: `driver` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports

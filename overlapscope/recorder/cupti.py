@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from overlapscope.recorder import devices
+from overlapscope.recorder.wrapping import with_variable
 
 _TEARDOWN, _NO_REINIT = "TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"
 _FIRST_CUDA = 13
@@ -94,16 +95,11 @@ def detached() -> Iterator[None]:
     if not (devices.cuda_is_up() and _may_be_detached()):
         yield
         return
-    user_setting = os.environ.get(_TEARDOWN)
-    os.environ[_TEARDOWN] = "1"
     before = _threads()
     try:
-        yield
+        with with_variable(_TEARDOWN, "1"):
+            yield
     finally:
-        if user_setting is None:
-            del os.environ[_TEARDOWN]
-        else:
-            os.environ[_TEARDOWN] = user_setting
         _await(_threads() - before)
 
 

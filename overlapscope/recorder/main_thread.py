@@ -163,19 +163,20 @@ class Interruption:
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
-        self._under_way = self._again = False
+        self.under_way = self._again = False
+        """True from a request until its call is over."""
 
         def call(_: int | None) -> int:
             if sys._getframe(1).f_code.co_filename == _IMPORTS:
                 # In Python 3.11, an import inside this wait makes the program's own import fail.
-                self._under_way = False
+                self.under_way = False
                 self.request()
                 return 0
             # An exception that a handler raised in here would be lost.
             with held():
                 undisturbed()
                 function()
-            self._under_way = False
+            self.under_way = False
             if self._again:
                 self.request()
             return 0
@@ -183,13 +184,14 @@ class Interruption:
         # The interpreter keeps only its address, so this object must outlive the pending call.
         self._call = _CALL(call)
 
-    def request(self) -> bool:
-        """Request a call. Returns false if the interpreter's list of pending calls is full."""
-        if self._under_way:
+    def request(self) -> None:
+        """Request a call, unless the interpreter's list of pending calls is full."""
+        if self.under_way:
             self._again = True
-            return True
-        self._under_way, self._again = True, False
-        return bool(_add_pending(self._call, None) == 0)
+            return
+        self.under_way, self._again = True, False
+        if _add_pending(self._call, None):
+            self.under_way = False
 
 
 class Wake:

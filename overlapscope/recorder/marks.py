@@ -188,19 +188,33 @@ def _stream_ids(cuda_version: str | None) -> Any:
 # -- Runs of the garbage collector -------------------------------------------------------------------
 
 
-def gc_callback(at_start: Callable[[], object], at_stop: Callable[[], object]) -> Callable[[str, dict[str, int]], Any]:
-    """Return a callback for `gc.callbacks` that calls one function as a collection starts, and one as it stops.
+class GcWatch:
+    """Calls a function as a garbage collection starts, and one as it stops, from `start` to `stop`.
 
-    It runs no Python function. Python handles signals when a function begins, and drops what a callback of the
-    collector raises. So a Python function there would swallow the exception of the program's signal handler: Ctrl-C, or
-    the end of a time limit.
-
-    Args:
-        at_start: A function that is written in C, as `at_stop` is.
-        at_stop: It is also called alone, if the callback is registered during a collection.
+    No Python function runs in a collection. Python handles signals when a function begins, and drops what a callback of
+    the collector raises. So a Python function there would swallow the exception of the program's signal handler:
+    Ctrl-C, or the end of a time limit.
     """
-    # Called as getattr(phases, "start", information).
-    return functools.partial(getattr, _Phases(at_start, at_stop))
+
+    def __init__(self, at_start: Callable[[], object], at_stop: Callable[[], object]) -> None:
+        """Prepare to watch.
+
+        Args:
+            at_start: A function that is written in C, as `at_stop` is.
+            at_stop: It is also called alone, if the watch begins during a collection.
+        """
+        # Called as getattr(phases, "start", information).
+        self._callback = functools.partial(getattr, _Phases(at_start, at_stop))
+
+    def start(self) -> None:
+        """Watch all collections from now on, unless that is so already."""
+        if self._callback not in gc.callbacks:
+            gc.callbacks.append(self._callback)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        with suppress(ValueError):
+            gc.callbacks.remove(self._callback)
 
 
 class _Phases:
@@ -215,23 +229,11 @@ class _Phases:
     stop = property(methodcaller("at_stop"))
 
 
-class GcMarks:
-    """Marks around garbage collections between `start` and `stop`, on each thread that is recorded."""
+def gc_marks() -> GcWatch:
+    """Return marks around garbage collections on each thread that is recorded."""
+    import torch
 
-    def __init__(self) -> None:
-        import torch
-
-        marker: Any = torch._C._profiler._RecordFunctionFast
-        mark = marker(GC_PAUSE)
-        # There is one collection at a time. Leaving a mark that was not entered does nothing.
-        self._callback = gc_callback(mark.__enter__, mark.__exit__)
-
-    def start(self) -> None:
-        """Mark all collections from now on."""
-        if self._callback not in gc.callbacks:
-            gc.callbacks.append(self._callback)
-
-    def stop(self) -> None:
-        """Stop marking."""
-        with suppress(ValueError):
-            gc.callbacks.remove(self._callback)
+    marker: Any = torch._C._profiler._RecordFunctionFast
+    mark = marker(GC_PAUSE)
+    # There is one collection at a time. Leaving a mark that was not entered does nothing.
+    return GcWatch(mark.__enter__, mark.__exit__)

@@ -8,7 +8,7 @@ settled. Steps are timed without the profiler right before the recording, and ri
 The rehearsal includes whatever is slow the first time, and is the result for a program that ends early. Without plain
 steps, it records the steps to wait for.
 
-A window opens and closes by steps, as above, or by a clock (`triggers`). To find a slow step, windows follow each
+A window opens and closes by steps, as above, or by a clock (`driver`). To find a slow step, windows follow each
 other, and those without a slow step are thrown away. The latter two kinds have no rehearsal.
 """
 

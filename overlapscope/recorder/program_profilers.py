@@ -217,19 +217,14 @@ def _hook() -> None:
 
     for owner in (profile, _KinetoProfile):
         before(owner, "start", functools.partial(_tell, OwnProfiler._starts))
-    before(profiler.profile, "__enter__", functools.partial(_tell_if_enabled, OwnProfiler._starts))
+    before(profiler.profile, "__enter__", functools.partial(_tell, OwnProfiler._starts))
     before(profiler.profile, "_prepare_trace", functools.partial(_tell, OwnProfiler._prepares))
     around(profiler.profile, "__exit__", _exit)
     around(profiler.profile, "export_chrome_trace", _export)
     for marker in (profiler.emit_nvtx, profiler.emit_itt):
-        before(marker, "__enter__", functools.partial(_tell_if_enabled, OwnProfiler._marks))
+        before(marker, "__enter__", functools.partial(_tell, OwnProfiler._marks))
     # Lightning stops whatever profiler runs before it starts its own.
     around(torch.autograd, "_disable_profiler", _disable)
-
-
-def _tell_if_enabled(event: Callable[[OwnProfiler, Any], None], entered: Any) -> None:
-    if entered.enabled:
-        _tell(event, entered)
 
 
 def _exit(leave: Callable[..., Any], profile: Any, *args: Any) -> Any:
@@ -241,7 +236,7 @@ def _exit(leave: Callable[..., Any], profile: Any, *args: Any) -> Any:
 
 
 def _tell(event: Callable[[OwnProfiler, Any], None], profile: Any) -> None:
-    for watching in tuple(_watching):
+    for watching in tuple(_watching) if getattr(profile, "enabled", True) else ():
         event(watching, profile)
 
 

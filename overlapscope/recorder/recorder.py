@@ -6,28 +6,30 @@ Users see `recording.Recording`. It opens and closes a `session.Session`, a run 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import duration
 from overlapscope.errors import RecordingFailed
-from overlapscope.recorder import all_threads, states
+from overlapscope.recorder import all_threads, states, trace_file
+from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.pace import Pace, becomes_faster, compilations
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
-from overlapscope.recorder.session import OpenRanges, Session, profiler_running
+from overlapscope.recorder.session import OpenRanges, Role, Session, profiler_running
 from overlapscope.recorder.states import Event, State
 from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimings
-from overlapscope.recorder.takes import WindowTakes
+from overlapscope.recorder.trace_file import Metadata, Written
 from overlapscope.recorder.wrapping import is_a_handlers
 
 if TYPE_CHECKING:
-    from overlapscope.trace.model import TimedSteps
+    from overlapscope.trace.model import ClockedSteps, TimedSteps
 
 _UNMARKED_BYTES = 220_000_000
 """Memory of two million events, each of which takes at least 110 bytes (`memory_guard`)."""
@@ -67,8 +69,9 @@ class WindowRecorder:
 
     `states.TABLE` lists its actions at each event. The end of this module says what they mean.
 
-    Either the rehearsal or the recording counts (`WindowTakes`). Until the recording does, the rehearsal is kept in
-    memory or, if memory runs short, in the file.
+    A session that was stopped is kept, in memory or in the file, until a later one counts in its place: the rehearsal
+    until the recording counts, a recording without a step until a step is recorded, and the first recording until one
+    at another pace is complete.
 
     A range that was entered under one session of the profiler must not be left under another (`OpenRanges`). So the
     profiler is off for at least a step between rehearsal and recording, in which such ranges close: the program's
@@ -94,13 +97,26 @@ class WindowRecorder:
         on_too_much: Function that the memory guard calls on its thread. The event `memory` should follow.
         step_source: Function that returns what ends steps, in words.
         steps_are_settled: Function that returns false while what ends steps may change; no recording is timed then.
-        awaits_first_step: Function that returns whether the program seems to be in its first step.
         records_again: Whether to clock all steps, and to record again if the pace changes.
-        is_alone: Function that returns whether the program has no other ranks.
     """
 
-    _take: Session
+    _last: Session
     """Session that started last, which runs while `recording` is true."""
+    _take: Session | None = None
+    """Session of the present window."""
+    _kept: Session | None = None
+    """Session that is kept until `_take` counts."""
+    _judged_before = 0
+    """Number of judged steps with which `_take` counts."""
+    _done: Session | None = None
+    """Session that is in the file for good, unless steps are recorded again."""
+    _first: Session | None = None
+    """The first recording, once steps are recorded again."""
+    _file: Written | None = None
+    _metadata: Metadata | None = None
+    """Metadata that is in the file."""
+    _amended: Metadata | None = None
+    """Metadata that `amend` writes instead."""
     _settles_by_ns = 0
     """Time at which the report need not wait for another pace any more."""
     _before_again: tuple[tuple[int, int], ...] = ()
@@ -116,22 +132,19 @@ class WindowRecorder:
         on_too_much: Callable[[], None],
         step_source: Callable[[], str | None] = lambda: None,
         steps_are_settled: Callable[[], bool] = lambda: True,
-        awaits_first_step: Callable[[], bool] = lambda: False,
         records_again: bool = False,
-        is_alone: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._options = options
-        self._bounded = bounded
-        self._on_too_much = on_too_much
+        self._path, self._since_ns = path, since_ns
+        self._options, self._bounded, self._on_too_much = options, bounded, on_too_much
         self._step_source, self._steps_are_settled = step_source, steps_are_settled
-        self.awaits_first_step = awaits_first_step
-        self._is_alone = is_alone
         self.why_worthless: Callable[[Session], str | None] | None = None
         """Function that returns why a recording without steps is not to be written, or None if it is."""
         self.state = State.DONE
-        self._takes = WindowTakes(path, since_ns=since_ns)
         self.recording = False
         """True if a window is open, or the program's first steps are recorded."""
+        self._notes: list[str] = []
+        """Sentences that are about no session in particular."""
+        self._failures: list[str] = []
         self._failure = ""
         """Sentence on the error that ended the recording."""
         self._ranges = OpenRanges()
@@ -161,10 +174,6 @@ class WindowRecorder:
         self._pace = Pace()
         self._clocks_on = records_again and options.plain_steps > 0 and options.at_once
         self._times_again = _TIMES_AGAIN
-        self._repeats = False
-        """True if a recording that may be replaced is in the file."""
-        self._first: Session | None = None
-        """That recording."""
 
     # -- What others ask
 
@@ -186,7 +195,7 @@ class WindowRecorder:
     @property
     def repeating(self) -> bool:
         """True if a recording is written, and steps are recorded again to replace it."""
-        return self._repeats and self.running
+        return self._first is not None and self.running
 
     @property
     def wants_steps(self) -> bool:
@@ -196,13 +205,17 @@ class WindowRecorder:
     @property
     def complete(self) -> bool:
         """True if the recording and all that belongs to it is written."""
-        over = self.state in (State.CLOCKING, State.DONE)
-        return over and not self._timer.timed and not self._takes.pending
+        return self.state in (State.CLOCKING, State.DONE) and not self._timer.timed and self._amended == self._metadata
 
     @property
     def step_times(self) -> StepTimings:
         """Lengths of steps with and without the profiler."""
-        return self._takes.step_times(self._steps)
+        from overlapscope.trace.model import PlainSteps
+
+        take = self._counting or self._done
+        plain = PlainSteps() if self._metadata is None else self._metadata.plain_steps
+        activity = None if self._metadata is None else self._metadata.host_activity
+        return StepTimings(plain, () if take is None else tuple(take.judged_ns), activity)
 
     @property
     def all_steps(self) -> str | None:
@@ -212,28 +225,28 @@ class WindowRecorder:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The trace, once its window is over."""
-        path = self._takes.path
-        return () if path is None or not (self.bounded_out or self._takes.done) else (path,)
+        return (self._file.path,) if self._file and (self.bounded_out or self._done) else ()
 
     @property
     def written(self) -> bool:
         """True if there is a file, even if a better recording may replace it."""
-        return self._takes.path is not None
+        return self._file is not None
 
     @property
     def notes(self) -> list[str]:
         """Sentences on the contents of the file, written or to be written."""
-        return self._takes.all_notes(self._steps)
+        of_takes = (note for take in (self._done, self._counting) if take is not None for note in take.notes)
+        return [*of_takes, *self._notes, *self._failures]
 
     @property
     def failure(self) -> RecordingFailed | None:
         """Error that prevents a trace; None if nothing failed."""
-        return RecordingFailed(self._takes.failures[0]) if self._takes.failures else None
+        return RecordingFailed(self._failures[0]) if self._failures else None
 
     @property
     def why_unwritten(self) -> str | None:
         """Sentence on why a take that was complete is in no file; None if there is none."""
-        return self._takes.failures[0] if self._takes.failures and self._takes.done and not self.written else None
+        return self._failures[0] if self._failures and self._done and not self.written else None
 
     # -- Events
 
@@ -256,7 +269,7 @@ class WindowRecorder:
                 with suppress(Exception):
                     self._stop()
                 self.state, self.recording = State.DONE, False
-                self._takes.failures.append(self._failure)
+                self._failures.append(self._failure)
             else:
                 known = isinstance(error, RecordingFailed)
                 self._failure = str(error) if known else f"The recorder failed: {type(error).__name__}: {error}"
@@ -275,12 +288,12 @@ class WindowRecorder:
         if self._steps == 1:
             self._settles_by_ns = clock.now_ns() + round(SETTLES_S * clock.NS_PER_S)
         if self.recording:
-            self._take.allow(self._options.max_size_bytes)
-            self._take.end_step(self._steps)
+            self._last.allow(self._options.max_size_bytes)
+            self._last.end_step(self._steps)
 
     def _begin_step(self) -> None:
         if self.recording:
-            self._take.begin_step(self._steps)
+            self._last.begin_step(self._steps)
         # Only a step that nothing slows is clocked.
         samples = self._sampler is not None and self._sampler.slows
         slowed = self.recording or samples or not self._clocks_on or profiler_running()
@@ -297,10 +310,10 @@ class WindowRecorder:
         Returns:
             False if only the thread that began may stop the profiler, or if nothing more is to be recorded.
         """
-        if not self.running or (self.recording and not self._take.all_threads):
+        if not self.running or (self.recording and not self._last.all_threads):
             return False
         if self.recording:
-            self._take.move(self._steps)
+            self._last.move(self._steps)
         self._moved = True
         return True
 
@@ -310,8 +323,8 @@ class WindowRecorder:
 
     def add_found(self, counts: dict[str, int]) -> None:
         """Add the number of things that each observer found to the files."""
-        self._takes.found(counts)
-        self._takes.amend()
+        self._add(found=counts)
+        self._amend()
 
     # -- The start, and the rehearsal
 
@@ -326,21 +339,20 @@ class WindowRecorder:
     def _is_stuck(self) -> bool:
         return self._moved and not all_threads.left_ops_are_over()
 
-    def _start_from(self, window: StepWindow, *, stacks: bool = True) -> Session:
+    def _start_from(self, window: StepWindow, **options: Any) -> None:
         """Start a session in the middle of a step that belongs to it."""
-        take = self._session(window.begun(self._steps), stacks=stacks)
-        take.begin_step(self._steps)
-        return take
+        self._take = self._session(window.begun(self._steps), **options)
+        self._take.begin_step(self._steps)
 
     def _start_whole(self) -> None:
-        self._takes.recording = self._start_from(self._options.whole)
+        self._start_from(self._options.whole)
 
     def _start_rehearsal(self) -> None:
         window = self._options.rehearsal
         assert window is not None
-        self._takes.rehearsal = self._start_from(window, stacks=self._options.wait == 0)
+        self._start_from(window, stacks=self._options.wait == 0, role="rehearsal")
 
-    def _session(self, window: StepWindow, *, stacks: bool = True) -> Session:
+    def _session(self, window: StepWindow, *, stacks: bool = True, role: Role = "recording") -> Session:
         unmarked = self._bounded and not self.marked
         max_size_bytes = self._options.max_size_bytes
         options = replace(
@@ -348,15 +360,15 @@ class WindowRecorder:
             stacks=self._options.stacks and stacks,
             max_size_bytes=min(max_size_bytes, _UNMARKED_BYTES) if unmarked else max_size_bytes,
         )
-        take = Session(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
+        session = Session(window, options, on_too_much=self._on_too_much, wanted=self._slow is None, role=role)
         if options.stacks != self._options.stacks:
-            take.notes.append(_NO_STACKS)
-        self._take, self.recording = take, True
-        return take
+            session.notes.append(_NO_STACKS)
+        self._last, self.recording = session, True
+        return session
 
     def _continue_as_recording(self) -> None:
-        take, self._takes.rehearsal = self._take, None
-        self._takes.recording = take
+        take = self._last
+        take.role = "recording"
         whole = self._options.whole.begun(take.window.first)
         del take.judged_ns[: whole.judged - take.window.judged]
         take.window = whole
@@ -365,33 +377,31 @@ class WindowRecorder:
 
     def _count(self) -> None:
         self._unmarked_windows += 1
-        when = "after its start-up" if self._takes.unmarked else "from its start on"
-        self._take.notes.append(_UNMARKED.format(self._take.lasted_s, when))
+        when = "after its start-up" if self._kept else "from its start on"
+        self._last.notes.append(_UNMARKED.format(self._last.lasted_s, when))
 
     def _write_rehearsal(self) -> None:
-        take, unmarked = self._take, self._takes.unmarked
-        has_gpu_times = take.has_gpu_times
-        if unmarked is None or has_gpu_times or not unmarked.has_gpu_times:
-            self._takes.write(take)
-        take.release()
+        rehearsal = self._last
+        if rehearsal.has_gpu_times or not (self._kept and self._kept.has_gpu_times):
+            self._write_into_file(rehearsal)
+        rehearsal.release()
 
     def _write_unmarked(self) -> None:
         """Write a recording without a step: a second one only if it has ops, and GPU ops if the first has them."""
-        take, before = self._take, self._takes.unmarked
+        take, before, self._take = self._last, self._kept, None
         has_gpu_times = take.has_gpu_times
         lost = before is not None and before.has_gpu_times and not has_gpu_times
-        self._takes.forget()
-        self._takes.unmarked = before
         if before is None or not (take.empty or lost):
-            self._takes.write(take)
-            self._takes.unmarked = take
+            self._write_into_file(take)
+            take.role, self._kept = "unmarked", take
+        take.release()
 
     # -- The steps before the recording, and the recording
 
     def _time(self) -> None:
         """Time the step that has ended. If it compiled, begin anew, unless the recording has waited long enough."""
         self._timer.step(self._steps)
-        if self._compiled and self._is_alone() and self._may_wait():
+        if self._compiled and _is_alone() and self._may_wait():
             self._timer.restart()
 
     def _may_wait(self) -> bool:
@@ -414,7 +424,7 @@ class WindowRecorder:
 
         Ranks of a job don't wait: all record the same steps.
         """
-        if not becomes_faster(self._timer.lengths_ns) or not self._is_alone():
+        if not becomes_faster(self._timer.lengths_ns) or not _is_alone():
             return True
         if self._may_wait():
             return False
@@ -426,16 +436,18 @@ class WindowRecorder:
         self._before = self._timer.read(wait=True)
         self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns)
+        earlier, self._kept = self._counting_by_steps, self._counting
+        self._judged_before = len(earlier.judged_ns) if earlier is not None else 0
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps + 1 if self._options.by_clock else self._steps
-        self._takes.recording = self._session(self._options.recording(first))
-        self._takes.recording.notes += self._why_now
+        self._take = self._session(self._options.recording(first))
+        self._take.notes += self._why_now
         self._why_now = []
 
     def _judge(self) -> None:
-        take = self._take
-        if take.window.end is None and self._takes.counting(self._steps) is take:
-            self._takes.rehearsal = None
+        take = self._last
+        if take.window.end is None and self._counting is take:
+            self._kept = None
         if self._slow is not None and self._steps > take.window.judged:
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])
             if slow is not None:
@@ -443,78 +455,144 @@ class WindowRecorder:
 
     # -- The profiler and the files
 
+    @property
+    def _counting(self) -> Session | None:
+        """Session that is written if nothing more comes."""
+        take = self._counting_by_steps
+        other = self._kept if take is self._take else self._take
+        if take is None or other is None or (other is self._take and other.role == "recording"):
+            return take
+        # A later session may have no times of GPU ops, or an earlier one none yet.
+        return other if take.has_gpu_times is False and other.has_gpu_times else take
+
+    @property
+    def _counting_by_steps(self) -> Session | None:
+        """The session that counts as soon as it has a step and at least as many judged steps as the one kept."""
+        take, kept = self._take, self._kept
+        if take is None or kept is None:
+            return take or kept
+        return take if self._steps > take.window.first and len(take.judged_ns) >= self._judged_before else kept
+
     def _stop(self) -> None:
         """Stop the profiler, if it runs. The annotation of the present step stays open in the trace."""
         from overlapscope.trace.model import TimedSteps
 
         if not self.recording:
             return
-        before = self._before if self._take is self._takes.recording else None
+        before = self._before if self._last.role == "recording" else None
         try:
-            self._take.stop(self._steps, before or TimedSteps(), self._step_source())
+            self._last.stop(self._steps, before or TimedSteps(), self._step_source())
         except RecordingFailed as failure:
-            self._takes.failures.append(str(failure))
+            self._failures.append(str(failure))
         self.recording = False
 
     def _forget(self) -> None:
         if self.recording:
-            self._take.abandon()
+            self._last.abandon()
         self.recording = False
-        self._takes.forget()
+        self._take = self._kept = None
         self._timer.restart()
 
     def _write(self) -> None:
-        """Write the take that counts, unless it is in the file already or not wanted."""
-        takes, take = self._takes, self._takes.counting(self._steps)
-        if takes.failures and self._repeats and takes.rehearsal is not None:
-            self._keep_first(takes.rehearsal)
+        """Write the session that counts, unless it is in the file already or not wanted."""
+        take, first = self._counting, self._first
+        if self._failures and first is not None and self._kept is first:
+            self._keep_first(first)
             return
         if not self._steps and take is not None and take.in_memory and self.why_worthless:
             reason = self.why_worthless(take)
             if reason is not None:
-                takes.rehearsal = takes.recording = None
-                takes.failures.append(f"There is no trace: the program marked no step, used no GPU and {reason}.")
+                self._take = self._kept = None
+                self._failures.append(f"There is no trace: the program marked no step, used no GPU and {reason}.")
                 return
         if take is None or not take.wanted:
-            takes.recording = None
+            self._take = None
             return
-        if take is not takes.by_steps(self._steps):
+        if take is not self._counting_by_steps:
             take.notes.append(_NO_GPU_TIMES)
-        elif take is not takes.unmarked and (take is takes.rehearsal or not take.judged_ns):
+        elif take.role == "rehearsal" or take is first or (take.role == "recording" and not take.judged_ns):
             short = self._options.why_short(self._steps, len(take.judged_ns))
             if self._is_stuck:
                 short = f"Later steps were not recorded: {all_threads.WHY_NOT_AGAIN}."
             # A recording at an earlier pace is complete.
-            if short is not None and not self._repeats:
+            if short is not None and first is None:
                 take.notes.append(short)
-        if take is takes.recording or self._repeats:
+        if (take is self._take and take.role == "recording") or first is not None:
             # The steps timed before it are in its metadata, or of another pace than the first recording's.
             self._timer.restart()
-        first = takes.rehearsal if self._repeats else None
-        takes.finish(take)
-        if first is not None and takes.failures:
+        self._finish(take)
+        if first is not None and self._failures:
             self._keep_first(first)
+
+    def _finish(self, take: Session) -> None:
+        """Write a session, and forget the others."""
+        self._write_into_file(take)
+        self._done = take
+        for other in filter(None, (self._take, self._kept)):
+            other.release()
+        self._take = self._kept = None
 
     def _keep_first(self, first: Session) -> None:
         """Keep a recording at an earlier pace, since a later one failed."""
         self._timer.restart()
-        self._takes.notes += self._takes.failures
-        self._takes.failures.clear()
-        self._takes.rehearsal = self._takes.recording = None
-        self._takes.done = first
+        self._notes += self._failures
+        self._failures.clear()
+        self._take = self._kept = None
+        self._done = first
+
+    @property
+    def _fallback(self) -> Session | None:
+        """The rehearsal, or a recording at an earlier pace, unless the recording counts already."""
+        takes = filter(None, (self._take, self._kept))
+        return next((take for take in takes if take.role == "rehearsal" or take is self._first), None)
 
     def _keep_rehearsal(self) -> None:
-        rehearsal = self._takes.rehearsal
+        rehearsal = self._fallback
         assert rehearsal is not None
         rehearsal.notes.append(f"{self._failure}; its first steps were recorded instead.")
         self._timer.restart()
-        self._takes.finish(rehearsal)
+        self._finish(rehearsal)
+
+    def _write_into_file(self, take: Session) -> None:
+        if not take.in_memory:
+            return
+        try:
+            path = self._path()
+            self._file = trace_file.write(take.export, path, no_steps=take.no_steps, since_ns=self._since_ns)
+            self._metadata = self._amended = take.metadata
+            if self._file.path != path:
+                beside = f"{path}: belongs to another process, so this trace is {self._file.path.name}."
+                self._notes += [] if beside in self._notes else [beside]
+        except RecordingFailed as failure:
+            self._failures.append(str(failure))
+        finally:
+            take.release()
+
+    def _add(self, plain: dict[str, TimedSteps | ClockedSteps] | None = None, **more: Any) -> None:
+        """Have `amend` add to the file what came after the window: fields of `PlainSteps`, and of `Metadata`."""
+        from msgspec.structs import replace as replace_struct
+
+        if self._amended is not None:
+            plain_steps = replace_struct(self._amended.plain_steps, **(plain or {}))
+            self._amended = replace(self._amended, plain_steps=plain_steps, **more)
+
+    def _amend(self) -> None:
+        """Add what came after the recording to the file, and note if it cannot be amended."""
+        if self._file is None or self._metadata is None or self._amended is None or self._amended == self._metadata:
+            return
+        old, new = (metadata.json().encode() for metadata in (self._metadata, self._amended))
+        try:
+            self._file = trace_file.amend(self._file, old, new)
+            self._metadata = self._amended
+        except RecordingFailed as failure:
+            self._amended = self._metadata
+            self._notes.append(f"{failure} It lacks what was measured after the recording.")
 
     # -- Steps after the recording, and samples of the host
 
     def _add_steps(self, *, wait: bool = False) -> None:
         if self._timer.timed:
-            self._takes.add(after=self._timer.read(wait=wait))
+            self._add({"after": self._timer.read(wait=wait)})
             self._timer.restart()
 
     def _sample(self) -> None:
@@ -541,8 +619,8 @@ class WindowRecorder:
         if self._clocks_on:
             self._clock()
         if sampler.activity is not None:
-            self._takes.add(activity=sampler.activity)
-        self._takes.notes += filter(None, [sampler.note])
+            self._add(host_activity=sampler.activity)
+        self._notes += filter(None, [sampler.note])
 
     def _start_sampling(self) -> None:
         self._sampler = HostSampler()
@@ -557,16 +635,16 @@ class WindowRecorder:
             self._pace.at_recorded_pace if groups is None else groups, max(self.step_times.recorded_ns, default=0)
         )
         if clocked.steps:
-            self._takes.add(clocked=clocked)
+            self._add({"clocked": clocked})
 
     def _clock_first(self) -> None:
         """Do so for a first recording that stays, since the program ended before or during a better one."""
-        if self._repeats and self._takes.done is self._first:
+        if self._first is not None and self._done is self._first:
             self._clock(self._before_again if self.state is State.RECORDING else None)
 
     def _pace_differs(self) -> bool:
         """Return whether the recorded steps are not the program's usual ones, so that later steps are recorded."""
-        now_ns = self._pace.elsewhere() if self._times_again and self._is_alone() else None
+        now_ns = self._pace.elsewhere() if self._times_again and _is_alone() else None
         if now_ns is not None:
             self._why_now.append(
                 f"Steps took {duration(self._pace.recorded_ns)} when they were first recorded, but the program spends "
@@ -577,59 +655,62 @@ class WindowRecorder:
 
     def _record_again(self) -> None:
         self._times_again, self._unsteady_since_ns = self._times_again - 1, None
-        self._first = self._takes.rehearsal = self._takes.done
-        self._takes.done = None
-        self._repeats = True
+        self._first = self._kept = self._done
+        self._done = None
 
     # -- The end
 
     def _explain(self) -> None:
         """Note a window that the program, which has ended, did not reach."""
-        takes = self._takes
-        if takes.done is None and self._slow is not None:
-            takes.notes.append(self._slow.why_none())
-        elif takes.done is None and not takes.failures:
-            takes.failures.append(self._options.why_none())
+        if self._done is None and self._slow is not None:
+            self._notes.append(self._slow.why_none())
+        elif self._done is None and not self._failures:
+            self._failures.append(self._options.why_none())
 
     def _explain_times(self) -> None:
-        if self._takes.done and self._options.plain_steps and self._options.by_clock and not self._takes.timed:
-            self._takes.notes.append(_NO_PLAIN_STEPS)
+        plain, due = self.step_times.plain, self._options.plain_steps and self._options.by_clock
+        if self._done and due and not (plain.before.host_ns or plain.after.host_ns):
+            self._notes.append(_NO_PLAIN_STEPS)
+
+
+def _is_alone() -> bool:
+    """Return whether the program has no other ranks."""
+    return rank_of(os.environ) is None
 
 
 _MEANINGS: dict[str, Callable[[WindowRecorder], object]] = {
     **{name.lstrip("_"): method for name, method in vars(WindowRecorder).items() if callable(method)},
     # Questions
     "clocks_all": lambda r: r._clocks_on,
-    "events_fit": lambda r: not r._take.takes_too_much(r._steps),
-    "has_failed": lambda r: r._takes.failures,
-    "has_rehearsal": lambda r: r._takes.rehearsal,
+    "events_fit": lambda r: not r._last.takes_too_much(r._steps),
+    "has_failed": lambda r: r._failures,
+    "has_rehearsal": lambda r: r._fallback,
     "has_settled": lambda r: clock.now_ns() > r._settles_by_ns,
-    "is_first_time": lambda r: r._options.plain_steps and not r._repeats,
+    "is_first_time": lambda r: r._options.plain_steps and r._first is None,
     "is_hopeless": lambda r: r._is_stuck and r._is_due and not r._may_wait(),
     "is_past_rehearsal": lambda r: r._options.rehearsal and r._options.rehearsal.over(r._steps),
     "is_sampled": lambda r: r._sampler and r._sampler.over,
-    "is_timed_after": lambda r: r._options.plain_steps and r._steps and r._takes.last(r._steps) is r._take,
+    "is_timed_after": lambda r: r._options.plain_steps and r._steps and (r._counting or r._done) is r._last,
     "is_unmarked": lambda r: r._bounded and not r.marked,
-    "is_unmarked_again": lambda r: r._takes.unmarked and not r.marked and r._take.lasted_s > _LEAST_UNMARKED_S,
+    "is_unmarked_again": lambda r: r._kept and not r.marked and r._last.lasted_s > _LEAST_UNMARKED_S,
     "lacks_rehearsal": lambda r: r._options.rehearsal is None,
     "may_record": lambda r: r._is_due and r._may_start() and r._is_steady(),
-    "one_step_is_left": lambda r: r._take.window.end == r._steps + 1,
+    "one_step_is_left": lambda r: r._last.window.end == r._steps + 1,
     "opens_later": lambda r: not r._options.at_once,
-    "others_may_stop": lambda r: r.recording and r._take.all_threads,
+    "others_may_stop": lambda r: r.recording and r._last.all_threads,
     "profiler_runs": lambda r: profiler_running(),
     "ranges_close": lambda r: r._ranges.look_whether_new() and (r._steps > 1 or r._ranges.are_left),
     "starts_at_once": lambda r: r._options.at_once,
-    "steps_are_left": lambda r: not r._take.window.over(r._steps),
+    "steps_are_left": lambda r: not r._last.window.over(r._steps),
     "steps_are_long": lambda r: r._timer.full and median_ns(r._timer.lengths_ns) > LONGEST_STEP_NS,
     "steps_are_timed": lambda r: r._timer.full,
-    "windows_follow": lambda r: not r._take.wanted,
+    "windows_follow": lambda r: not r._last.wanted,
     # Actions
-    "amend": lambda r: r._takes.amend(),
     "await_steps": lambda r: r._add_steps(wait=True),
     # A larger --max-size would change nothing.
-    "blame_no_option": lambda r: r._options.max_size_bytes > _UNMARKED_BYTES and r._take.notes.pop(),
-    "blame_program": lambda r: r._takes.failures.append(_UNUSED),
-    "fail": lambda r: r._takes.failures.append(r._failure),
+    "blame_no_option": lambda r: r._options.max_size_bytes > _UNMARKED_BYTES and r._last.notes.pop(),
+    "blame_program": lambda r: r._failures.append(_UNUSED),
+    "fail": lambda r: r._failures.append(r._failure),
     "look": lambda r: r._ranges.look(),
     "pause": lambda r: r._timer.pause(),
     "resume": lambda r: r._timer.resume(r._steps),

@@ -28,7 +28,7 @@ from overlapscope.recorder.destination import (
     rank_of,
     remove_former_ranks,
 )
-from overlapscope.recorder.driver import Driver, StepMarks
+from overlapscope.recorder.driver import Driver
 from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
@@ -98,12 +98,13 @@ class Recording(contextlib.ContextDecorator):
         self._rank: Rank | None = None
         # With no last step, the user asked for the whole program.
         self._bounded = self._whole_program and options.at_once and options.active is not None
-        self._driver = Driver(options, bounded=self._bounded, worked=self._worked)
-        self._marks = StepMarks(
-            self._driver,
-            self._step,
+        self._driver = Driver(
+            options,
+            bounded=self._bounded,
             by=options.steps_by if self._finds_steps else MARKS,
             whole_program=self._whole_program,
+            step=self._step,
+            worked=self._worked,
         )
         self._profilers = OwnProfiler(self._driver.give_way, self._driver.working)
         self._ended = False
@@ -172,12 +173,12 @@ class Recording(contextlib.ContextDecorator):
             return ()
         notes = (
             *self._recorder.notes,
-            *self._driver.trigger.notes,
-            _ELSEWHERE if self._marks.elsewhere and not self._recorder.marked else None,
+            *(self._driver.trigger.notes if self._driver.trigger else ()),
+            _ELSEWHERE if self._driver.elsewhere and not self._recorder.marked else None,
             *self._remarks,
             self._driver.gave_way,
             self._profilers.note,
-            self._marks.automatic.note,
+            self._driver.automatic.note,
             *(note for observer in self.observers.values() for note in observer.notes),
         )
         return tuple(filter(None, notes))
@@ -211,10 +212,8 @@ class Recording(contextlib.ContextDecorator):
             bounded=self._bounded,
             on_too_much=self._driver.interrupt,
             step_source=lambda: self.step_source,
-            steps_are_settled=lambda: self._marks.automatic.settled,
-            awaits_first_step=lambda: self._marks.automatic.awaits_first,
+            steps_are_settled=lambda: self._driver.automatic.settled,
             records_again=self._bounded and not self._stops,
-            is_alone=lambda: rank_of(os.environ) is None,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
             for name in options.observers:
@@ -226,7 +225,7 @@ class Recording(contextlib.ContextDecorator):
             undo.callback(recorder.happen, "discard")
             self._profilers.start(self._destination.path(self._rank))
             undo.callback(self._profilers.stop)
-            self._marks.automatic.start()
+            self._driver.automatic.start()
             undo.pop_all()
             _under_way.append(self)
             # A program that dies without calling `end` still leaves its trace.
@@ -240,12 +239,12 @@ class Recording(contextlib.ContextDecorator):
         """
         for listener in step_listeners:
             listener()
-        self._marks.mark(by_program=True)
+        self._driver.mark(by_program=True)
 
     @property
     def step_source(self) -> str | None:
         """Description of what ends steps; None before the first."""
-        return self._marks.source
+        return self._driver.source
 
     def _step(self) -> None:
         recorder = self._driver.ready
@@ -257,7 +256,7 @@ class Recording(contextlib.ContextDecorator):
                     # By now, a program that starts its ranks itself has assigned them.
                     self._rank = self._rank or rank_of(os.environ)
                 recorder.happen("step")
-                self._driver.trigger.advance(recorder)
+                self._driver.advance(recorder)
                 done = not self.options.by_clock and recorder.complete and recorder.failure is None
                 if done and not self._driver.gave_way:
                     # They slow every operator. Here, no operator is under way.
@@ -299,10 +298,10 @@ class Recording(contextlib.ContextDecorator):
         if recorder is None:
             return
         if recorder.state is State.RECORDING:
-            self._marks.automatic.keep()
+            self._driver.automatic.keep()
         elif not recorder.wants_steps and not self._stops:
             # Nothing is recorded or timed any more. A program is stopped at the end of a step.
-            self._marks.automatic.stop()
+            self._driver.automatic.stop()
         written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._announced :]:
             self._announce(path)
@@ -385,7 +384,7 @@ class Recording(contextlib.ContextDecorator):
         self._ended = True
         self._stop_observers()
         self._profilers.stop()
-        self._marks.automatic.stop()
+        self._driver.automatic.stop()
         _under_way.remove(self)
         atexit.unregister(self._at_exit)
 

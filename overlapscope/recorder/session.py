@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from overlapscope.base import clock
 from overlapscope.base.marks import METADATA, STEP
@@ -22,7 +22,7 @@ from overlapscope.recorder.main_thread import threads_without_signals, undisturb
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.trace_file import Metadata, origin, thread_names
-from overlapscope.recorder.wrapping import around, is_a_handlers
+from overlapscope.recorder.wrapping import around, is_a_handlers, with_variable
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
@@ -32,6 +32,9 @@ _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 _GRAPHS = "TORCHINDUCTOR_CUDAGRAPHS"
 """With this variable the compiler uses CUDA graphs, which the profiler has to know before CUDA 12.6."""
 _OWN_MARKS = "overlapscope::"
+
+Role: TypeAlias = Literal["rehearsal", "recording", "unmarked"]
+"""The program's first steps, the steps of the schedule, or a part of a program without steps."""
 
 
 class Session:
@@ -52,9 +55,10 @@ class Session:
         *,
         on_too_much: Callable[[], None],
         wanted: bool = True,
+        role: Role = "recording",
     ) -> None:
         """Start the profiler, for a window of steps. `MemoryGuard` calls `on_too_much`. Raises RecordingFailed."""
-        self.window = window
+        self.window, self.role = window, role
         self.wanted = wanted
         """True to keep it."""
         self.judged_ns: list[int] = []
@@ -94,7 +98,7 @@ class Session:
         from torch._C._profiler import _ExperimentalConfig  # the only way to ask for sync events
         from torch.profiler.profiler import _KinetoProfile  # documented, and exported by `torch.profiler`
 
-        from overlapscope.recorder.marks import EventNotes, GcMarks
+        from overlapscope.recorder.marks import EventNotes, gc_marks
 
         undisturbed()
         options = self._options
@@ -109,8 +113,9 @@ class Session:
             ),
         )
         self._event_notes = EventNotes(as_annotations=options.light)
-        self._gc_marks = GcMarks()
-        with warnings.catch_warnings(), _quiet_kineto():
+        self._gc_marks = gc_marks()
+        # Kineto of torch 2.13 prints every start and stop. It reads its log level once, at its first start.
+        with warnings.catch_warnings(), with_variable(_LOG_LEVEL, os.environ.get(_LOG_LEVEL, _ERRORS_ONLY)):
             # torch 2.11 gives this warning for every recording.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
             compiler = nullcontext() if options.stacks or _GRAPHS in os.environ else _without_compiler()
@@ -379,30 +384,14 @@ def _only_annotations() -> Iterator[None]:
     import torch.autograd.profiler
     from torch._C._profiler import RecordScope
 
-    module: Any = torch.autograd.profiler
-    enable = module._enable_profiler
+    def enable(theirs: Callable[..., None], config: Any, activities: Any) -> None:
+        theirs(config, activities, {RecordScope.USER_SCOPE})
 
-    def enable_annotations(config: Any, activities: Any) -> None:
-        enable(config, activities, {RecordScope.USER_SCOPE})
-
-    module._enable_profiler = enable_annotations
+    undo = around(torch.autograd.profiler, "_enable_profiler", enable)
     try:
         yield
     finally:
-        module._enable_profiler = enable
-
-
-@contextmanager
-def _quiet_kineto() -> Iterator[None]:
-    """Keep Kineto of torch 2.13 from printing every start and stop. It reads its log level once, at its first start."""
-    if _LOG_LEVEL in os.environ:
-        yield
-        return
-    os.environ[_LOG_LEVEL] = _ERRORS_ONLY
-    try:
-        yield
-    finally:
-        del os.environ[_LOG_LEVEL]
+        undo()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from overlapscope.base.marks import STEP
 from overlapscope.recorder.step_choice import SourceKind, StepSource
-from overlapscope.recorder.wrapping import Undo, around, leave_no_frame
+from overlapscope.recorder.wrapping import Undo, around, leave_no_frame, restoring
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -68,16 +68,33 @@ class StepSources:
 
     def start(self, kinds: Collection[SourceKind]) -> None:
         """Watch these kinds. Imports torch."""
-        starts: dict[SourceKind, Callable[[], Undo]] = {
-            SourceKind.OPTIMIZER: self._optimizers.start,
-            SourceKind.BACKWARD: self._watch_backward,
-            SourceKind.FORWARD: lambda: _watch_calls(self._called),
-            SourceKind.LOADER: self._watch_loaders,
-            SourceKind.GRAPH: self._watch_graphs,
-            SourceKind.RANGE: self._watch_ranges,
+        import torch
+        from torch.profiler import record_function
+        from torch.utils.data.dataloader import _BaseDataLoaderIter as Loader
+
+        returns: dict[SourceKind, tuple[Any, str, Callable[..., object], Callable[..., str]]] = {
+            SourceKind.BACKWARD: (torch.autograd, "backward", lambda *_: _line_outside(), lambda *_: _name_of_line()),
+            SourceKind.LOADER: (
+                Loader,
+                "__next__",
+                lambda loader: id(loader._dataset),
+                lambda loader: f"a DataLoader of {type(loader._dataset).__name__}",
+            ),
+            SourceKind.GRAPH: (torch.cuda.CUDAGraph, "replay", id, lambda _: "CUDAGraph.replay"),
+            SourceKind.RANGE: (
+                record_function,
+                "__exit__",
+                lambda range, *_: None if range.name.startswith(STEP) else range.name,
+                lambda range, *_: range.name,
+            ),
         }
         for kind in kinds:
-            self._watched[kind] = starts[kind]()
+            if kind is SourceKind.OPTIMIZER:
+                self._watched[kind] = self._optimizers.start()
+            elif kind is SourceKind.FORWARD:
+                self._watched[kind] = _watch_calls(self._called)
+            else:
+                self._watched[kind] = self._watch_returns(kind, *returns[kind])
 
     def stop(self, *, but: SourceKind | None = None) -> None:
         """Stop watching, except for one kind if given."""
@@ -123,56 +140,34 @@ class StepSources:
         self._successors.append(_Stepping(weakref.ref(optimizer), latest.source, latest))
         return self._successors[-1]
 
-    def _watch_backward(self) -> Undo:
-        import torch
-
-        def called(backward: Callable[..., Any], *args: Any, **options: Any) -> Any:
-            result = backward(*args, **options)
-            frame: Any = sys._getframe(1)
-            # Others of ours may watch it, too.
-            while frame.f_globals.get("__name__", "").startswith(("overlapscope.", "torch._tensor", "torch.overrides")):
-                frame = frame.f_back
-            line = frame.f_code.co_filename, frame.f_lineno
-            self._tell(SourceKind.BACKWARD, line, lambda: f"backward() in {PurePath(line[0]).name}:{line[1]}")
-            return result
-
-        return around(torch.autograd, "backward", called)
-
     def _called(self, module: Any) -> None:
         self._tell(SourceKind.FORWARD, id(module), lambda: f"{_class_name(module)}.forward", lambda: _size(module))
 
-    def _watch_loaders(self) -> Undo:
-        from torch.utils.data.dataloader import _BaseDataLoaderIter
+    def _watch_returns(
+        self, kind: SourceKind, owner: Any, method: str, key: Callable[..., object], name: Callable[..., str]
+    ) -> Undo:
+        """Watch the returns of a method, whose arguments tell key and name of the source; without a key, it is none."""
 
-        def called(get: Callable[..., Any], iterator: Any) -> Any:
-            batch = get(iterator)
-            self._tell(
-                SourceKind.LOADER, id(iterator._dataset), lambda: f"a DataLoader of {type(iterator._dataset).__name__}"
-            )
-            return batch
-
-        return around(_BaseDataLoaderIter, "__next__", called)
-
-    def _watch_graphs(self) -> Undo:
-        import torch
-
-        def called(replay: Callable[..., Any], graph: Any) -> Any:
-            result = replay(graph)
-            self._tell(SourceKind.GRAPH, id(graph), lambda: "CUDAGraph.replay")
+        def called(function: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
+            result = function(*args, **options)
+            if (which := key(*args)) is not None:
+                self._tell(kind, which, lambda: name(*args))
             return result
 
-        return around(torch.cuda.CUDAGraph, "replay", called)
+        return around(owner, method, called)
 
-    def _watch_ranges(self) -> Undo:
-        from torch.profiler import record_function
 
-        def exited(leave: Callable[..., Any], range: Any, *error: Any) -> Any:
-            result = leave(range, *error)
-            if not range.name.startswith(STEP):
-                self._tell(SourceKind.RANGE, range.name, lambda: range.name)
-            return result
+def _line_outside() -> tuple[str, int]:
+    """Return the innermost line that is neither ours nor of torch's ways to `backward`."""
+    frame: Any = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").startswith(("overlapscope.", "torch._tensor", "torch.overrides")):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
-        return around(record_function, "__exit__", exited)
+
+def _name_of_line() -> str:
+    file, number = _line_outside()
+    return f"backward() in {PurePath(file).name}:{number}"
 
 
 def _or(function: Callable[[], _Value], otherwise: _Value) -> _Value:
@@ -211,7 +206,7 @@ _listeners: list[Callable[[Any], None]] = []
 def _watch_calls(called: Callable[[Any], None]) -> Undo:
     """Have `called(module)` called before each call of a module that is inside no other one's."""
     if not _listeners:
-        _undo_calls.callback(_note_calls(_tell_listeners))
+        _undo_calls.callback(_note_calls())
     _listeners.append(called)
 
     def undo() -> None:
@@ -225,12 +220,7 @@ def _watch_calls(called: Callable[[Any], None]) -> Undo:
 _undo_calls = ExitStack()
 
 
-def _tell_listeners(module: Any) -> None:
-    for called in tuple(_listeners):
-        called(module)
-
-
-def _note_calls(called: Callable[[Any], None]) -> Undo:
+def _note_calls() -> Undo:
     """Replace torch's code for the call of a module, for all who watch.
 
     The code of `Module.__call__` is replaced, and the function stays. As long as that is the same, torch.compile traces
@@ -258,7 +248,8 @@ def _note_calls(called: Callable[[Any], None]) -> Undo:
             if code is call or code is backward or code is fetch:
                 return
             frame = frame.f_back
-        called(module)
+        for called in tuple(_listeners):
+            called(module)
 
     unchanged = None if theirs is None else _compiled(theirs, [])
     if (
@@ -377,7 +368,8 @@ class OptimizerSteps:
             if calls.undo is None:
                 calls.undo = _wrap_own(optimizer, self._call)
         elif getattr(type(optimizer).step, "watch", None) is not self:
-            self._wrap_class(type(optimizer))
+            self._undo.callback(around(type(optimizer), "step", self._call))
+            vars(type(optimizer).step)["watch"] = self
         self._in_hook = True
         try:
             self._stepped(optimizer)
@@ -390,30 +382,14 @@ class OptimizerSteps:
             calls = self._calls[id(optimizer)] = _Calls(weakref.ref(optimizer))
         return calls
 
-    def _wrap_class(self, kind: type[Optimizer]) -> None:
-        step, own_step = kind.step, vars(kind).get("step")
-
-        @functools.wraps(step)
-        def wrapped(optimizer: Optimizer, *args: Any, **options: Any) -> Any:
-            try:
-                return self._call(optimizer, functools.partial(step, optimizer), args, options)
-            except BaseException as error:
-                leave_no_frame(error)
-                raise
-
-        vars(wrapped)["watch"] = self
-        # A class may be made for each training, and refer to its model.
-        self._undo.callback(_restoring(kind, wrapped, own_step))
-        kind.step = wrapped  # type: ignore[method-assign, assignment]
-
-    def _call(self, optimizer: Optimizer, step: Callable[..., Any], args: Any, options: Any) -> Any:
+    def _call(self, step: Callable[..., Any], optimizer: Optimizer, /, *args: Any, **options: Any) -> Any:
         if not self._on:
             self._undo.close()
-            return step(*args, **options)
+            return step(optimizer, *args, **options)
         calls = self._calls_of(optimizer)
         calls.under_way += 1
         try:
-            result = step(*args, **options)
+            result = step(optimizer, *args, **options)
         finally:
             calls.under_way -= 1
             seen = calls.seen
@@ -424,44 +400,24 @@ class OptimizerSteps:
         return result
 
 
-def _wrap_own(optimizer: Optimizer, call: Callable[[Optimizer, Callable[..., Any], Any, Any], Any]) -> Undo:
-    """Wrap a `step` of an optimizer itself in `call(optimizer, step, arguments, options)`. Returns as `_restoring`."""
+def _wrap_own(optimizer: Optimizer, call: Callable[..., Any]) -> Undo:
+    """Wrap a `step` of an optimizer itself in `call(step, optimizer, ...)`. Returns as `restoring`."""
     kept, step = weakref.ref(optimizer), optimizer.step
 
+    def own(_: Any, /, *args: Any, **options: Any) -> Any:
+        return step(*args, **options)
+
     @functools.wraps(step)
-    def wrapped(known: Any, *args: Any, **options: Any) -> Any:
+    def wrapped(known: Any, /, *args: Any, **options: Any) -> Any:
         optimizer = kept()
         try:
-            return call(known if optimizer is None else optimizer, step, args, options)
+            return call(own, known if optimizer is None else optimizer, *args, **options)
         except BaseException as error:
             leave_no_frame(error)
             raise
 
+    undo = restoring(optimizer, "step", wrapped)
     # Schedulers of learning rates wrap a method. A method of the optimizer itself would keep it, and the model's
     # memory, until Python collects garbage.
     optimizer.step = MethodType(wrapped, weakref.proxy(optimizer))  # type: ignore[method-assign]
-    return _restoring(optimizer, wrapped, step)
-
-
-def _restoring(owner: Any, wrapped: Callable[..., Any], own_step: Any) -> Undo:
-    """Return a function that gives a class or an optimizer its own `step` again, unless `wrapped` was replaced.
-
-    The function keeps neither of them. `own_step`, None if `step` is inherited, may refer to the owner, so `wrapped`
-    holds it.
-    """
-    vars(wrapped)["own"] = own_step
-    kept, ours = weakref.ref(owner), weakref.ref(wrapped)
-
-    def undo() -> None:
-        owner, function = kept(), ours()
-        if owner is None or function is None:
-            return
-        step = vars(owner).get("step")
-        if getattr(step, "__func__", step) is not function:
-            return
-        if (own_step := vars(function)["own"]) is None:
-            del owner.step
-        else:
-            owner.step = own_step
-
     return undo

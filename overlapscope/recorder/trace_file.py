@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, NamedTuple, Self
 
 from overlapscope.base.marks import (
     FOUND,
@@ -108,21 +108,17 @@ _HEAD_BYTES = 1 << 20
 _ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Identity of a file at the time it was written."""
+class Written(NamedTuple):
+    """A file, and what changes if it is replaced or modified."""
 
     path: Path
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
+    identity: tuple[int, ...]
 
     @classmethod
     def now(cls, path: Path) -> Self:
         """Return the identity of the present file. Raises OSError if there is no file."""
         status = path.stat()
-        return cls(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return cls(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 def write(
@@ -154,9 +150,8 @@ def write(
             _check_whole(plain)
             for name in no_steps:
                 _blank_out(plain, name)
-            if path.name.endswith(".gz"):
-                return Written.now(destination.put(_packed(plain), path, since_ns=since_ns))
-            return Written.now(destination.put(plain, path, since_ns=since_ns))
+            whole = _packed(plain) if path.name.endswith(".gz") else plain
+            return Written.now(destination.put(whole, path, since_ns=since_ns))
     except OSError as error:
         raise RecordingFailed(
             f"{path}: the trace cannot be written ({error.strerror or error}); choose another place."

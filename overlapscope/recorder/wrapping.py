@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import signal
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +22,7 @@ def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
     Returns:
         A function that restores it, unless it was replaced again. An inherited method is inherited again.
     """
-    function, original = getattr(owner, name), vars(owner).get(name)
+    function = getattr(owner, name)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **options: Any) -> Any:
@@ -33,17 +35,45 @@ def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
     if isinstance(owner, ModuleType):
         # Functions of Python, such as `os._exit`, name the module that defines them.
         wrapped.__module__ = owner.__name__
-
-    def undo() -> None:
-        if vars(owner).get(name) is not wrapped:
-            return
-        if original is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
+    undo = restoring(owner, name, wrapped)
     setattr(owner, name, wrapped)
     return undo
+
+
+def restoring(owner: Any, name: str, wrapped: Callable[..., Any]) -> Undo:
+    """Return a function that undoes the replacement of a function by `wrapped`, unless that was replaced again.
+
+    It keeps neither of them: a class may be made for each training, and refer to its model. The replaced function, too,
+    may refer to its owner, so `wrapped` holds it.
+    """
+    vars(wrapped)["replaced"] = vars(owner).get(name)
+    kept, ours = weakref.ref(owner), weakref.ref(wrapped)
+
+    def undo() -> None:
+        owner, wrapped = kept(), ours()
+        found = None if owner is None else vars(owner).get(name)
+        if wrapped is None or getattr(found, "__func__", found) is not wrapped:
+            return
+        if (replaced := vars(wrapped)["replaced"]) is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, replaced)
+
+    return undo
+
+
+@contextmanager
+def with_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable inside this context."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def leave_no_frame(error: BaseException) -> None:

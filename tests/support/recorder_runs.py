@@ -175,7 +175,7 @@ def run(seed: int) -> Iterator[tuple[str, str, str]]:
         if world.write_fails:
             raise RecordingFailed("The disk is full.")
         did.append(f"{action} {path.name}")
-        return trace_file.Written(path, 0, 0, 0, 0)
+        return trace_file.Written(path, ())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder, "Session", MadeUpSession)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import _thread
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import overlapscope as ov
 from overlapscope.base.marks import GC_PAUSE
-from overlapscope.recorder.marks import GcMarks, gc_callback
+from overlapscope.recorder.marks import GcWatch, gc_marks
 from overlapscope.recorder.sampling.facts import Collections
 from tests.support import forked
 from tests.support.run_command import FORKED, write
@@ -63,16 +63,16 @@ def test_a_collection_is_no_op_of_a_program_that_runs_none(tmp_path: Path) -> No
     assert "used no GPU and ran no op" in run.stderr
 
 
-@pytest.mark.parametrize("kind", [GcMarks, Collections])
+@pytest.mark.parametrize("kind", [gc_marks, Collections])
 def test_an_interrupt_during_a_collection_reaches_the_program(
-    kind: type[GcMarks | Collections], monkeypatch: pytest.MonkeyPatch
+    kind: Callable[[], GcWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
     # Others' callbacks may be Python functions, as may the finalizers of what is left to collect.
     gc.collect()
     others = gc.callbacks[:]
-    gc.callbacks[:] = [gc_callback(_thread.interrupt_main, list)]
+    GcWatch(_thread.interrupt_main, list).start()
     ours = kind()
     ours.start()
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
@@ -32,7 +32,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     return fake
 
 
-def recorder_of(path: Path, *, is_alone: Callable[[], bool] = lambda: True) -> WindowRecorder:
+def recorder_of(path: Path) -> WindowRecorder:
     """Return a recorder like that of `overlapscope run`, but of few steps: 8 to 10 of the first, without a pause."""
     recorder = WindowRecorder(
         lambda: path,
@@ -41,7 +41,6 @@ def recorder_of(path: Path, *, is_alone: Callable[[], bool] = lambda: True) -> W
         bounded=True,
         on_too_much=lambda: None,
         records_again=True,
-        is_alone=is_alone,
     )
     recorder.happen("start")
     return recorder
@@ -91,9 +90,12 @@ def test_a_program_that_ends_while_steps_are_recorded_again_keeps_the_first_reco
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_only_a_program_without_other_ranks_waits_until_its_steps_no_longer_become_faster(
-    alone: bool, path: Path, now: FakeClock
+    alone: bool, path: Path, now: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = recorder_of(path, is_alone=lambda: alone)
+    if not alone:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    recorder = recorder_of(path)
     run(recorder, now, (round(20_000 * 0.95**number) for number in range(40)), 40)
     recorder.happen("end")
     assert ("Steps still became faster" in " ".join(recorder.notes)) == alone

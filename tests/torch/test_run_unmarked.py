@@ -19,8 +19,8 @@ from tests.support.run_command import (
 
 pytest.importorskip("torch", reason="records with torch")
 UNMARKED = (
-    "import sys\nimport overlapscope.recorder.triggers as triggers\nfrom overlapscope.commands import main\n"
-    "triggers.UNMARKED_S, triggers.START_UP_S, triggers.FIRST_STEP_S = {}\n"
+    "import sys\nimport overlapscope.recorder.driver as driver\nfrom overlapscope.commands import main\n"
+    "driver.UNMARKED_S, driver.START_UP_S, driver.FIRST_STEP_S = {}\n"
     "sys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
 )
 LOOPS = (

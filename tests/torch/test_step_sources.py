@@ -288,6 +288,22 @@ def test_steps_of_an_optimizer_and_of_those_that_replace_it_count(program: Calla
     assert _counted(program) == steps
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_step_that_is_watched_takes_arguments_of_any_name(scheduled: bool) -> None:
+    class Named(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def step(self, closure: Any = None, step: int = 0, optimizer: int = 0) -> Any:
+            return step, optimizer
+
+    optimizer = Named([torch.nn.Parameter(torch.ones(3))])
+    if scheduled:
+        # It gives the optimizer a `step` of its own.
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    watched = StepSources(lambda _: None)
+    watched.start([SourceKind.OPTIMIZER])
+    assert [optimizer.step(step=number, optimizer=7) for number in range(3)] == [(0, 7), (1, 7), (2, 7)]
+    watched.stop()
+
+
 def test_a_class_of_optimizers_that_the_program_drops_is_freed() -> None:
     def train() -> weakref.ref[Any]:
         model = torch.nn.Linear(3, 3)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import linecache
 import threading
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, ParamSpec, Protocol, TypeVar
 
@@ -91,39 +90,37 @@ class Findings:
 
     def host_access(self, kind: Kind, copy: Copy, line: CodeLine) -> None:
         """Note that the host accesses memory at `line` that `copy` may still be using."""
-        first, second = (copy.launch.line, _COPY_DOES[copy.direction]), (line, _ACCESS_DOES[kind])
-        self._note(kind, first, second, copy.tensor, [copy.launch], _missing_synchronization)
+        does = _COPY_DOES[copy.direction], _ACCESS_DOES[kind]
+        self._note(kind, [copy.launch], (copy.launch.line, line), does, copy.tensor)
 
     def unordered(self, earlier: Use, later: Use, tensor: object) -> None:
         """Note that a launch uses memory that another stream may still be using."""
-        launches = [earlier.launch, later.launch]
-        does = [
+        one, other = (
             f"{'writes' if use.write else 'reads'} it on {_stream_name(use.launch.stream)}" for use in (earlier, later)
-        ]
-        first, second = zip((launch.line for launch in launches), does, strict=True)
-        self._note("stream-without-wait", first, second, tensor, launches, _missing_wait)
+        )
+        launches = [earlier.launch, later.launch]
+        self._note("stream-without-wait", launches, (launches[0].line, launches[1].line), (one, other), tensor)
 
     def _note(
         self,
         kind: Kind,
-        first: tuple[CodeLine, str],
-        second: tuple[CodeLine, str],
-        tensor: object,
         launches: list[Launch],
-        missing: Callable[[Launch, HazardPlace, HazardPlace], str],
+        lines: tuple[CodeLine, CodeLine],
+        does: tuple[str, str],
+        tensor: object,
     ) -> None:
-        """Note that two lines race, each with its action. A pair of lines that raced before is counted."""
-        key = kind, first[0], second[0]
-        hazard = self._hazards.get(key)
+        """Note that two lines race, and what each does. A pair of lines that raced before is counted."""
+        hazard = self._hazards.get((kind, *lines))
         if hazard is None:
-            one, other = (
-                HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), does)
-                for line, does in (first, second)
+            first, second = (
+                HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), what)
+                for line, what in zip(lines, does, strict=True)
             )
             streams = tuple(_stream_name(launch.stream) for launch in launches)
-            self._hazards[key] = Hazard(kind, one, other, str(tensor), streams, missing(launches[0], one, other))
+            missing = _missing(kind, launches[0], first, second)
+            self._hazards[kind, *lines] = Hazard(kind, first, second, str(tensor), streams, missing)
         else:
-            self._hazards[key] = replace(hazard, count=hazard.count + 1)
+            self._hazards[kind, *lines] = replace(hazard, count=hazard.count + 1)
 
 
 def _stream_name(handle: int) -> str:
@@ -131,17 +128,14 @@ def _stream_name(handle: int) -> str:
     return f"stream {handle:#x}" if handle else "the default stream"
 
 
-def _missing_synchronization(launch: Launch, copy: HazardPlace, access: HazardPlace) -> str:
-    """Return the call that is missing between a copy and an access of the host."""
-    if launch.stream == 0:
-        call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded after the copy,"
-    else:
-        call = f"synchronize() of the stream of {copy}, or of an event recorded after the copy,"
-    return f"{call} before {access}"
-
-
-def _missing_wait(earlier: Launch, first: HazardPlace, second: HazardPlace) -> str:
-    """Return the call that is missing between an earlier use and a use on another stream."""
+def _missing(kind: Kind, earlier: Launch, first: HazardPlace, second: HazardPlace) -> str:
+    """Return the call that is missing between a launch and what the host or another stream does too early."""
+    if kind != "stream-without-wait":
+        if earlier.stream == 0:
+            call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded after the copy,"
+        else:
+            call = f"synchronize() of the stream of {first}, or of an event recorded after the copy,"
+        return f"{call} before {second}"
     if earlier.is_collective:
         return f"wait() of the collective of {first} before {second}"
     if earlier.stream == 0:
@@ -182,6 +176,10 @@ class LaunchClock(Protocol):
         """Return whether future launches on a stream wait for a launch on another stream."""
 
 
+_CopyKey = tuple[int, int, Direction, int]
+"""Key of a copy: its beginning and end in host memory, its direction, and its stream."""
+
+
 class Bookkeeping:
     """Notes the actions of the program in their order, and collects the hazards."""
 
@@ -189,7 +187,9 @@ class Bookkeeping:
         self._clock = clock
         self._findings = findings
         self._seq = 0
-        self.copies = HostCopies(clock)
+        self.copies: dict[_CopyKey, Copy] = {}
+        """Copies that may be unfinished as far as the host knows."""
+        self._prune_at = _PRUNE_COPIES_FROM
         self.uses = DeviceUses(clock)
 
     def launched(
@@ -213,12 +213,28 @@ class Bookkeeping:
         return launch
 
     def copy_issued(self, direction: Direction, launch: Launch, touch: Touch) -> None:
-        """Note that a launch is a copy that may outlast its call; `touch` is its pinned host memory."""
-        self.copies.issue(Copy(direction, touch.region, launch, str(touch.tensor)))
+        """Note that a launch is a copy that may outlast its call; `touch` is its pinned host memory.
+
+        An earlier copy of the same bytes on the same stream finishes before it.
+        """
+        key = (touch.region.start, touch.region.end, direction, launch.stream)
+        if key not in self.copies and len(self.copies) >= self._prune_at:
+            self.copies = {
+                each: copy for each, copy in self.copies.items() if not _is_finished(copy.launch, self._clock)
+            }
+            # Only once the number has doubled, so that the cost per copy is small.
+            self._prune_at = max(_PRUNE_COPIES_FROM, 2 * len(self.copies))
+        self.copies[key] = Copy(direction, touch.region, launch, str(touch.tensor))
+
+    def _using(self, region: Region) -> list[Copy]:
+        """Return the unfinished copies that read or write any of these bytes, by their addresses."""
+        near = ((key, copy) for key, copy in self.copies.items() if key[0] < region.end and region.start < key[1])
+        copies = sorted((key, copy) for key, copy in near if overlap(region, copy.region))
+        return [copy for _, copy in copies if not _is_finished(copy.launch, self._clock)]
 
     def conflicts(self, region: Region, *, write: bool) -> list[Copy]:
         """Return the copies that race with the host if it reads or writes memory now."""
-        return [copy for copy in self.copies.using(region) if write or copy.direction == "d2h"]
+        return [copy for copy in self._using(region) if write or copy.direction == "d2h"]
 
     def host_accessed(self, copies: Iterable[Copy], line: CodeLine, *, write: bool) -> None:
         """Note an access by the host, which had these `conflicts`."""
@@ -230,12 +246,12 @@ class Bookkeeping:
 
     def host_unpinned(self, region: Region, line: CodeLine) -> None:
         """Note that pinned memory is freed or unpinned, and that nothing keeps it for the copies that use it."""
-        self._accessed("freed-while-copied", self.copies.using(region), line)
+        self._accessed("freed-while-copied", self._using(region), line)
         self.host_freed(region)
 
     def host_freed(self, region: Region) -> None:
         """Note that host memory was freed. Its address may be used again for other data."""
-        self.copies.forget(region)
+        self.copies = {key: copy for key, copy in self.copies.items() if not overlap(region, copy.region)}
         self.uses.forget(region.start)
 
     def _accessed(self, kind: Kind, copies: Iterable[Copy], line: CodeLine) -> None:
@@ -246,62 +262,6 @@ class Bookkeeping:
 def _is_finished(launch: Launch, clock: LaunchClock) -> bool:
     """Return whether the host has synchronized with a launch."""
     return launch.seq <= clock.host_sync_state.get(launch.stream, 0)
-
-
-_CopyKey = tuple[int, int, Direction, int]
-"""Key of a copy: its beginning and end in host memory, its direction, and its stream."""
-
-
-class HostCopies:
-    """Copies that may be unfinished as far as the host knows, by the host memory that they use."""
-
-    def __init__(self, clock: LaunchClock) -> None:
-        self._clock = clock
-        self._copies: dict[_CopyKey, Copy] = {}
-        # Sorted by address, so that an access looks only at its neighbors.
-        self._keys: list[_CopyKey] = []
-        self._longest = 0
-        self._prune_at = _PRUNE_COPIES_FROM
-
-    def __bool__(self) -> bool:
-        return bool(self._copies)
-
-    def issue(self, copy: Copy) -> None:
-        """Note a copy. An earlier copy of the same bytes on the same stream finishes before it."""
-        key = (copy.region.start, copy.region.end, copy.direction, copy.launch.stream)
-        if key not in self._copies:
-            if len(self._copies) >= self._prune_at:
-                self._prune()
-            insort(self._keys, key)
-            self._longest = max(self._longest, copy.region.run)
-        self._copies[key] = copy
-
-    def using(self, region: Region) -> list[Copy]:
-        """Return the unfinished copies that read or write any of these bytes."""
-        copies = map(self._copies.__getitem__, self._near(region))
-        return [copy for copy in copies if overlap(region, copy.region) and not _is_finished(copy.launch, self._clock)]
-
-    def forget(self, region: Region) -> None:
-        """Forget memory that was freed, since its address may be used again for other data."""
-        self._drop({key for key in self._near(region) if overlap(region, self._copies[key].region)})
-
-    def _near(self, region: Region) -> Iterator[_CopyKey]:
-        for index in range(bisect_left(self._keys, (region.start - self._longest,)), len(self._keys)):
-            if self._keys[index][0] >= region.end:
-                return
-            yield self._keys[index]
-
-    def _prune(self) -> None:
-        """Drop finished copies. The next time is when the number has doubled, so the cost per copy is small."""
-        self._drop({key for key, copy in self._copies.items() if _is_finished(copy.launch, self._clock)})
-        self._prune_at = max(_PRUNE_COPIES_FROM, 2 * len(self._copies))
-
-    def _drop(self, gone: set[_CopyKey]) -> None:
-        if gone:
-            for key in gone:
-                del self._copies[key]
-            self._keys = [key for key in self._keys if key not in gone]
-            self._longest = max((copy.region.run for copy in self._copies.values()), default=0)
 
 
 @dataclass(slots=True)

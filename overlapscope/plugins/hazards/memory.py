@@ -12,12 +12,16 @@ import sysconfig
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from types import FrameType
 from typing import Literal, NamedTuple
 
 # -- Lines of the user's program ----------------------------------------------------------------------
 
-_INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
+_INSTALLED = tuple(
+    os.path.join(parent, name, "") for parent in _STANDARD for name in ("site-packages", "dist-packages")
+)
 """Directories inside the standard library's with packages that do not belong to it."""
 _GENERATED = ("<frozen ", "<eval_with_key>")
 """Beginnings of file names that Python and torch.compile invent."""
@@ -42,12 +46,8 @@ class UserCode:
     """Distinguishes the user's frames from those of the standard library and of given directories."""
 
     def __init__(self, libraries: Iterable[str]) -> None:
-        standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-        self._libraries = tuple(os.path.join(directory, "") for directory in libraries)
-        self._standard = tuple(os.path.join(directory, "") for directory in standard if directory)
-        self._installed = tuple(os.path.join(parent, name, "") for parent in self._standard for name in _INSTALLED)
-        self._library_files: dict[str, bool] = {}
-        """Whether a file belongs to a library, for the files seen so far."""
+        within = tuple(os.path.join(directory, "") for directory in libraries)
+        self._is_library = cache(partial(_is_library, within))
         self._thread = threading.get_ident()
 
     def line(self, frame: FrameType | None) -> CodeLine:
@@ -59,24 +59,16 @@ class UserCode:
         return self._innermost(frame) or self._innermost(sys._current_frames().get(self._thread)) or UNKNOWN
 
     def _innermost(self, frame: FrameType | None) -> CodeLine | None:
-        while frame is not None:
-            file = frame.f_code.co_filename
-            library = self._library_files.get(file)
-            if library is None:
-                library = self._library_files[file] = self._is_library(file)
-            if not library:
-                return CodeLine(file, frame.f_lineno)
+        while frame is not None and self._is_library(frame.f_code.co_filename):
             frame = frame.f_back
-        return None
+        return None if frame is None else CodeLine(frame.f_code.co_filename, frame.f_lineno)
 
-    def _is_library(self, file: str) -> bool:
-        if (
-            file.startswith((*self._libraries, *_GENERATED))
-            or _COMPILED in file
-            or os.path.basename(file) == _DEPRECATED
-        ):
-            return True
-        return file.startswith(self._standard) and not file.startswith(self._installed)
+
+def _is_library(libraries: tuple[str, ...], file: str) -> bool:
+    """Return whether a file is in one of these directories, in the standard library, or invented."""
+    if file.startswith((*libraries, *_GENERATED)) or _COMPILED in file or os.path.basename(file) == _DEPRECATED:
+        return True
+    return file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
 
 
 Direction = Literal["h2d", "d2h"]

@@ -15,18 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from overlapscope.base.output import tell
 from overlapscope.errors import UsageError
 from overlapscope.plugins.watch.protocol import (
     Ask,
     Asked,
     Begun,
-    Lines,
     RecordingRequest,
     RequestOutcome,
     make_directory,
+    receive,
     send,
     socket_of,
 )
@@ -64,7 +62,7 @@ def watch(
         keep: Maximum size of reports and traces on the disk.
         job: Name of the figures in the history, by default that of the script.
         history: File that figures are added to, by default the user's.
-        log: Function that figures are sent to (`outlets.SentFigures`), on another thread, or a list of functions.
+        log: Function that figures are sent to (`continuous.SentFigures`), on another thread, or a list of functions.
 
     Raises:
         UsageError: The arguments make no sense.
@@ -193,9 +191,8 @@ def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) 
     with suppress(Exception), client:
         try:
             client.settimeout(_PATIENCE_S)
-            line = Lines(client).receive()
-            if line is not None:
-                match msgspec.json.decode(line, type=Asked):
+            with client.makefile("rb") as lines:
+                match receive(lines, Asked):
                     case Ask():
                         send(client, watcher.status)
                     case RecordingRequest() as request:

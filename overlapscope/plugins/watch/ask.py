@@ -27,11 +27,11 @@ from overlapscope.errors import UsageError
 from overlapscope.plugins.watch.protocol import (
     Ask,
     Begun,
-    Lines,
     RecordingRequest,
     RequestOutcome,
     Said,
     Status,
+    receive,
     send,
     sockets,
 )
@@ -132,7 +132,7 @@ class Asking:
                     send(self._socket, request)
                 except OSError:
                     break
-                self._lines = Lines(self._socket)
+                self._lines = self._socket.makefile("rb")
                 return
         raise UsageError(f"process {pid} is gone.")
 
@@ -146,14 +146,15 @@ class Asking:
         """Close the connection, on any thread. Before the outcome, this cancels the request."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
         self._socket.close()
 
     def outcome(self, begun: Callable[[int], object], *, until_begun_s: float) -> RequestOutcome:
         """Wait for the outcome. The recording calls `begun(step)` within `until_begun_s` seconds."""
         self._socket.settimeout(until_begun_s)
         try:
-            while (line := self._lines.receive()) is not None:
-                match msgspec.json.decode(line, type=Said):
+            while (said := receive(self._lines, Said)) is not None:
+                match said:
                     case Begun(step):
                         self._socket.settimeout(None)
                         begun(step)
@@ -187,10 +188,9 @@ def _connected(path: Path) -> socket.socket:
 def _status(path: Path) -> Status | None:
     """Return the status of the process with this socket; None without one. Raises TimeoutError if it doesn't answer."""
     try:
-        with _connected(path) as client:
+        with _connected(path) as client, client.makefile("rb") as lines:
             send(client, Ask())
-            line = Lines(client).receive()
-        answer = None if line is None else msgspec.json.decode(line, type=Said)
+            answer = receive(lines, Said)
     except TimeoutError:
         raise
     except (OSError, UsageError, msgspec.MsgspecError):

@@ -8,7 +8,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -209,41 +210,34 @@ def _name(status: Status) -> str:
 
 def document(processes: Sequence[Status | SilentProcess]) -> Document:
     """Return a table with a row for each process."""
-    now_ns = time.time_ns()
-    table = table_of(
-        processes,
-        (Column("pid", id="pid"), lambda process: Cell(str(process.pid), process.pid)),
-        (words("script", flexible=True, heads=True), lambda process: Cell(_script(process))),
-        (
-            words("rank"),
-            _of_status(lambda status: Cell(_rank(status))),
-        ),
-        (Column("steps"), _of_status(lambda status: Cell(f"{status.steps:,}", status.steps))),
-        (Column("plain step"), _of_status(_plain_step)),
-        (words("last recording"), _of_status(lambda status: Cell(_last(status, now_ns)))),
-        title="Watched processes",
+    columns = (
+        Column("pid", id="pid"),
+        words("script", flexible=True, heads=True),
+        words("rank"),
+        Column("steps"),
+        Column("plain step"),
+        words("last recording"),
     )
+    rows = [_cells(process, time.time_ns()) for process in processes]
+    cells = ((column, itemgetter(place)) for place, column in enumerate(columns))
+    table = table_of(rows, *cells, title="Watched processes")
     blocks: tuple[Block, ...] = (table,) if processes else (Text(with_code(_NONE)),)
     return Document("overlapscope record --list", blocks)
 
 
-def _of_status(cell: Callable[[Status], Cell]) -> Callable[[Status | SilentProcess], Cell]:
-    """Return a function for all processes, whose cell is empty for those that don't answer."""
-    return lambda process: cell(process) if isinstance(process, Status) else Cell("")
-
-
-def _script(process: Status | SilentProcess) -> str:
-    if isinstance(process, Status):
-        return clean(process.script)
-    return "(stopped)" if process.stopped else "(does not answer)"
-
-
-def _rank(status: Status) -> str:
-    return "" if status.rank is None else f"{status.rank} of {status.world_size}"
-
-
-def _plain_step(status: Status) -> Cell:
-    return Cell("" if status.plain_step_ns is None else duration(status.plain_step_ns), status.plain_step_ns)
+def _cells(process: Status | SilentProcess, now_ns: int) -> tuple[Cell, ...]:
+    pid = Cell(str(process.pid), process.pid)
+    if not isinstance(process, Status):
+        return (pid, Cell("(stopped)" if process.stopped else "(does not answer)"), *[Cell("")] * 4)
+    plain_ns = process.plain_step_ns
+    return (
+        pid,
+        Cell(clean(process.script)),
+        Cell("" if process.rank is None else f"{process.rank} of {process.world_size}"),
+        Cell(f"{process.steps:,}", process.steps),
+        Cell("" if plain_ns is None else duration(plain_ns), plain_ns),
+        Cell(_last(process, now_ns)),
+    )
 
 
 def _last(status: Status, now_ns: int) -> str:

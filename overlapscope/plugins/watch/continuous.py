@@ -8,7 +8,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,6 @@ from overlapscope.base.output import tell
 from overlapscope.base.words import duration, parse_size, parse_span, shorten
 from overlapscope.errors import UsageError
 from overlapscope.plugins.watch.analyser import GRACE_S, AnalysisTask, analyse_apart
-from overlapscope.plugins.watch.outlets import Outlet, SentFigures
 from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome
 from overlapscope.plugins.watch.watcher import Watcher
 from overlapscope.recorder import cupti
@@ -38,6 +37,9 @@ _FIRST_NS: Final = 60_000_000_000
 tunes and fills its caches."""
 MOST_OF_TIME: Final = 0.01
 """Maximum fraction of the program's time that recordings may take. A longer recording delays the next."""
+
+PATIENCE_S: Final = 10.0
+"""Time that the program waits for a function at its end, in seconds."""
 
 
 class WatchSettings(msgspec.Struct, frozen=True):
@@ -128,8 +130,7 @@ class Continuous:
         self.start()
 
     def start(self) -> None:
-        """Continue where `stop` ended. The time between does not count."""
-        self._turns.start(clock.now_ns())
+        """Begin, or continue after `stop`."""
         self._timer = StepTimer(_TIMED_STEPS)
         self._watcher.after_step.append(self._after_step)
 
@@ -137,7 +138,6 @@ class Continuous:
         """Begin no further recordings."""
         if self._after_step in self._watcher.after_step:
             self._watcher.after_step.remove(self._after_step)
-            self._turns.stop(clock.now_ns())
 
     def finish(self) -> None:
         """Stop, and wait a while for the analysis of the last recording."""
@@ -186,40 +186,34 @@ class Continuous:
         # After a recording that leaves CUPTI attached, no step runs at its usual speed.
         plain_ns = None if self._attached else usual_ns or None
         self._attached = cupti.stays_attached()
-        figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / REPORT)
-        # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
-        self._following = threading.Thread(
-            target=self._follow, args=(turn, Path(outcome.path), figures, usual_ns, plain_ns), name="overlapscope"
+        task = AnalysisTask(
+            trace=outcome.path,
+            plain_step_ns=plain_ns,
+            report=str(turn.directory / REPORT),
+            history=self._settings.history,
+            origin=replace(self._settings.origin, at_ns=time.time_ns()),
         )
+        # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
+        self._following = threading.Thread(target=self._follow, args=(turn, task, steps, usual_ns), name="overlapscope")
         try:
             self._following.start()
         except RuntimeError as error:
             self._complain("watching", f"a recording was not analyzed: {error}.")
             self._busy = False
 
-    def _follow(self, turn: _Turn, trace: Path, figures: SentFigures, usual_ns: int, plain_ns: int | None) -> None:
+    def _follow(self, turn: _Turn, task: AnalysisTask, steps: int, usual_ns: int) -> None:
         try:
-            settings = self._settings
-            origin = msgspec.structs.replace(settings.origin, at_ns=figures.at_ns)
-            done = analyse_apart(
-                AnalysisTask(
-                    trace=str(trace),
-                    plain_step_ns=plain_ns,
-                    report=str(figures.report),
-                    history=settings.history,
-                    origin=origin,
-                )
-            )
+            done = analyse_apart(task)
             tidy(turn.directory)
             for failure in done.failures:
                 self._complain("analysis", failure)
             if done.scalars:
-                report = figures.report if done.report else None
-                figures = replace(figures, scalars=done.scalars, report=report)
+                report = Path(task.report) if done.report else None
+                figures = SentFigures(task.origin.job, steps, task.origin.at_ns, done.scalars, report)
                 for outlet in self._outlets:
                     self._complain(outlet.name, outlet.send(figures))
-            make_room(settings.directory, settings.keep_bytes)
-            self._reckon(_median_ns(turn.around) - (figures.step - turn.steps) * usual_ns)
+            make_room(self._settings.directory, self._settings.keep_bytes)
+            self._reckon(_median_ns(turn.around) - (steps - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
         finally:
@@ -256,39 +250,24 @@ class Turns:
     """
 
     def __init__(self, every_ns: int, now_ns: int) -> None:
-        """Begin in the stopped state, at `now_ns`."""
         self._every_ns = every_ns
-        self._away_ns, self._stopped_ns = 0, now_ns
-        """Length of all stops, and the time at which the latest began."""
-        self._due_ns = now_ns + min(every_ns, _FIRST_NS)
-        self._begun_ns = now_ns
-        """Time at which the latest recording began. Stops count neither here nor in `_due_ns`."""
-
-    def start(self, now_ns: int) -> None:
-        """Go on where `stop` ended."""
-        self._away_ns += now_ns - self._stopped_ns
-
-    def stop(self, now_ns: int) -> None:
-        """Stop. The time until `start` does not count."""
-        self._stopped_ns = now_ns
+        self.due_ns = now_ns + min(every_ns, _FIRST_NS)
+        self.begun_ns = now_ns
+        """Time at which the latest recording began."""
 
     def due(self, now_ns: int, steps: int) -> bool:
         """Return whether a recording is due in a program that has made `steps` steps."""
-        return self._watched_ns(now_ns) >= self._due_ns and steps >= _FIRST_STEPS
+        return now_ns >= self.due_ns and steps >= _FIRST_STEPS
 
     def begin(self, now_ns: int) -> None:
         """Note that a recording begins."""
-        self._begun_ns = self._watched_ns(now_ns)
-        self._due_ns = self._begun_ns + self._every_ns
+        self.begun_ns, self.due_ns = now_ns, now_ns + self._every_ns
 
     def pay(self, cost_ns: int) -> int:
         """Note how much time of the program the latest recording took. Returns the time from its start to the next."""
         apart_ns = max(self._every_ns, round(cost_ns / MOST_OF_TIME))
-        self._due_ns = self._begun_ns + apart_ns
+        self.due_ns = self.begun_ns + apart_ns
         return apart_ns
-
-    def _watched_ns(self, now_ns: int) -> int:
-        return now_ns - self._away_ns
 
 
 # -- Recordings on the disk: a directory for each, with its trace and its report -----------------------
@@ -317,10 +296,9 @@ def begin_recording(directory: Path) -> Path:
 
 def tidy(recording: Path) -> None:
     """Delete partial files of a process that was killed."""
-    for path, _ in _files(recording):
-        if path.suffix == ".part":
-            with suppress(OSError):
-                path.unlink()
+    for path in recording.glob("*.part"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def make_room(directory: Path, limit_bytes: int) -> None:
@@ -329,27 +307,61 @@ def make_room(directory: Path, limit_bytes: int) -> None:
     Only what `begin_recording` made is looked at. What cannot be deleted stays.
     """
     free_bytes = limit_bytes
-    for recording in sorted(_recordings(directory), key=lambda path: path.name, reverse=True):
-        for path, size in sorted(_files(recording), key=lambda file: (file[0].name != REPORT, file[0].name)):
-            if size > free_bytes:
-                with suppress(OSError):
+    named = (path for path in directory.glob("*") if _NAME.fullmatch(path.name))
+    for recording in sorted(named, key=lambda path: path.name, reverse=True):
+        if recording.is_symlink() or not recording.is_dir():
+            continue
+        for path in sorted(recording.glob("*"), key=lambda path: (path.name != REPORT, path.name)):
+            with suppress(OSError):
+                size = path.lstat().st_size
+                if size > free_bytes:
                     path.unlink()
-            else:
-                free_bytes -= size
+                else:
+                    free_bytes -= size
         # Only where it is empty.
         with suppress(OSError):
             recording.rmdir()
 
 
-def _recordings(directory: Path) -> Iterator[Path]:
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                yield Path(entry.path)
+# -- Functions of the program that figures of recordings are sent to ---
 
 
-def _files(recording: Path) -> Iterator[tuple[Path, int]]:
-    with suppress(OSError), os.scandir(recording) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                yield Path(entry.path), entry.stat(follow_symlinks=False).st_size
+class SentFigures(msgspec.Struct, frozen=True):
+    """Figures of a recording."""
+
+    program: str
+    step: int
+    """Number of steps that the program had made."""
+    at_ns: int
+    """Time of the recording, in nanoseconds since 1970 (UTC)."""
+    scalars: Mapping[str, float]
+    """Figures (`analyser.scalars`), such as `efficiency_pct` and `idle_ms`."""
+    report: Path | None
+    """Report as an HTML file."""
+
+
+class Outlet:
+    """A function that takes figures, and does not delay the program if it takes too long or raises."""
+
+    def __init__(self, function: Callable[[SentFigures], object]) -> None:
+        self.name: str = getattr(function, "__qualname__", type(function).__name__)
+        self._function = function
+        self._thread: threading.Thread | None = None
+        self._failure: str | None = None
+
+    def send(self, figures: SentFigures) -> str | None:
+        """Send, and wait for at most `PATIENCE_S`. Returns a sentence if this fails or takes longer."""
+        if self._thread is None or not self._thread.is_alive():
+            self._failure = None
+            self._thread = threading.Thread(target=self._run, args=(figures,), name="overlapscope", daemon=True)
+            self._thread.start()
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            return f"{self.name} did not take the figures within {PATIENCE_S:.0f} s; the program does not wait for it."
+        return self._failure
+
+    def _run(self, figures: SentFigures) -> None:
+        try:
+            self._function(figures)
+        except Exception as error:
+            self._failure = f"figures did not reach {self.name} ({type(error).__name__}: {error})."

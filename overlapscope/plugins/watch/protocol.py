@@ -10,7 +10,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -97,24 +97,18 @@ def send(to: socket.socket, message: Asked | Said) -> None:
     to.sendall(msgspec.json.encode(message) + b"\n")
 
 
-class Lines:
-    """Messages that come through a socket."""
+def receive(lines: BinaryIO, kind: Any) -> Any:
+    """Return the next message, one of `Asked` or `Said`; None if the other side has closed.
 
-    def __init__(self, source: socket.socket) -> None:
-        self._source = source
-        self._rest = b""
-
-    def receive(self) -> bytes | None:
-        """Return the next line; None if the other side has closed. Raises OSError, and UsageError for a long line."""
-        while b"\n" not in self._rest:
-            part = self._source.recv(MOST_BYTES)
-            if not part:
-                return None
-            self._rest += part
-            if len(self._rest) > MOST_BYTES:
-                raise UsageError("the message on the socket is not from overlapscope.")
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
+    Raises:
+        OSError: The connection is broken, or the other side is silent for too long.
+        UsageError: The message is not from overlapscope, as for MsgspecError.
+        MsgspecError: It is not of this kind.
+    """
+    line = lines.readline(MOST_BYTES)
+    if len(line) == MOST_BYTES:
+        raise UsageError("the message on the socket is not from overlapscope.")
+    return msgspec.json.decode(line[:-1], type=kind) if line.endswith(b"\n") else None
 
 
 # -- Sockets ----------------------------------------------------------------------------------------

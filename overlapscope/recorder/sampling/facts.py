@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from overlapscope.base import clock
-from overlapscope.recorder.marks import gc_callback
+from overlapscope.recorder.marks import GcWatch
 
 if TYPE_CHECKING:
     from overlapscope.trace.host_activity import SystemFacts
@@ -24,33 +23,29 @@ _MAJOR_FAULTS, _KERNEL_TICKS = 9, 12
 """Places in `stat`, after the name."""
 
 
-class _Counters(NamedTuple):
-    """Counters of a thread; None where the system does not state them."""
+def _counters(thread: int) -> tuple[int | None, ...]:
+    """Return counters of a thread; None where the system does not state them.
 
-    cpu_ns: int | None
-    run_queue_ns: int | None
-    involuntary_switches: int | None
-    major_faults: int | None
-    kernel_ns: int | None
-
-    @classmethod
-    def now(cls, thread: int) -> _Counters:
-        task = _TASKS / str(thread)
-        scheduled = _words(task / "schedstat")
-        status = dict(line.split(":", 1) for line in _text(task / "status").splitlines() if ":" in line)
-        switches = status.get("nonvoluntary_ctxt_switches")
-        # The name, which may contain spaces, ends at the last parenthesis.
-        numbers = _text(task / "stat").rpartition(")")[2].split()
-        ticks_per_s = os.sysconf("SC_CLK_TCK")
-        # Without the kernel's support, all numbers are 0.
-        cpu_ns, run_queue_ns = map(int, scheduled[:2]) if len(scheduled) > 1 and int(scheduled[0]) else (None, None)
-        return cls(
-            cpu_ns,
-            run_queue_ns,
-            None if switches is None else int(switches),
-            int(numbers[_MAJOR_FAULTS]) if len(numbers) > _MAJOR_FAULTS else None,
-            None if len(numbers) <= _KERNEL_TICKS else int(numbers[_KERNEL_TICKS]) * clock.NS_PER_S // ticks_per_s,
-        )
+    They are the time on a CPU, the time that it waited for one, involuntary switches, major faults, and the time in the
+    kernel, all times in nanoseconds.
+    """
+    task = _TASKS / str(thread)
+    scheduled = _words(task / "schedstat")
+    status = dict(line.split(":", 1) for line in _text(task / "status").splitlines() if ":" in line)
+    switches = status.get("nonvoluntary_ctxt_switches")
+    # The name, which may contain spaces, ends at the last parenthesis.
+    numbers = _text(task / "stat").rpartition(")")[2].split()
+    # Without the kernel's support, all numbers are 0.
+    cpu_ns, run_queue_ns = map(int, scheduled[:2]) if len(scheduled) > 1 and int(scheduled[0]) else (None, None)
+    return (
+        cpu_ns,
+        run_queue_ns,
+        None if switches is None else int(switches),
+        int(numbers[_MAJOR_FAULTS]) if len(numbers) > _MAJOR_FAULTS else None,
+        int(numbers[_KERNEL_TICKS]) * clock.NS_PER_S // os.sysconf("SC_CLK_TCK")
+        if len(numbers) > _KERNEL_TICKS
+        else None,
+    )
 
 
 class FactTaker:
@@ -61,7 +56,7 @@ class FactTaker:
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
-        self._first: dict[int, _Counters] = {}
+        self._first: dict[int, tuple[int | None, ...]] = {}
         self._process_ns = 0
         """CPU time of the process at the start."""
         self._groups: list[Path] = []
@@ -73,7 +68,7 @@ class FactTaker:
         self._groups = list(_cpu_groups())
         self._throttled_ns = {group: _throttled_ns(group) for group in self._groups}
         self._process_ns = time.process_time_ns()
-        self._first = {thread: _Counters.now(thread) for thread in (self._thread, *_autograd_threads())}
+        self._first = {thread: _counters(thread) for thread in (self._thread, *_autograd_threads())}
         self._collections.start()
 
     def stop(self, steps: int, span_ns: int) -> SystemFacts:
@@ -83,7 +78,7 @@ class FactTaker:
         from overlapscope.trace.host_activity import SystemFacts
 
         self._collections.stop()
-        both = [zip(first, _Counters.now(thread), strict=True) for thread, first in self._first.items()]
+        both = [zip(first, _counters(thread), strict=True) for thread, first in self._first.items()]
         cpu_ns, run_queue_ns, switches, faults, kernel_ns = map(_grown, zip(*both, strict=True))
         process_ns = time.process_time_ns() - self._process_ns
         if run_queue_ns is not None and cpu_ns is not None:
@@ -115,7 +110,7 @@ class FactTaker:
         self._collections.stop()
 
 
-class Collections:
+class Collections(GcWatch):
     """Number and length of the garbage collector's runs between `start` and `stop`."""
 
     def __init__(self) -> None:
@@ -123,14 +118,10 @@ class Collections:
         self._ended_ns: list[int] = []
         clock_ns = iter(clock.now_ns, None)
         began, ended = (map(times.append, clock_ns).__next__ for times in (self._began_ns, self._ended_ns))
-        self._callback = gc_callback(began, ended)
-
-    def start(self) -> None:
-        gc.callbacks.append(self._callback)
+        super().__init__(began, ended)
 
     def stop(self) -> None:
-        with suppress(ValueError):
-            gc.callbacks.remove(self._callback)
+        super().stop()
         if self._ended_ns and (not self._began_ns or self._ended_ns[0] < self._began_ns[0]):
             # It was started during a collection.
             del self._ended_ns[0]

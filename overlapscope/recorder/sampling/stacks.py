@@ -90,6 +90,14 @@ def _of_program(frames: list[Frame]) -> tuple[Frame, ...]:
     return tuple(frames if len(frames) <= _MOST_DEPTH else [*frames[:half], *frames[-half:]])
 
 
+_ALIKE: tuple[Callable[[Stack], Hashable], ...] = (
+    lambda stack: stack,
+    lambda stack: (stack[0], tuple((file, function) for file, _, function in stack[1])),
+    lambda stack: (stack[0], stack[1][-1]),
+)
+"""What stacks are compared by: all lines, then all functions, and then the innermost line."""
+
+
 def _matched(samples: Counter[Stack], running: Counter[Stack]) -> Counter[Stack]:
     """Return how many samples of each stack ran.
 
@@ -98,7 +106,7 @@ def _matched(samples: Counter[Stack], running: Counter[Stack]) -> Counter[Stack]
     """
     runs: Counter[Stack] = Counter()
     left = running.copy()
-    for key in (_lines, _functions, _innermost):
+    for key in _ALIKE:
         found: Counter[Hashable] = Counter()
         for stack, count in left.items():
             found[key(stack)] += count
@@ -106,29 +114,11 @@ def _matched(samples: Counter[Stack], running: Counter[Stack]) -> Counter[Stack]
             taken = min(count - runs[stack], found[key(stack)])
             runs[stack] += taken
             found[key(stack)] -= taken
-        left = _without(left, found, key)
+        for stack, count in left.items():
+            left[stack] = min(count, found[key(stack)])
+            found[key(stack)] -= left[stack]
+        left = +left
     return runs
-
-
-def _without(left: Counter[Stack], found: Counter[Hashable], key: Callable[[Stack], Hashable]) -> Counter[Stack]:
-    """Return as many of `left` as are still in `found`."""
-    rest: Counter[Stack] = Counter()
-    for stack, count in left.items():
-        rest[stack] = min(count, found[key(stack)])
-        found[key(stack)] -= rest[stack]
-    return +rest
-
-
-def _lines(stack: Stack) -> Hashable:
-    return stack
-
-
-def _functions(stack: Stack) -> Hashable:
-    return stack[0], tuple((file, function) for file, _, function in stack[1])
-
-
-def _innermost(stack: Stack) -> Hashable:
-    return stack[0], stack[1][-1]
 
 
 def _limited(samples: Counter[Stack], runs: Counter[Stack]) -> tuple[Counter[Stack], Counter[Stack]]:

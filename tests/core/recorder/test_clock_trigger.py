@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from overlapscope.base import clock
-from overlapscope.recorder.triggers import ClockTrigger
+from overlapscope.recorder.driver import ClockTrigger
+from overlapscope.recorder.main_thread import Interruption
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -31,7 +32,7 @@ class WindowsByClock:
 
     def run(self, delay_s: float, duration_s: float | None, *, every_ns: int = 100 * MS, until_ns: int) -> list[int]:
         """Return the times at which windows opened and closed in a program whose steps take `every_ns`."""
-        trigger, recorder = ClockTrigger(delay_s, duration_s, lambda: None), self
+        trigger, recorder = ClockTrigger(delay_s, duration_s, Interruption(lambda: None)), self
 
         def program() -> None:
             as_recorder: Any = recorder

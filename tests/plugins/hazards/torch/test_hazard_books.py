@@ -138,7 +138,7 @@ def test_thousands_of_copies_without_a_wait_are_all_remembered_and_finished_ones
     for number in range(5000):
         books.do(Step("d2h", 7, start=8 * number), number)
         books.do(Step("stream_sync", 7), 0)
-    assert len(books.books.copies._copies) < 200
+    assert len(books.books.copies) < 200
 
 
 def test_a_use_of_one_chunk_does_not_race_with_another_chunks_but_with_the_whole() -> None:

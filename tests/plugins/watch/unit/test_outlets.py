@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from overlapscope.errors import UsageError
-from overlapscope.plugins.watch import outlets
-from overlapscope.plugins.watch.continuous import settings
-from overlapscope.plugins.watch.outlets import Outlet, SentFigures
+from overlapscope.plugins.watch import continuous
+from overlapscope.plugins.watch.continuous import Outlet, SentFigures, settings
 
 FIGURES = SentFigures("train.py", 40, 1_795_399_082_000_000_000, {"efficiency_pct": 80.5}, None)
 
@@ -34,7 +33,7 @@ def test_one_that_raises_is_reported_and_one_that_hangs_is_not_waited_for(monkey
     failing = Outlet(tool)
     assert (failing.send(FIGURES) or "").endswith("tool (RuntimeError: no such project).")
 
-    monkeypatch.setattr(outlets, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(continuous, "PATIENCE_S", 0.01)
     released, calls = threading.Event(), list[SentFigures]()
 
     def hang(figures: SentFigures) -> None:

@@ -12,9 +12,7 @@ START_NS = 777 * S
 
 
 def watching(every_ns: int) -> Turns:
-    turns = Turns(every_ns, START_NS)
-    turns.start(START_NS)
-    return turns
+    return Turns(every_ns, START_NS)
 
 
 @pytest.mark.parametrize(("every_ns", "first_ns"), [(10 * MINUTE, MINUTE), (MINUTE, MINUTE), (5 * S, 5 * S)])
@@ -55,17 +53,3 @@ def test_one_that_takes_longer_puts_the_next_off_and_only_that() -> None:
     turns.begin(START_NS + 6 * MINUTE)
     assert turns.pay(0) == MINUTE
     assert turns.due(START_NS + 7 * MINUTE, steps=100)
-
-
-def test_the_time_while_it_is_stopped_does_not_count() -> None:
-    turns = watching(10 * S)
-    turns.stop(START_NS + 4 * S)
-    turns.start(START_NS + 104 * S)
-    assert not turns.due(START_NS + 110 * S - 1, steps=100)
-    assert turns.due(START_NS + 110 * S, steps=100)
-    turns.begin(START_NS + 110 * S)
-    turns.stop(START_NS + 111 * S)
-    turns.start(START_NS + 211 * S)
-    assert turns.pay(S) == 100 * S
-    assert not turns.due(START_NS + 310 * S - 1, steps=100)
-    assert turns.due(START_NS + 310 * S, steps=100)
