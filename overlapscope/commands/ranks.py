@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from overlapscope.base.words import plural
@@ -15,8 +14,7 @@ from overlapscope.commands._options import (
     add_verbose,
     add_workers,
     positive,
-    reading_progress,
-    size_limit,
+    reduced,
 )
 from overlapscope.commands._output import check_output, present
 from overlapscope.errors import UnreadableTrace
@@ -62,28 +60,15 @@ class RanksCommand:
 def _join(args: argparse.Namespace) -> RanksReport:
     from msgspec.structs import replace
 
-    from overlapscope.ranks.engine import each
-    from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.join import report_on
     from overlapscope.ranks.on_host import reduce_any
-    from overlapscope.ranks.reduced import ReducedRank
     from overlapscope.ranks.result import Unreadable
     from overlapscope.reading import find_traces
 
-    locations = expand_urls(args.sources)
-    limit = size_limit(args)
-    ranks: list[ReducedRank | Unreadable] = []
-    outcomes = each(reduce_any, locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
-    unreadable = 0
-    with closing(outcomes), reading_progress(len(locations)) as advance:
-        for outcome in outcomes:
-            if isinstance(outcome, Unreadable):
-                ranks.append(outcome)
-                unreadable += 1
-            else:
-                ranks += outcome
-            advance(unreadable)
-    report = report_on(ranks, expected=args.expect)
+    outcomes = reduced(reduce_any, args.sources, args)
+    report = report_on(
+        (rank for each in outcomes for rank in ([each] if isinstance(each, Unreadable) else each)), expected=args.expect
+    )
     found = find_traces(source for source in args.sources if "://" not in source)
     return replace(report, notes=(*found.notes, *report.notes))
 
@@ -91,5 +76,4 @@ def _join(args: argparse.Namespace) -> RanksReport:
 def _document(report: RanksReport, args: argparse.Namespace) -> Document:
     from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
 
-    extent = {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]
-    return document(report, extent)
+    return document(report, {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format])

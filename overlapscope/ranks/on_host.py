@@ -24,7 +24,7 @@ from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.timeline import lengths
 from overlapscope.analysis.trust import judge_host
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, distinct, numbered
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, contains, expand, intersect, join, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
@@ -32,7 +32,7 @@ from overlapscope.catalog.measures import PARTS
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.messages import UNRECORDED, CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
-from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, without_invalid_rank
+from overlapscope.ranks.reduced import RankSteps, ReducedRank, lost_events, reduce, spent_ns, without_invalid_rank
 from overlapscope.reading.op_args import ITEM_BYTES, read_inputs
 from overlapscope.reading.own_period import without_period
 from overlapscope.trace.model import HostEvents, Trace
@@ -88,7 +88,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     unexplained = {**facts, **dict.fromkeys(PARTS[1:], np.zeros_like(facts["span"]))}
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(names)), facts["span"].tolist())
-    figures = step_figures(names, timeline.starts, unexplained, judged)
+    judged_mask = mask_of(np.array(judged, np.int64), len(names))
     average_step = average(select(facts, list(judged)), range(len(judged)), [names[number] for number in judged])
     average_step = None if average_step is None else replace(average_step, **no_causes)
     comm = _comm(trace, collectives)
@@ -105,10 +105,10 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         judged_from_ns=begin,
         end_ns=end,
         step_ns=average_step.span_ns if average_step is not None else None,
-        judged_steps=figures.judged_windows(),
+        steps=RankSteps(tuple(names), judged_mask, timeline.starts, facts["span"]),
         window=TimeFigures(span_ns=end - begin, **window, **no_causes, exposed_other_by_cause={}),
         judged=average_step,
-        steps=figures,
+        spent_ns=spent_ns(unexplained),
         findings=(),
         comm=comm,
         exposed_comm=exposed,

@@ -212,8 +212,7 @@ def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     late_enough = sides.start_ns >= judged_from[sides.rank]
     for place, rows in rows_by(sides.rank):
-        judged = [step_number(name) for name in ranks[place].judged_steps.names]
-        late_enough[rows] |= np.isin(sides.step[rows], judged)
+        late_enough[rows] |= np.isin(sides.step[rows], [*map(step_number, ranks[place].steps.windows())])
     send, receive = paired.ends
     good = (_doubt(offsets, paired) < NO_CLOCKS_NS) & late_enough[send] & late_enough[receive]
     send, receive = send[good], receive[good]

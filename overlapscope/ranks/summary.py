@@ -15,7 +15,7 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
-from overlapscope.ranks.reduced import SPENT, ComparedRank, ReducedRank, StepFigures, spent_ns
+from overlapscope.ranks.reduced import SPENT, ComparedRank, ReducedRank, spent_ns
 from overlapscope.ranks.result import (
     CauseTime,
     Excess,
@@ -362,13 +362,11 @@ def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"],
     names, common = list(SPENT), set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
     if not common:
         return "window", names, spent_ns(facts_of([rank.judged or rank.window for rank in ranks]))
-    return "steps", names, np.stack([_over_steps(rank.steps, common) for rank in ranks])
-
-
-def _over_steps(steps: StepFigures, names: set[str]) -> I64:
-    common = np.array([name in names for name in steps.names], np.bool_) & steps.judged
-    means: I64 = np.rint(steps.spent_ns[common].mean(axis=0)).astype(np.int64)
-    return means
+    means = []
+    for rank in ranks:
+        compared = np.array([name in common for name in rank.steps.names], np.bool_) & rank.steps.judged
+        means.append(np.rint(rank.spent_ns[compared].mean(axis=0)).astype(np.int64))
+    return "steps", names, np.stack(means)
 
 
 def _excess(names: Sequence[_Name], times: I64, median: I64) -> tuple[Excess, ...]:

@@ -47,15 +47,14 @@ class CommonSteps(Struct, frozen=True, eq=False):
 
 def common_steps(ranks: Sequence[ComparedRank], torn: Collection[int] = ()) -> CommonSteps:
     """Return the steps that all ranks judge; if some are torn by jumps of clocks, the longest run of the others."""
-    steps = [rank.judged_steps for rank in ranks]
-    names = tuple(name for name in steps[0].names if all(name in each.names for each in steps)) if steps else ()
+    steps = [rank.steps.windows() for rank in ranks]
+    names = tuple(name for name in steps[0] if all(name in each for each in steps)) if steps else ()
     if torn:
         names = _longest_run({step_number(name): name for name in names if step_number(name) not in torn})
     begin = [rank.judged_from_ns for rank in ranks]
     end = begin if torn else [rank.end_ns for rank in ranks]
     if names:
-        begin = [int(each.start_ns[each.names.index(names[0])]) for each in steps]
-        end = [int(each.end_ns[each.names.index(names[-1])]) for each in steps]
+        begin, end = ([each[name][side] for each in steps] for side, name in enumerate((names[0], names[-1])))
     return CommonSteps(names, np.array(begin, np.int64), np.array(end, np.int64))
 
 
@@ -239,7 +238,7 @@ def _others(arrivals: Arrivals, ranks: int, meetings: int) -> I64:
 
 def _jumped_back(ranks: Sequence[ComparedRank], steps: CommonSteps, meetings: Meetings, inside: Bool) -> bool:
     """Return whether the clock of a rank jumped back over steps, so that kernels of others seem to run in these."""
-    numbers = [[step_number(name) for name in rank.judged_steps.names] for rank in ranks]
+    numbers = [[*map(step_number, rank.steps.windows())] for rank in ranks]
     jumped = np.array([each != sorted(each) for each in numbers], np.bool_)
     step = meetings.kernels.step[meetings.row]
     others = (step >= 0) & ~among(step, [step_number(name) for name in steps.names])

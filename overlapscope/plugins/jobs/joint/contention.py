@@ -19,7 +19,7 @@ from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool, covered, union
 from overlapscope.plugins.jobs.joint.changes import with_device_work
-from overlapscope.plugins.jobs.joint.join import JobTimes, JoinedJob, RankNetwork, Ties, replay_job
+from overlapscope.plugins.jobs.joint.join import JobReplay, JoinedJob, RankNetwork, Ties, replay_job
 from overlapscope.prediction.hardware import Stance
 
 LOST_SPEED: Final = (0.15, 0.3, 0.4)
@@ -30,18 +30,23 @@ _NEGLIGIBLE = 0.002
 """Maximum relative change of compute that needs no correction."""
 
 
-def contended_times(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties, stance: Stance) -> JobTimes:
-    """Return the times of a job whose compute takes as long as it does beside the collectives that it is beside.
+def contended_replay(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties, stance: Stance) -> JobReplay:
+    """Replay a job whose compute takes as long as it does beside the collectives that it is beside.
 
     Its recorded length is that beside the collectives that it was beside in the recording.
+
+    Returns:
+        The times of its ranks.
 
     Raises:
         Deadlock: Ranks wait for each other in a circle.
     """
-    lost = _lost_speeds(job, stance)
+    common = lost_speed(job)[:3]
+    every = [rank.lost_speed or common for rank in job.ranks]
+    lost = [(usual,) if stance == Stance.EXPECTED else (least, most) for least, usual, most in every]
     replayed = replay_job(job, parts, tied)
     if not any(map(any, lost)):
-        return replayed.times
+        return replayed
     were = [
         _shares(part, finish, part.work.recorded_start_ns, part.work.recorded_end_ns)
         for part, finish in zip(parts, replayed.finish, strict=True)
@@ -57,7 +62,7 @@ def contended_times(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties, st
         if change < _NEGLIGIBLE:
             break
         replayed = replay_job(job, slower, tied)
-    return replayed.times
+    return replayed
 
 
 class LostSpeed(NamedTuple):
@@ -75,15 +80,6 @@ def lost_speed(job: JoinedJob) -> LostSpeed:
     measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None]
     least, usual, most = (median(ends) for ends in zip(*measured, strict=True)) if measured else LOST_SPEED
     return LostSpeed(least, usual, most, bool(measured))
-
-
-def _lost_speeds(job: JoinedJob, stance: Stance) -> list[tuple[float, ...]]:
-    """Return the shares of its speed that each rank's compute may lose at a stance."""
-    common, result = lost_speed(job), list[tuple[float, ...]]()
-    for rank in job.ranks:
-        least, usual, most = rank.lost_speed or common[:3]
-        result.append((usual,) if stance == Stance.EXPECTED else (least, most))
-    return result
 
 
 def _shares(part: RankNetwork, finish: I64, start: I64, end: I64) -> F64:

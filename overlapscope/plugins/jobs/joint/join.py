@@ -302,38 +302,28 @@ def _shifted(table: DeviceItems | Calls, by_ns: I64) -> dict[str, I64]:
     return {"release_ns": release, "start_ns": table.start_ns - by_ns, "end_ns": table.end_ns - by_ns}
 
 
-class JobTimes(Struct, frozen=True, eq=False):
-    """Steps and waiting of all ranks in a joint replay."""
-
-    lengths_ns: tuple[I64, ...]
-    """Lengths of the judged steps of each rank."""
-    waited_ns: tuple[int, ...]
-    """Mean time that each rank waits for others in a step."""
-
-    steps_ns: tuple[int, ...]
-    """Mean step of each rank."""
-
-    @property
-    def step_ns(self) -> int:
-        """The job's step: the mean of all ranks' steps."""
-        return mean(np.array(self.steps_ns))
-
-
 class JobReplay(Struct, frozen=True, eq=False):
     """Times of all ranks in a joint replay."""
 
-    parts: tuple[RankNetwork, ...]
     finish: tuple[I64, ...]
     """Finishes of each rank's collectives, joined or not; divided collectives have several."""
     start_ns: tuple[I64, ...]
     """Start of each rank's items, by the reference clock."""
     end_ns: tuple[I64, ...]
-    times: JobTimes
+    lengths_ns: tuple[I64, ...]
+    """Lengths of the judged steps of each rank."""
+    waited_ns: tuple[int, ...]
+    """Mean time that each rank waits for others in a step."""
 
+    @property
+    def steps_ns(self) -> tuple[int, ...]:
+        """Mean step of each rank."""
+        return tuple(map(mean, self.lengths_ns))
 
-def times(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobTimes:
-    """Return the steps and waits of a job's ranks in its replay. Raises Deadlock as `replay_job` does."""
-    return replay_job(job, parts, tied).times
+    @property
+    def step_ns(self) -> int:
+        """The job's step: the mean of all ranks' steps."""
+        return mean(np.array(self.steps_ns))
 
 
 def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobReplay:
@@ -349,19 +339,17 @@ def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobR
     replayed = replay(network)
     arrived = replayed.end_ns[arrival]
     waited = np.maximum(replayed.end_ns[hub] - arrived, 0)
-    items_of_rank = [slice(*map(int, first_item[place : place + 2])) for place in range(len(parts))]
-    lengths, waits = [], []
+    starts, ends = (np.split(values, first_item[1:])[:-1] for values in (replayed.start_ns, replayed.end_ns))
+    finishes, lengths, waits = [], [], []
     for place, part in enumerate(parts):
-        marks = replayed.start_ns[part.marks + first_item[place]]
+        marks, mine = starts[place][part.marks], tied.rank == place
         if len(marks) < 2:
-            marks = np.append(marks, replayed.end_ns[items_of_rank[place]].max())
-        within: Bool = (tied.rank == place) & (arrived >= marks[0]) & (arrived < marks[-1])
+            marks = np.append(marks, ends[place].max())
+        within = mine & (arrived >= marks[0]) & (arrived < marks[-1])
+        finishes.append(distinct(np.append(part.finish, tied.finish[mine])))
         lengths.append(np.diff(marks))
         waits.append(int(waited[within].sum()) // (len(marks) - 1))
-    result = JobTimes(tuple(lengths), tuple(waits), tuple(map(mean, lengths)))
-    starts, ends = ([values[rows] for rows in items_of_rank] for values in (replayed.start_ns, replayed.end_ns))
-    finish = [distinct(np.append(part.finish, tied.finish[tied.rank == place])) for place, part in enumerate(parts)]
-    return JobReplay(tuple(parts), tuple(finish), tuple(starts), tuple(ends), result)
+    return JobReplay(tuple(finishes), tuple(starts), tuple(ends), tuple(lengths), tuple(waits))
 
 
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)

@@ -10,20 +10,19 @@ scaled by what is then still missing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import quantile
-from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, listed, percent, plural
 from overlapscope.plugins.jobs.joint.buckets import rebucketed
 from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
-from overlapscope.plugins.jobs.joint.contention import contended_times, lost_speed
+from overlapscope.plugins.jobs.joint.contention import contended_replay, lost_speed
 from overlapscope.plugins.jobs.joint.join import (
-    JobTimes,
+    JobReplay,
     JoinedJob,
     RankNetwork,
     RankSummary,
@@ -32,8 +31,8 @@ from overlapscope.plugins.jobs.joint.join import (
     doubts,
     gather,
     obstacles,
+    replay_job,
     ties,
-    times,
 )
 from overlapscope.plugins.jobs.joint.result import JointChange, JointRank, JointWhatIf
 from overlapscope.prediction.base import MOST_ERROR_PCT
@@ -86,7 +85,8 @@ def predict_job(
     if reasons:
         return _refused(reasons)
     try:
-        before = times(job, *_recorded(job))
+        parts = [rank.recorded for rank in job.ranks]
+        before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
     except Deadlock:
         return _refused(("The ranks' collectives contradict each other: they wait for each other in a circle.",))
     errors = [
@@ -109,11 +109,6 @@ def predict_job(
         return _refused((str(error),))
 
 
-def _recorded(job: JoinedJob) -> tuple[list[RankNetwork], Ties]:
-    recorded = [rank.recorded for rank in job.ranks]
-    return recorded, ties(job, recorded, job.transfer_ns)
-
-
 def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
     return JointWhatIf(
         valid=False,
@@ -131,32 +126,32 @@ def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
 
 
 class _TimedJob(NamedTuple):
-    """A job, and its times without changes."""
+    """A job, and its replay without changes."""
 
     job: JoinedJob
-    times: JobTimes
+    times: JobReplay
 
 
 def _timed(job: JoinedJob) -> _TimedJob:
-    return _TimedJob(job, contended_times(job, *_recorded(job), Stance.EXPECTED))
+    parts = [rank.recorded for rank in job.ranks]
+    return _TimedJob(job, contended_replay(job, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED))
 
 
 def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
     job, before = timed
     applied = _changes_on_ranks(job)
-    places = _late(job, numbers) if changes.no_straggler else []
-    is_changed = changes.any or bool(applied)
-    after: dict[Stance, JobTimes] = {}
-    for stance in Stance if is_changed else ():
-        parts, tied, done = _changed(job, changes, places, stance)
-        after[stance] = contended_times(job, parts, tied, stance)
+    late = _late(job, numbers) if changes.no_straggler else []
+    after: dict[Stance, JobReplay] = {}
+    for stance in Stance if changes.any or applied else ():
+        parts, tied, done = _changed(job, changes, late, stance)
+        after[stance] = contended_replay(job, parts, tied, stance)
         if stance == Stance.EXPECTED:
             applied += done
-    touched = any(change.touched for change in applied)
     step = None
-    if is_changed and touched:
-        step = _estimate(job, {stance: each.step_ns for stance, each in after.items()})
-    elif is_changed:
+    if any(change.touched for change in applied):
+        step = _estimate({stance: each.step_ns for stance, each in after.items()}, _variation(job))
+    elif after:
+        after = dict.fromkeys(Stance, before)
         step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
     gain = None if step is None else step.below(before.step_ns)
     return JointWhatIf(
@@ -176,47 +171,33 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
                 source=rank.reduced.source,
                 recorded_step_ns=mean(rank.lengths_ns),
                 replayed_step_ns=before.steps_ns[place],
-                predicted_step_ns=_rank_step(before, after, place, touched=touched) if is_changed else None,
-                waited_ns=before.waited_ns[place],
-                predicted_waited_ns=(after[Stance.EXPECTED] if touched else before).waited_ns[place]
-                if is_changed
+                predicted_step_ns=_estimate({stance: each.steps_ns[place] for stance, each in after.items()})
+                if after
                 else None,
+                waited_ns=before.waited_ns[place],
+                predicted_waited_ns=after[Stance.EXPECTED].waited_ns[place] if after else None,
             )
             for place, rank in enumerate(job.ranks)
         ),
     )
 
 
-def _contention(job: JoinedJob) -> str:
-    """Return the assumption on compute beside collectives."""
-    lost = lost_speed(job)
-    share, ends = percent(100 * lost.usual), f"{percent(100 * lost.least)} to {percent(100 * lost.most)}"
-    return (
-        f"Compute loses {share} of its speed beside collectives ({ends}), "
-        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}."
-    )
+def _estimate(by_stance: dict[Stance, int], variation: tuple[float, float] = (1.0, 1.0)) -> Estimate:
+    """Return a step, as an interval that includes steps that are shorter at best and longer at worst by factors."""
+    least, most = variation
+    ends = [*by_stance.values(), round(by_stance[Stance.BEST] * least), round(by_stance[Stance.WORST] * most)]
+    return Estimate(value=by_stance[Stance.EXPECTED], low=min(ends), high=max(ends))
 
 
-def _rank_step(before: JobTimes, after: dict[Stance, JobTimes], place: int, *, touched: bool) -> Estimate:
-    by_stance = [after[stance].steps_ns[place] if touched else before.steps_ns[place] for stance in Stance]
-    return Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
-
-
-def _estimate(job: JoinedJob, by_stance: dict[Stance, int]) -> Estimate:
-    """Return the step, as an interval that includes the variation of the recorded steps."""
+def _variation(job: JoinedJob) -> tuple[float, float]:
+    """Return the quartiles of the recorded steps, as multiples of their mean."""
     lengths = [rank.lengths_ns for rank in job.ranks]
     common = min(map(len, lengths))
     each = np.sort(np.mean([length[:common] for length in lengths], axis=0))
     aside = (len(each) - 1) // 4
     # Steps of no length have no variation.
     usual = each.mean()
-    least, most = (each[aside] / usual, each[len(each) - 1 - aside] / usual) if usual else (1.0, 1.0)
-    ends = [
-        *by_stance.values(),
-        round(by_stance[Stance.BEST] * least),
-        round(by_stance[Stance.WORST] * most),
-    ]
-    return Estimate(value=by_stance[Stance.EXPECTED], low=min(ends), high=max(ends))
+    return (each[aside] / usual, each[len(each) - 1 - aside] / usual) if usual else (1.0, 1.0)
 
 
 def _late(job: JoinedJob, numbers: Sequence[int] | None) -> list[int]:
@@ -249,87 +230,66 @@ def _changes_on_ranks(job: JoinedJob) -> list[JointChange]:
     return merged
 
 
-def _without_straggler(
-    job: JoinedJob, parts: list[RankNetwork], late: Sequence[int], stance: Stance
-) -> tuple[list[RankNetwork], JointChange]:
-    """Return the ranks' networks in which the late ranks take the median time of the others, and the change."""
-    changed = [like_others(job, parts, place, stance) if place in late else part for place, part in enumerate(parts)]
-    ranks = listed([f"rank {job.numbers[place]}" for place in late])
-    what = f"Between collectives, {ranks} {'takes' if len(late) == 1 else 'take'} the median time of the others."
-    return changed, JointChange(
-        change="no-straggler",
-        title="let the latest rank compute like the others",
-        touched=len(late),
-        what=what if late else "Not applicable: no rank makes the others wait for 1% of a step.",
-        assumptions=("The extra work isn't needed. At the high end, all ranks share that of the GPU.",) if late else (),
-    )
-
-
 def _changed(
     job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
 ) -> tuple[list[RankNetwork], Ties, list[JointChange]]:
-    """Return the ranks' networks and their ties with the changes at a stance, and the changes."""
+    """Return the ranks' networks and their ties with the changes at a stance, and the changes.
+
+    The `late` ranks take the median time of the others without a straggler.
+    """
     parts = [rank.by_stance[stance] for rank in job.ranks]
     transfer = np.rint(job.transfer_ns * (1 + KERNELS.get(stance, 0.0))).astype(np.int64)
-    applied = []
+    applied = list[JointChange]()
+
+    def add(change: str, title: str, touched: int, what: str, *assumptions: str) -> None:
+        applied.append(JointChange(change=change, title=title, touched=touched, what=what, assumptions=assumptions))
+
     if changes.no_straggler:
-        parts, change = _without_straggler(job, parts, late, stance)
-        applied.append(change)
+        parts = [like_others(job, parts, place, stance) if place in late else part for place, part in enumerate(parts)]
+        ranks = listed([f"rank {job.numbers[place]}" for place in late])
+        what = f"Between collectives, {ranks} {'takes' if len(late) == 1 else 'take'} the median time of the others."
+        what = what if late else "Not applicable: no rank makes the others wait for 1% of a step."
+        assumed = ("The extra work isn't needed. At the high end, all ranks share that of the GPU.",) if late else ()
+        add("no-straggler", "let the latest rank compute like the others", len(late), what, *assumed)
     if changes.issue_earlier:
-        parts, change = _issued_earlier(parts, stance)
-        applied.append(change)
-    if changes.bandwidth is not None:
-        transfer, change = _faster(job, transfer, changes.bandwidth, stance)
-        applied.append(change)
+        moved = [issued_earlier(part, stance) for part in parts]
+        parts, count = [part for part, _ in moved], sum(count for _, count in moved)
+        total = plural(sum(len(part.finish) for part in parts), "collective")
+        what = f"{count:,} of {total} start when the last op that they wait for has ended."
+        assumption = "The program can start a collective right after the op that makes its input."
+        add("issue-earlier", "start collectives when their input is ready", count, what, assumption)
+    if (times := changes.bandwidth) is not None:
+        faster = faster_transfers(job, transfer, times, stance)
+        was, now = (duration(mean(each) if len(each) else 0) for each in (transfer, faster))
+        what, transfer = f"Transfers take {now} instead of {was} on average.", faster
+        assumption = "Only the part of a transfer after the latency gets shorter."
+        add(f"bandwidth {times:g}x", f"a network {times:g} times as fast", len(job.met), what, assumption)
     tied = ties(job, parts, transfer)
-    if changes.bucket_mb is not None:
-        parts, tied, change = _rebucketed(job, parts, transfer, changes.bucket_mb, stance)
-        applied.append(change)
+    if (size_mb := changes.bucket_mb) is not None:
+        made = rebucketed(job, parts, transfer, size_mb * 2**20, stance)
+        parts, tied = made.parts, made.tied
+        in_steps = f" in {plural(made.steps, 'step')}" if made.steps else ""
+        what = f"{plural(made.before, 'bucket')} become {made.after:,}{in_steps}."
+        add(f"bucket-mb {size_mb:g}", f"buckets of {size_mb:g} MB", made.before, what, *_OF_BUCKETS)
     if applied and applied[-1].touched:
         applied[-1] = replace(applied[-1], assumptions=(*applied[-1].assumptions, _contention(job)))
     return parts, tied, applied
 
 
-def _issued_earlier(parts: Sequence[RankNetwork], stance: Stance) -> tuple[list[RankNetwork], JointChange]:
-    moved = [issued_earlier(part, stance) for part in parts]
-    count, total = sum(count for _, count in moved), sum(len(part.finish) for part in parts)
-    return [part for part, _ in moved], JointChange(
-        change="issue-earlier",
-        title="start collectives when their input is ready",
-        touched=count,
-        what=f"{count:,} of {plural(total, 'collective')} start when the last op that they wait for has ended.",
-        assumptions=("The program can start a collective right after the op that makes its input.",),
+_OF_BUCKETS: Final = (
+    "Gradients become ready evenly within a bucket.",
+    "A transfer takes a latency and its bytes per bandwidth, as recorded transfers of the group do.",
+)
+
+
+def _contention(job: JoinedJob) -> str:
+    """Return the assumption on compute beside collectives."""
+    lost = lost_speed(job)
+    share, ends = percent(100 * lost.usual), f"{percent(100 * lost.least)} to {percent(100 * lost.most)}"
+    return (
+        f"Compute loses {share} of its speed beside collectives ({ends}), "
+        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}."
     )
-
-
-def _faster(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> tuple[I64, JointChange]:
-    faster = faster_transfers(job, transfer_ns, times, stance)
-    was, now = (mean(each) if len(each) else 0 for each in (transfer_ns, faster))
-    return faster, JointChange(
-        change=f"bandwidth {times:g}x",
-        title=f"a network {times:g} times as fast",
-        touched=len(job.met),
-        what=f"Transfers take {duration(now)} instead of {duration(was)} on average.",
-        assumptions=("Only the part of a transfer after the latency gets shorter.",),
-    )
-
-
-def _rebucketed(
-    job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64, bucket_mb: float, stance: Stance
-) -> tuple[list[RankNetwork], Ties, JointChange]:
-    bucketed = rebucketed(job, parts, transfer_ns, bucket_mb * 2**20, stance)
-    in_steps = f" in {plural(bucketed.steps, 'step')}" if bucketed.steps else ""
-    change = JointChange(
-        change=f"bucket-mb {bucket_mb:g}",
-        title=f"buckets of {bucket_mb:g} MB",
-        touched=bucketed.before,
-        what=f"{plural(bucketed.before, 'bucket')} become {bucketed.after:,}{in_steps}.",
-        assumptions=(
-            "Gradients become ready evenly within a bucket.",
-            "A transfer takes a latency and its bytes per bandwidth, as recorded transfers of the group do.",
-        ),
-    )
-    return bucketed.parts, bucketed.tied, change
 
 
 # -- A job without the profiler ----------------------------------------------------------------------
