@@ -46,8 +46,16 @@ class RanksCommand:
         add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        from msgspec.structs import replace
+
+        from overlapscope.ranks.join import report_on
+        from overlapscope.ranks.on_host import reduce_any
+        from overlapscope.reading import find_traces
+
         check_output(args.output, force=args.force, inputs=args.sources)
-        report = _join(args)
+        report = report_on(reduced(reduce_any, args.sources, args), expected=args.expect)
+        found = find_traces(source for source in args.sources if "://" not in source)
+        report = replace(report, notes=(*found.notes, *report.notes))
         if not report.ranks:
             first = report.unreadable[0]
             raise UnreadableTrace(
@@ -55,22 +63,6 @@ class RanksCommand:
             )
         present(report, lambda: _document(report, args), args, verbose=args.verbose)
         return DONE
-
-
-def _join(args: argparse.Namespace) -> RanksReport:
-    from msgspec.structs import replace
-
-    from overlapscope.ranks.join import report_on
-    from overlapscope.ranks.on_host import reduce_any
-    from overlapscope.ranks.result import Unreadable
-    from overlapscope.reading import find_traces
-
-    outcomes = reduced(reduce_any, args.sources, args)
-    report = report_on(
-        (rank for each in outcomes for rank in ([each] if isinstance(each, Unreadable) else each)), expected=args.expect
-    )
-    found = find_traces(source for source in args.sources if "://" not in source)
-    return replace(report, notes=(*found.notes, *report.notes))
 
 
 def _document(report: RanksReport, args: argparse.Namespace) -> Document:

@@ -22,7 +22,6 @@ from overlapscope.ranks.verdict import POOR_PCT, row_name
 class RankMetric(Struct, frozen=True):
     """A figure of a rank."""
 
-    key: str
     title: str
     measure: Literal["ns", "pct"]
     meaning: str
@@ -31,32 +30,26 @@ class RankMetric(Struct, frozen=True):
     """True if its colors begin at zero."""
 
 
-METRICS: Final[dict[str, RankMetric]] = {
-    metric.key: metric
-    for metric in (
-        RankMetric(
-            "delay",
-            "delay of others",
-            "ns",
-            "How long the compute of each other rank waited for this rank in an average step, on average.",
-            lambda row: row.lost_ns,
-        ),
-        RankMetric(
-            "exposed-comm",
-            "exposed communication",
-            "pct",
-            "Share of its time in which it communicated without computing, including waiting.",
-            lambda row: row.exposed_comm_pct,
-        ),
-        RankMetric(
-            "step",
-            "step time",
-            "ns",
-            "Its average step, as recorded.",
-            lambda row: row.judged.span_ns if row.judged is not None and row.judged.steps else None,
-            from_zero=False,
-        ),
-    )
+METRICS: Final = {
+    "delay": RankMetric(
+        "delay of others",
+        "ns",
+        "How long the compute of each other rank waited for this rank in an average step, on average.",
+        lambda row: row.lost_ns,
+    ),
+    "exposed-comm": RankMetric(
+        "exposed communication",
+        "pct",
+        "Share of its time in which it communicated without computing, including waiting.",
+        lambda row: row.exposed_comm_pct,
+    ),
+    "step": RankMetric(
+        "step time",
+        "ns",
+        "Its average step, as recorded.",
+        lambda row: row.judged.span_ns if row.judged is not None and row.judged.steps else None,
+        from_zero=False,
+    ),
 }
 
 

@@ -161,19 +161,14 @@ def consistent(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: O
     sides, doubt = paired.sides, _doubt(offsets, paired)
     offset, sent, kind = offsets.offset_ns[sides.rank], sides.start_ns[send], paired.met.kind
     latest = sides.end_ns[receive] - offset[receive] + offset[send] + doubt
-    orders_pairing = mask_of(kind[latest < _following(ranks, sides)[send]], len(sides.kinds))
-    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~orders_pairing[kind]))
-
-
-def _following(ranks: Sequence[ComparedRank], sides: MessageSides) -> I64:
-    """Return when the send after each send of its direction began, or the window ended."""
+    # When the send after each send of its direction began, or the window ended.
     following = np.array([rank.end_ns for rank in ranks], np.int64)[sides.rank]
     sends = np.flatnonzero(sides.outgoing)
     order = sends[np.lexsort((sends, sides.start_ns[sends], sides.kind[sends]))]
-    this, after = order[:-1], order[1:]
-    same = sides.kind[this] == sides.kind[after]
-    following[this[same]] = sides.start_ns[after[same]]
-    return following
+    same = sides.kind[order[:-1]] == sides.kind[order[1:]]
+    following[order[:-1][same]] = sides.start_ns[order[1:][same]]
+    orders_pairing = mask_of(kind[latest < following[send]], len(sides.kinds))
+    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~orders_pairing[kind]))
 
 
 def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:

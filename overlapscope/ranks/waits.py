@@ -103,6 +103,10 @@ class LastArrivals(Columns, frozen=True):
     """Maximum error of the time between two arrivals."""
     together: I64
     """Number of members that arrived last together; 0 where none of them can be named."""
+    waited_ns: I64
+    """Sum over all members."""
+    exposed_ns: I64
+    """Sum over all members."""
     opening: Bool
     """As in `Offsets`: no charge is sure."""
 
@@ -182,7 +186,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     judged = np.logical_and.reduceat(known, met.first[:-1]) & ~offsets.odd
     meetings, axis = met.take(judged), Axis(ranks)
     within = offsets.within_ns[judged]
-    entries = np.repeat(judged, np.diff(met.first))
+    entries = np.repeat(judged, met.members)
     lead, since = offsets.lead_ns[entries], _last_met(met, axis)[entries]
     arrivals, latest = _arrivals(meetings, axis, lead, within, offsets.opening[judged])
     of_messages = met.kernels.take(messages.kernel)
@@ -311,7 +315,9 @@ def _arrivals(
         row=latest,
         spread_ns=arrival[latest] - np.minimum.reduceat(arrival, first),
         error_ns=within_ns,
-        together=np.where((together <= TOGETHER) & (together < np.diff(meetings.first)), together, 0),
+        waited_ns=np.add.reduceat(waited, first),
+        exposed_ns=np.add.reduceat(arrivals.exposed_ns, first),
+        together=np.where((together <= TOGETHER) & (together < meetings.members), together, 0),
         opening=opening,
     )
 
@@ -358,7 +364,7 @@ def _last_met(met: Meetings, axis: Axis) -> I64:
     A rank's own kernel shows that they met, even if those of the others weren't matched with it.
     """
     kernels = met.kernels
-    needs_all = kernels.by_kind(lambda kind: kind.recorded and symmetric(kind))[kernels.kind] != 0
+    needs_all = kernels.are(lambda kind: kind.recorded and symmetric(kind))
     rows = np.flatnonzero(needs_all | mask_of(met.row, len(kernels)))
     rank, group = kernels.rank[rows], kernels.group[rows]
     start, end = (side[rows] + axis.shift[rank] for side in (kernels.start_ns, kernels.end_ns))

@@ -132,14 +132,15 @@ def gather(summaries: Sequence[RankSummary]) -> JoinedJob:
     ranks = tuple(sorted(summaries, key=lambda rank: (rank.reduced.rank or 0, rank.reduced.source)))
     comparison = compare([rank.reduced for rank in ranks])
     known = comparison.offsets.error_ns >= 0
-    met = with_broadcasts(comparison.symmetric.take(~comparison.offsets.odd), comparison.met)
-    if len(met):
-        met = met.take(np.logical_and.reduceat(known[met.rank], met.first[:-1]))
+    met, others = comparison.symmetric.take(~comparison.offsets.odd), comparison.met
+    others = others.take(others.are(is_broadcast))
+    first = np.append(met.first, others.first[1:] + met.first[-1])
+    met = replace(met, first=first, row=np.concatenate([met.row, others.row]))
+    met = met.take(np.logical_and.reduceat(known[met.rank], met.first[:-1]))
     before = _starts([len(rank.reduced.comm) for rank in ranks])
-    needed, last = waited_for(met, comparison.offsets), np.empty(0, np.int64)
+    needed = waited_for(met, comparison.offsets)
     arrival = met.start_ns - comparison.offsets.offset_ns[met.rank]
-    if len(met):
-        last = np.maximum.reduceat(np.where(needed, arrival, np.iinfo(np.int64).min), met.first[:-1])
+    last = np.maximum.reduceat(np.where(needed, arrival, np.iinfo(np.int64).min), met.first[:-1])
     transfer = met.end_ns - met.start_ns - np.maximum(last[met.meeting] - arrival, 0)
     return JoinedJob(ranks, comparison, met, met.row - before[met.rank], needed, last, transfer)
 
@@ -168,8 +169,7 @@ def doubts(job: JoinedJob) -> Iterator[str]:
     if len(job.ranks) > 1 and not len(job.met):
         yield clock_words(job.comparison).reason
         return
-    sizes = np.array([kind.group_size for kind in job.met.kernels.kinds], np.int64)
-    if len(job.met) and (lacking := int((np.diff(job.met.first) < sizes[job.met.kind]).sum())):
+    if lacking := int((job.met.members < job.met.group_size).sum()):
         yield f"In {plural(lacking, 'collective')} the kernels of some ranks are missing, which others waited for."
     yield from _unjoined(job)
 
@@ -177,11 +177,11 @@ def doubts(job: JoinedJob) -> Iterator[str]:
 def _unjoined(job: JoinedJob) -> Iterator[str]:
     """Yield a reason if much communication isn't joined."""
     kernels = job.met.kernels
-    joined = mask_of(job.met.row, len(kernels))
-    alone = kernels.by_kind(lambda kind: kind.group_size == 1)[kernels.kind] != 0
-    others = ~joined & ~alone
+    others = ~mask_of(job.met.row, len(kernels)) & ~kernels.are(lambda kind: kind.group_size == 1)
     for place, rank in enumerate(job.ranks):
-        begin, end = _judged_part(rank)
+        # The judged steps in the rank's own replay.
+        begin = int(rank.recorded.network.items.start_ns[rank.recorded.marks[0]])
+        end = begin + int(rank.lengths_ns.sum())
         within = (kernels.start_ns >= begin) & (kernels.start_ns < end)
         rows = np.flatnonzero(others & (kernels.rank == place) & within)
         pct = 100 * float((kernels.end_ns - kernels.start_ns)[rows].sum()) / max(1, end - begin)
@@ -193,13 +193,6 @@ def _unjoined(job: JoinedJob) -> Iterator[str]:
                 f"or does not wait for all members ({named}), so it is unknown how long it would take."
             )
             return
-
-
-def _judged_part(rank: RankSummary) -> tuple[int, int]:
-    """Return start and end of the judged steps in the rank's own replay."""
-    part = rank.recorded
-    begin = int(part.network.items.start_ns[part.marks[0]])
-    return begin, begin + int(rank.lengths_ns.sum())
 
 
 class Ties(Columns, frozen=True):
@@ -305,6 +298,7 @@ def _shifted(table: DeviceItems | Calls, by_ns: I64) -> dict[str, I64]:
 class JobReplay(Struct, frozen=True, eq=False):
     """Times of all ranks in a joint replay."""
 
+    job: JoinedJob
     finish: tuple[I64, ...]
     """Finishes of each rank's collectives, joined or not; divided collectives have several."""
     start_ns: tuple[I64, ...]
@@ -349,7 +343,7 @@ def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobR
         finishes.append(distinct(np.append(part.finish, tied.finish[mine])))
         lengths.append(np.diff(marks))
         waits.append(int(waited[within].sum()) // (len(marks) - 1))
-    return JobReplay(tuple(finishes), tuple(starts), tuple(ends), tuple(lengths), tuple(waits))
+    return JobReplay(job, tuple(finishes), tuple(starts), tuple(ends), tuple(lengths), tuple(waits))
 
 
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
@@ -360,20 +354,10 @@ def is_broadcast(kind: CommKind) -> bool:
     return _BROADCAST.search(kernel_name(kind)) is not None
 
 
-def with_broadcasts(symmetric: Meetings, met: Meetings) -> Meetings:
-    """Return symmetric meetings, and the broadcasts among all that were matched."""
-    others = met.where(is_broadcast)
-    first = np.append(symmetric.first, others.first[1:] + symmetric.first[-1])
-    return Meetings(met.kernels, first, np.concatenate([symmetric.row, others.row]), met.not_collective)
-
-
 def waited_for(met: Meetings, offsets: Offsets) -> Bool:
     """Return a mask of the entries of `Meetings.row` that the others wait for, as far as the recording shows."""
-    if not len(met):
-        return np.zeros(0, np.bool_)
     offset, error = offsets.offset_ns[met.rank], offsets.error_ns[met.rank]
     first_end = np.minimum.reduceat(met.end_ns - offset + error, met.first[:-1])
-    broadcast = met.kernels.by_kind(is_broadcast)[met.kind] != 0
     late = met.start_ns - offset - error > first_end[met.meeting]
-    needed: Bool = ~(broadcast[met.meeting] & late)
+    needed: Bool = ~(met.are(is_broadcast)[met.meeting] & late)
     return needed

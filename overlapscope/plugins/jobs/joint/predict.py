@@ -9,8 +9,8 @@ scaled by what is then still missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -19,8 +19,13 @@ from msgspec.structs import replace
 from overlapscope.base.columns import quantile
 from overlapscope.base.words import duration, listed, percent, plural
 from overlapscope.plugins.jobs.joint.buckets import rebucketed
-from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
-from overlapscope.plugins.jobs.joint.contention import contended_replay, lost_speed
+from overlapscope.plugins.jobs.joint.changes import (
+    contended_replay,
+    faster_transfers,
+    issued_earlier,
+    like_others,
+    lost_speed,
+)
 from overlapscope.plugins.jobs.joint.join import (
     JobReplay,
     JoinedJob,
@@ -75,20 +80,18 @@ def predict_job(
     Returns:
         The predicted step as an interval, or the reasons why there is none.
     """
-    reasons = tuple(obstacles(summaries))
-    if reasons:
-        return _refused(reasons)
+    if reasons := tuple(obstacles(summaries)):
+        return _refused(*reasons)
     job = gather([summary for summary in summaries if isinstance(summary, RankSummary)])
     if absent := [f"rank {number}" for number in numbers or () if number not in job.numbers]:
-        return _refused((f"There is no trace of {listed(absent, 5)}.",))
-    reasons = tuple(doubts(job))
-    if reasons:
-        return _refused(reasons)
+        return _refused(f"There is no trace of {listed(absent, 5)}.")
+    if reasons := tuple(doubts(job)):
+        return _refused(*reasons)
     try:
         parts = [rank.recorded for rank in job.ranks]
         before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
     except Deadlock:
-        return _refused(("The ranks' collectives contradict each other: they wait for each other in a circle.",))
+        return _refused("The ranks' collectives contradict each other: they wait for each other in a circle.")
     errors = [
         100 * quantile(np.abs(lengths - rank.lengths_ns) / np.maximum(rank.lengths_ns, 1), 0.5)
         for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)
@@ -96,20 +99,18 @@ def predict_job(
     if max(errors) > MOST_ERROR_PCT:
         worst = job.numbers[int(np.argmax(errors))]
         return _refused(
-            (
-                f"The joint replay's steps differ from the recorded ones by {percent(max(errors))} (median of rank "
-                f"{worst}), more than {MOST_ERROR_PCT:g}%.",
-            )
+            f"The joint replay's steps differ from the recorded ones by {percent(max(errors))} (median of rank "
+            f"{worst}), more than {MOST_ERROR_PCT:g}%."
         )
     try:
-        return _as_plain(job, before.step_ns, changes, numbers) or _predicted(_timed(job), changes, numbers)
+        return _as_plain(job, before.step_ns, changes, numbers) or _predicted(_replayed(job), changes, numbers)
     except Deadlock:
-        return _refused(("With these changes, ranks wait for each other in a circle.",))
+        return _refused("With these changes, ranks wait for each other in a circle.")
     except Unpredictable as error:
-        return _refused((str(error),))
+        return _refused(str(error))
 
 
-def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
+def _refused(*reasons: str) -> JointWhatIf:
     return JointWhatIf(
         valid=False,
         reasons=reasons,
@@ -125,20 +126,14 @@ def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
     )
 
 
-class _TimedJob(NamedTuple):
-    """A job, and its replay without changes."""
-
-    job: JoinedJob
-    times: JobReplay
-
-
-def _timed(job: JoinedJob) -> _TimedJob:
+def _replayed(job: JoinedJob) -> JobReplay:
+    """Replay a job without changes."""
     parts = [rank.recorded for rank in job.ranks]
-    return _TimedJob(job, contended_replay(job, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED))
+    return contended_replay(job, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED)
 
 
-def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
-    job, before = timed
+def _predicted(before: JobReplay, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+    job = before.job
     applied = _changes_on_ranks(job)
     late = _late(job, numbers) if changes.no_straggler else []
     after: dict[Stance, JobReplay] = {}
@@ -153,8 +148,7 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
     elif after:
         after = dict.fromkeys(Stance, before)
         step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
-    gain = None if step is None else step.below(before.step_ns)
-    return JointWhatIf(
+    result = JointWhatIf(
         valid=True,
         reasons=(),
         meetings=len(job.met),
@@ -162,8 +156,8 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
         recorded_step_ns=mean(np.array([mean(rank.lengths_ns) for rank in job.ranks])),
         replayed_step_ns=before.step_ns,
         predicted_step_ns=step,
-        gain_ns=gain,
-        gain_pct=None if gain is None or not before.step_ns else 100 * gain.value / before.step_ns,
+        gain_ns=None,
+        gain_pct=None,
         changes=tuple(applied),
         ranks=tuple(
             JointRank(
@@ -180,6 +174,15 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
             for place, rank in enumerate(job.ranks)
         ),
     )
+    return _with_gain(result)
+
+
+def _with_gain(result: JointWhatIf) -> JointWhatIf:
+    before_ns, step = result.replayed_step_ns or 0, result.predicted_step_ns
+    if step is None:
+        return result
+    gain = step.below(before_ns)
+    return replace(result, gain_ns=gain, gain_pct=100 * gain.value / before_ns if before_ns else None)
 
 
 def _estimate(by_stance: dict[Stance, int], variation: tuple[float, float] = (1.0, 1.0)) -> Estimate:
@@ -304,9 +307,9 @@ def _as_plain(job: JoinedJob, step_ns: int, changes: JobChanges, numbers: Sequen
     if len(known) < len(job.ranks) or not step_ns:
         return None
     plain_ns = sum(plain.step_ns for plain in known) // len(known)
-    recorded = _timed(job)
+    recorded = _replayed(job)
     heavier, lighter = _around(recorded, plain_ns)
-    above, below = heavier.times.step_ns, lighter.times.step_ns
+    above, below = heavier.step_ns, lighter.step_ns
     share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
     scale = plain_ns / (above + share * (below - above))
     low, high = (
@@ -316,43 +319,34 @@ def _as_plain(job: JoinedJob, step_ns: int, changes: JobChanges, numbers: Sequen
     longer = _predicted(heavier, changes, numbers)
     shorter = longer if lighter is heavier else _predicted(lighter, changes, numbers)
     result = _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
-    if not changes.no_straggler:
+    step = result.predicted_step_ns
+    if not changes.no_straggler or step is None:
         return result
-    # The profiler may have made the rank late.
     as_recorded = longer if heavier is recorded else _predicted(recorded, changes, numbers)
-    return _if_recording_delays(result, as_recorded, step_ns - plain_ns)
+    if (gain := as_recorded.gain_ns) is None:
+        return result
+    # The late rank may owe as much of its delay to the profiler as a step is longer by it.
+    slowest_ns = (result.replayed_step_ns or 0) - max(0, gain.low - max(0, step_ns - plain_ns))
+    return _with_gain(replace(result, predicted_step_ns=replace(step, high=max(step.high, slowest_ns))))
 
 
-def _around(recorded: _TimedJob, plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
+def _around(recorded: JobReplay, plain_ns: int) -> tuple[JobReplay, JobReplay]:
     """Return jobs with more and with less host work than the plain program; the same twice if its step is alike."""
-    lighter = map(_timed, _lighter(recorded.job))
+    job = recorded.job
+    # Ranks with fewer lighter summaries keep their last.
+    jobs = (
+        replace(job, ranks=tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks))
+        for number in range(max(len(rank.lighter) for rank in job.ranks))
+    )
+    lighter = map(_replayed, jobs)
     longer, shorter = recorded, next(lighter, recorded)
-    if abs(shorter.times.step_ns - plain_ns) <= DIFFER * plain_ns:
+    if abs(shorter.step_ns - plain_ns) <= DIFFER * plain_ns:
         return shorter, shorter
-    if recorded.times.step_ns <= plain_ns:
+    if recorded.step_ns <= plain_ns:
         return recorded, recorded
-    while shorter.times.step_ns > plain_ns and (tried := next(lighter, None)) is not None:
+    while shorter.step_ns > plain_ns and (tried := next(lighter, None)) is not None:
         longer, shorter = shorter, tried
     return longer, shorter
-
-
-def _lighter(job: JoinedJob) -> Iterator[JoinedJob]:
-    """Yield the job with ever less host work. Ranks with fewer such summaries keep their last."""
-    for number in range(max(len(rank.lighter) for rank in job.ranks)):
-        yield replace(job, ranks=tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks))
-
-
-def _if_recording_delays(result: JointWhatIf, recorded: JointWhatIf, overhead_ns: int) -> JointWhatIf:
-    """Return the result for a late rank that may owe as much of its delay to recording as a step is longer by it."""
-    step, gain, before_ns = result.predicted_step_ns, recorded.gain_ns, _step_ns(result)
-    if step is None or gain is None:
-        return result
-    step = replace(step, high=max(step.high, before_ns - max(0, gain.low - max(0, overhead_ns))))
-    return replace(result, predicted_step_ns=step, gain_ns=step.below(before_ns))
-
-
-def _step_ns(result: JointWhatIf) -> int:
-    return result.replayed_step_ns or 0
 
 
 def _between(
@@ -363,36 +357,21 @@ def _between(
     def at(one: int, other: int) -> int:
         return round(scale * (one + share * (other - one)))
 
-    def estimate(one: Estimate | None, other: Estimate | None) -> Estimate | None:
-        if one is None or other is None:
+    def figure(one: int | Estimate | None, other: int | Estimate | None) -> int | Estimate | None:
+        if isinstance(one, int) and isinstance(other, int):
+            return at(one, other)
+        if not isinstance(one, Estimate) or not isinstance(other, Estimate):
             return None
-        return Estimate(
-            value=at(one.value, other.value),
-            low=min(at(one.value, other.value), round(at(one.low, other.low) * ends[0])),
-            high=max(at(one.value, other.value), round(at(one.high, other.high) * ends[1])),
-        )
+        value, (least, most) = at(one.value, other.value), ends
+        low, high = round(at(one.low, other.low) * least), round(at(one.high, other.high) * most)
+        return Estimate(value=value, low=min(value, low), high=max(value, high))
 
-    def rank(one: JointRank, other: JointRank) -> JointRank:
-        waits = (one.predicted_waited_ns, other.predicted_waited_ns)
-        return replace(
-            one,
-            replayed_step_ns=at(one.replayed_step_ns, other.replayed_step_ns),
-            waited_ns=at(one.waited_ns, other.waited_ns),
-            predicted_step_ns=estimate(one.predicted_step_ns, other.predicted_step_ns),
-            predicted_waited_ns=None if waits[0] is None or waits[1] is None else at(waits[0], waits[1]),
-        )
+    def figures(one: JointWhatIf | JointRank, other: JointWhatIf | JointRank, *names: str) -> dict[str, Any]:
+        return {name: figure(getattr(one, name), getattr(other, name)) for name in names}
 
-    before, step = (
-        at(_step_ns(longer), _step_ns(shorter)),
-        estimate(longer.predicted_step_ns, shorter.predicted_step_ns),
+    of_both = ("replayed_step_ns", "predicted_step_ns")
+    ranks = tuple(
+        replace(one, **figures(one, other, *of_both, "waited_ns", "predicted_waited_ns"))
+        for one, other in zip(longer.ranks, shorter.ranks, strict=True)
     )
-    gain = None if step is None else step.below(before)
-    return replace(
-        longer,
-        replayed_step_ns=before,
-        predicted_step_ns=step,
-        gain_ns=gain,
-        gain_pct=None if gain is None or not before else 100 * gain.value / before,
-        ranks=tuple(map(rank, longer.ranks, shorter.ranks)),
-        plain=True,
-    )
+    return _with_gain(replace(longer, **figures(longer, shorter, *of_both), ranks=ranks, plain=True))

@@ -19,9 +19,8 @@ from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.timeline import build
 from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.buckets import Bucketed, rebucketed
-from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
+from overlapscope.plugins.jobs.joint.changes import contended_replay, faster_transfers, issued_earlier, like_others
 from overlapscope.plugins.jobs.joint.condense import condense
-from overlapscope.plugins.jobs.joint.contention import contended_replay
 from overlapscope.plugins.jobs.joint.join import (
     JobReplay,
     JoinedJob,
