@@ -93,15 +93,29 @@ class MessageWaits(Struct, frozen=True, eq=False):
     """Time until the last counterpart has begun, at most the kernel's length."""
 
 
-def gather_messages(ranks: Sequence[ComparedRank]) -> MessageSides:
-    """Return the messages of all ranks in a single table."""
+def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
+    """Return the number of each message's direction: the ranks and the channel. New directions get new numbers."""
+    messages = rank.messages
+    if not len(messages):
+        return messages.kernel
+    columns = (messages.outgoing, messages.peer, messages.channel)
+    kinds = []
+    for sends, peer, channel in distinct_rows(columns):
+        source, target = (rank.rank, peer) if sends else (peer, rank.rank)
+        direction = CommKind(f"{source} to {target}", messages.channels[channel], group_size=2)
+        kinds.append(numbers.setdefault(direction, len(numbers)))
+    return np.array(kinds, np.int64)[groups_of(columns)]
+
+
+def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
+    """Return the messages that are paired by order, without those whose sizes contradict."""
     numbers: dict[CommKind, int] = {}
-    sides = [MessageSides.empty(kinds=(), lossy=())]
+    parts = [MessageSides.empty(kinds=(), lossy=())]
     first = 0
     for place, rank in enumerate(ranks):
         messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
         unknown = dict.fromkeys(("index", *UNRECORDED), -1)
-        sides.append(
+        parts.append(
             MessageSides.filled(
                 kinds=(),
                 lossy=(),
@@ -119,27 +133,8 @@ def gather_messages(ranks: Sequence[ComparedRank]) -> MessageSides:
             )
         )
         first += len(rank.comm)
-    every = MessageSides.joined(sides)
-    return replace(every, kinds=tuple(numbers), index=np.arange(len(every)))
-
-
-def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
-    """Return the number of each message's direction: the ranks and the channel. New directions get new numbers."""
-    messages = rank.messages
-    if not len(messages):
-        return messages.kernel
-    columns = (messages.outgoing, messages.peer, messages.channel)
-    kinds = []
-    for sends, peer, channel in distinct_rows(columns):
-        source, target = (rank.rank, peer) if sends else (peer, rank.rank)
-        direction = CommKind(f"{source} to {target}", messages.channels[channel], group_size=2)
-        kinds.append(numbers.setdefault(direction, len(numbers)))
-    return np.array(kinds, np.int64)[groups_of(columns)]
-
-
-def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
-    """Return the messages that are paired by order, without those whose sizes contradict."""
-    sides = gather_messages(ranks)
+    sides = MessageSides.joined(parts)
+    sides = replace(sides, kinds=tuple(numbers), index=np.arange(len(sides)))
     met = met_by_order(sides, sides.comparable, len(ranks))
     # If a rank has several devices, two of them may send the same way.
     first, last = met.row[met.first[:-1]], met.row[met.first[1:] - 1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +24,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
 from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.result import JointChange
-from overlapscope.prediction.graph import DeviceItems, Network, Orders, Why
+from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import mean
@@ -223,9 +222,6 @@ def entry_values(job: JoinedJob, of_collectives: Sequence[I64]) -> I64:
     return values
 
 
-_Table = TypeVar("_Table", bound=Columns)
-
-
 def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Network, I64, I64, I64]:
     """Tie the networks of all ranks together.
 
@@ -234,15 +230,12 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Netw
         tie's arrival, and that of its meeting.
     """
     networks = [part.network for part in parts]
-    items, of_item = _joined([network.items for network in networks])
-    calls, of_call = _joined([network.calls for network in networks])
-    orders, of_order = _joined([network.orders for network in networks])
-    waits, of_wait = _joined([network.waits for network in networks])
     item = _starts([len(network.items) for network in networks])
     call = _starts([len(network.calls) for network in networks])
     lane = _starts([int(network.items.lane.max(initial=-1)) + 1 for network in networks])
     thread = _starts([int(network.calls.thread.max(initial=-1)) + 1 for network in networks])
-    shift = job.comparison.offsets.offset_ns
+    ahead_ns = job.comparison.offsets.offset_ns
+    networks = list(map(_beside_others, networks, item, call, lane, thread, ahead_ns))
     finish = tied.finish + item[tied.rank]
     # Hubs share a lane in the order in which they happen.
     first = group_starts(tied.meeting)
@@ -252,47 +245,38 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Netw
     hub = np.repeat(number, np.diff(np.append(first, len(finish))))
     at = tied.last_ns[first][order]
     hubs = DeviceItems.of(lane=int(lane[-1]), duration_ns=0, queue_lag_ns=NO_QUEUE_NS, start_ns=at, end_ns=at)
-    items = replace(
-        items,
-        call=_moved(items.call, call[of_item]),
-        lane=items.lane + lane[of_item],
-        **_shifted(items, shift[of_item]),
-    )
-    items = DeviceItems.joined([items, hubs]).copied("duration_ns")
+    items = DeviceItems.joined([*(network.items for network in networks), hubs]).copied("duration_ns")
     items.duration_ns[finish] = np.maximum(tied.transfer_ns, 0)
-    calls = replace(
-        calls,
-        thread=calls.thread + thread[of_call],
-        handed_by=_moved(calls.handed_by, call[of_call]),
-        **_shifted(calls, shift[of_call]),
-    )
-    by = item[of_order]
     tying = (
         Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT),
         replace(Orders.of(hub, finish, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)),
     )
-    orders = Orders.joined([replace(orders, first=orders.first + by, then=orders.then + by), *tying])
-    waits = replace(waits, call=waits.call + call[of_wait], item=waits.item + item[of_wait])
+    orders = Orders.joined([*(network.orders for network in networks), *tying])
+    calls = Calls.joined([network.calls for network in networks])
+    waits = Waits.joined([network.waits for network in networks])
     return Network(items, calls, orders, waits, networks[0].constants), item, finish - 1, hub
 
 
-def _joined(tables: Sequence[_Table]) -> tuple[_Table, I64]:
-    """Return the rows of all ranks' tables, and the place of the rank of each row."""
-    return type(tables[0]).joined(tables), np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+def _beside_others(network: Network, item: int, call: int, lane: int, thread: int, ahead_ns: int) -> Network:
+    """Return a rank's network with its first numbers in the job's, and times by the reference clock."""
+    items, calls, orders, waits = network.items, network.calls, network.orders, network.waits
+
+    def times(table: DeviceItems | Calls) -> dict[str, I64]:
+        release = np.where(table.release_ns > EARLIEST_NS, table.release_ns - ahead_ns, table.release_ns)
+        return {"release_ns": release, "start_ns": table.start_ns - ahead_ns, "end_ns": table.end_ns - ahead_ns}
+
+    by_call, handed_by = (np.where(rows >= 0, rows + call, -1) for rows in (items.call, calls.handed_by))
+    return Network(
+        replace(items, call=by_call, lane=items.lane + lane, **times(items)),
+        replace(calls, thread=calls.thread + thread, handed_by=handed_by, **times(calls)),
+        replace(orders, first=orders.first + item, then=orders.then + item),
+        replace(waits, call=waits.call + call, item=waits.item + item),
+        network.constants,
+    )
 
 
 def _starts(sizes: Sequence[int]) -> I64:
     return np.append(0, np.cumsum(sizes)).astype(np.int64)
-
-
-def _moved(rows: I64, by: I64) -> I64:
-    return np.where(rows >= 0, rows + by, -1)
-
-
-def _shifted(table: DeviceItems | Calls, by_ns: I64) -> dict[str, I64]:
-    """Return the times of rows by the reference clock."""
-    release = np.where(table.release_ns > EARLIEST_NS, table.release_ns - by_ns, table.release_ns)
-    return {"release_ns": release, "start_ns": table.start_ns - by_ns, "end_ns": table.end_ns - by_ns}
 
 
 class JobReplay(Struct, frozen=True, eq=False):
