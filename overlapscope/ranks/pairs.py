@@ -111,7 +111,7 @@ def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
     """Return the messages that are paired by order, without those whose sizes contradict."""
     numbers: dict[CommKind, int] = {}
     parts = [MessageSides.empty(kinds=(), lossy=())]
-    first = 0
+    before = 0
     for place, rank in enumerate(ranks):
         messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
         unknown = dict.fromkeys(("index", *UNRECORDED), -1)
@@ -125,14 +125,14 @@ def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
                 step=comm.step,
                 bytes=messages.bytes,
                 rank=place,
-                kernel=messages.kernel + first,
+                kernel=messages.kernel + before,
                 kernel_start_ns=comm.start_ns,
                 outgoing=messages.outgoing,
                 comparable=np.isin(comm.step, messages.whole_steps) | (rank.comm.step < 0).all(),
                 **unknown,
             )
         )
-        first += len(rank.comm)
+        before += len(rank.comm)
     sides = MessageSides.joined(parts)
     sides = replace(sides, kinds=tuple(numbers), index=np.arange(len(sides)))
     met = met_by_order(sides, sides.comparable, len(ranks))
