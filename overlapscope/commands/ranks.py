@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from overlapscope.base.words import plural
@@ -15,8 +14,7 @@ from overlapscope.commands._options import (
     add_verbose,
     add_workers,
     positive,
-    reading_progress,
-    size_limit,
+    reduced,
 )
 from overlapscope.commands._output import check_output, present
 from overlapscope.errors import UnreadableTrace
@@ -48,8 +46,16 @@ class RanksCommand:
         add_max_size(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        from msgspec.structs import replace
+
+        from overlapscope.ranks.join import report_on
+        from overlapscope.ranks.on_host import reduce_any
+        from overlapscope.reading import find_traces
+
         check_output(args.output, force=args.force, inputs=args.sources)
-        report = _join(args)
+        report = report_on(reduced(reduce_any, args.sources, args), expected=args.expect)
+        found = find_traces(source for source in args.sources if "://" not in source)
+        report = replace(report, notes=(*found.notes, *report.notes))
         if not report.ranks:
             first = report.unreadable[0]
             raise UnreadableTrace(
@@ -59,37 +65,7 @@ class RanksCommand:
         return DONE
 
 
-def _join(args: argparse.Namespace) -> RanksReport:
-    from msgspec.structs import replace
-
-    from overlapscope.ranks.engine import each
-    from overlapscope.ranks.files import expand_urls
-    from overlapscope.ranks.join import report_on
-    from overlapscope.ranks.on_host import reduce_any
-    from overlapscope.ranks.reduced import ReducedRank
-    from overlapscope.ranks.result import Unreadable
-    from overlapscope.reading import find_traces
-
-    locations = expand_urls(args.sources)
-    limit = size_limit(args)
-    ranks: list[ReducedRank | Unreadable] = []
-    outcomes = each(reduce_any, locations, scheduler=args.scheduler, workers=args.workers, limit_bytes=limit)
-    unreadable = 0
-    with closing(outcomes), reading_progress(len(locations)) as advance:
-        for outcome in outcomes:
-            if isinstance(outcome, Unreadable):
-                ranks.append(outcome)
-                unreadable += 1
-            else:
-                ranks += outcome
-            advance(unreadable)
-    report = report_on(ranks, expected=args.expect)
-    found = find_traces(source for source in args.sources if "://" not in source)
-    return replace(report, notes=(*found.notes, *report.notes))
-
-
 def _document(report: RanksReport, args: argparse.Namespace) -> Document:
     from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
 
-    extent = {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]
-    return document(report, extent)
+    return document(report, {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median_low
 from typing import Any, Final, Literal, NamedTuple
 
@@ -22,7 +22,6 @@ from overlapscope.ranks.verdict import POOR_PCT, row_name
 class RankMetric(Struct, frozen=True):
     """A figure of a rank."""
 
-    key: str
     title: str
     measure: Literal["ns", "pct"]
     meaning: str
@@ -30,56 +29,34 @@ class RankMetric(Struct, frozen=True):
     from_zero: bool = True
     """True if its colors begin at zero."""
 
-    def text(self, value: float | None, unit: Unit) -> str:
-        """Return a value with its unit."""
-        if self.measure == "pct":
-            return percent(value)
-        return unit.text(None if value is None else round(value))
 
-
-METRICS: Final[dict[str, RankMetric]] = {
-    metric.key: metric
-    for metric in (
-        RankMetric(
-            "delay",
-            "delay of others",
-            "ns",
-            "How long the compute of each other rank waited for this rank in an average step, on average.",
-            lambda row: row.lost_ns,
-        ),
-        RankMetric(
-            "exposed-comm",
-            "exposed communication",
-            "pct",
-            "Share of its time in which it communicated without computing, including waiting.",
-            lambda row: row.exposed_comm_pct,
-        ),
-        RankMetric(
-            "step",
-            "step time",
-            "ns",
-            "Its average step, as recorded.",
-            lambda row: row.judged.span_ns if row.judged is not None and row.judged.steps else None,
-            from_zero=False,
-        ),
-    )
+METRICS: Final = {
+    "delay": RankMetric(
+        "delay of others",
+        "ns",
+        "How long the compute of each other rank waited for this rank in an average step, on average.",
+        lambda row: row.lost_ns,
+    ),
+    "exposed-comm": RankMetric(
+        "exposed communication",
+        "pct",
+        "Share of its time in which it communicated without computing, including waiting.",
+        lambda row: row.exposed_comm_pct,
+    ),
+    "step": RankMetric(
+        "step time",
+        "ns",
+        "Its average step, as recorded.",
+        lambda row: row.judged.span_ns if row.judged is not None and row.judged.steps else None,
+        from_zero=False,
+    ),
 }
-
-
-def values_of(report: RanksReport, metric: RankMetric) -> list[float]:
-    """Return the values of the ranks that have one."""
-    return [value for row in rows_of(report) if (value := metric.of(row)) is not None]
 
 
 def metrics_shown(report: RanksReport) -> tuple[RankMetric, ...]:
     """Return the metrics that at least one rank has, the most useful first."""
-    return tuple(metric for metric in METRICS.values() if values_of(report, metric))
-
-
-def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:
-    """Return one unit for all values; any unit for percentages."""
-    longest = max((abs(value) for value in values), default=0) if metric.measure == "ns" else 0
-    return unit_for(round(longest))
+    rows = rows_of(report)
+    return tuple(metric for metric in METRICS.values() if any(metric.of(row) is not None for row in rows))
 
 
 MOST_BARS = 2048
@@ -106,9 +83,11 @@ class _MapCell(NamedTuple):
 
 
 def _map(
-    lines: Sequence[Sequence[_MapCell]], low: float, high: float, colors: Sequence[str], gap: int, **more: Any
+    cells: Sequence[_MapCell], columns: int, low: float, high: float, colors: Sequence[str], gap: int, **more: Any
 ) -> dict[str, Any]:
-    """Draw lines of cells, whose colors go from `low` to `high`."""
+    """Draw cells in lines of `columns`, filled up at the end. Their colors go from `low` to `high`."""
+    padded = [*cells, *[_MapCell(None, "")] * (-len(cells) % columns)]
+    lines = [padded[start : start + columns] for start in range(0, len(padded), columns)]
     texts = [[cell.text for cell in line] for line in lines]
     return {
         "type": "heatmap",
@@ -127,15 +106,9 @@ def _map(
 
 
 def _colorbar(unit: str, dark: bool) -> dict[str, Any]:
-    return {
-        "ticksuffix": f" {unit}",
-        "thickness": 12,
-        "outlinewidth": 0,
-        "tickfont": {"color": palette(dark)["muted"]},
-        "nticks": 6,
-        "x": 1.01,
-        "xpad": 4,
-    }
+    muted = {"color": palette(dark)["muted"]}
+    bar = {"ticksuffix": f" {unit}", "thickness": 12, "outlinewidth": 0, "tickfont": muted}
+    return bar | {"nticks": 6, "x": 1.01, "xpad": 4}
 
 
 def _labelled(dark: bool, at: Sequence[int], labels: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -148,47 +121,36 @@ def _labelled(dark: bool, at: Sequence[int], labels: Sequence[str], **more: Any)
 
 def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
     """Draw a place for each rank, in lines whose length is a power of two. `slot_at` returns the rank of a place."""
-    places, rows = slots(report), rows_of(report)
+    places, rows, is_pct = slots(report), rows_of(report), metric.measure == "pct"
     columns = columns_for(len(places))
     values = [None if place.row is None else metric.of(rows[place.row]) for place in places]
     present = [value for value in values if value is not None]
     # What hardly differs looks alike: the least range of colors is what makes a rank poor.
     step_ns = median_low([row.span_ns for row in rows] or [0])
-    least = POOR_PCT if metric.measure == "pct" else max(1.0, POOR_PCT / 100 * step_ns)
-    unit = unit_of(metric, [*present, least])
-    scale = unit.ns if metric.measure == "ns" else 1
+    least = POOR_PCT if is_pct else max(1.0, POOR_PCT / 100 * step_ns)
+    unit = unit_for(round(max(map(abs, [*present, least]))))
+    scale = 1 if is_pct else unit.ns
     known, absent = list[_MapCell](), list[_MapCell]()
     for place, value in zip(places, values, strict=True):
-        text = metric.text(value, unit)
+        text = percent(value) if is_pct else unit.text(None if value is None else round(value))
         tooltip = _tooltip(report, place, f"{metric.title}: {text if value is not None else 'unknown'}")
         written = f"{escape(place.label, 12)}<br>{text}" if len(places) <= _NUMBERED else ""
         known.append(_MapCell(None if value is None else value / scale, tooltip, written))
         absent.append(_MapCell(1 if value is None else None, tooltip, "" if place.state == "known" else "×"))
     gap, colors, data = 2 if len(places) <= _SPACED else 1, palette(dark), list[dict[str, Any]]()
     if present:
-        bar = _colorbar("%" if metric.measure == "pct" else unit.name, dark)
+        bar = _colorbar("%" if is_pct else unit.name, dark)
         # With equal values, the scale would show values that don't occur.
         shows = {"showscale": max(present) > min(present), "colorbar": bar, "textfont": {"size": 11}}
         low = 0.0 if metric.from_zero else min(present)
         high = max(*present, low + least)
-        data.append(_map(_folded(known, columns), low / scale, high / scale, HEAT[dark], gap, **shows))
+        data.append(_map(known, columns, low / scale, high / scale, HEAT[dark], gap, **shows))
     if len(present) < len(places):
         grey = {"showscale": False, "textfont": {"size": 12, "color": colors["text"]}}
-        data.append(_map(_folded(absent, columns), 0, 1, [colors["grid"]] * 2, gap, **grey))
+        data.append(_map(absent, columns, 0, 1, [colors["grid"]] * 2, gap, **grey))
     lines = max(1, -(-len(places) // columns))
-    return figure(
-        data,
-        dark,
-        height=lines * max(_LEAST_PX, min(_MOST_PX, _TALLEST_PX // lines)) + _MARGINS_PX,
-        showlegend=False,
-        **_map_axes(places, columns, lines, dark),
-    )
-
-
-def _folded(cells: Sequence[_MapCell], columns: int) -> list[list[_MapCell]]:
-    """Split cells into lines, and fill up the last one."""
-    padded = [*cells, *[_MapCell(None, "")] * (-len(cells) % columns)]
-    return [padded[start : start + columns] for start in range(0, len(padded), columns)]
+    height = lines * max(_LEAST_PX, min(_MOST_PX, _TALLEST_PX // lines)) + _MARGINS_PX
+    return figure(data, dark, height=height, showlegend=False, **_map_axes(places, columns, lines, dark))
 
 
 def _tooltip(report: RanksReport, place: Slot, figure: str) -> str:
@@ -229,13 +191,13 @@ def step_map(report: RanksReport, dark: bool) -> Figure:
     """
     places, drawn = slots(report), drawn_steps(report)
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
-    lines = [[_skew(report, place, number, unit) for place in places] for number in drawn]
-    high = max((cell.value for line in lines for cell in line if cell.value is not None), default=0.0)
-    gap = 1 if len(places) <= _SPACED else 0
+    cells = [_skew(report, place, number, unit) for number in drawn for place in places]
+    high = max((cell.value for cell in cells if cell.value is not None), default=0.0)
+    bar, gap = _colorbar("%", dark), 1 if len(places) <= _SPACED else 0
     cell_px = max(8, min(30, _TALLEST_PX // max(len(drawn), 1)))
     labels = [escape(report.steps[number].name, 24) for number in drawn]
     return figure(
-        [_map(lines, 0, max(high, POOR_PCT), HEAT[dark], gap, colorbar=_colorbar("%", dark))],
+        [_map(cells, max(len(places), 1), 0, max(high, POOR_PCT), HEAT[dark], gap, colorbar=bar)],
         dark,
         height=max(150, len(drawn) * cell_px + _MARGINS_PX + 20),
         showlegend=False,
@@ -285,14 +247,9 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
     places, rows = slots(report), rows_of(report)
     unit = unit_for(max((row.span_ns for row in rows), default=0))
     named = [{} if place.row is None else rows[place.row].buckets.named() for place in places]
+    bars = [{bucket_of(name).name: ns for name, ns in buckets.items()} for buckets in named]
     return figure(
-        stacked_bars(
-            [{bucket_of(name).name: ns for name, ns in buckets.items()} for buckets in named],
-            [escape(place.name) for place in places],
-            unit,
-            dark,
-            positions=range(len(places)),
-        ),
+        stacked_bars(bars, [escape(place.name) for place in places], unit, dark, positions=range(len(places))),
         dark,
         height=_BARS_PX,
         barmode="stack",
@@ -314,7 +271,6 @@ def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any
 
 # -- Places: one for each expected rank, with or without a trace -----------------------------------
 
-State = Literal["known", "missing", "unreadable"]
 _LEAST_COLUMNS = 8
 _LABELS = 16
 
@@ -325,7 +281,7 @@ class Slot(Struct, frozen=True):
     name: str
     label: str
     """Label on an axis: the rank's number, or the file."""
-    state: State
+    state: Literal["known", "missing", "unreadable"]
     row: int | None
     """Number of the rank's row in the report; None where it has none."""
 
@@ -335,28 +291,25 @@ def slots(report: RanksReport) -> tuple[Slot, ...]:
 
     If a rank has several traces, its place shows the one that was compared; if none was, the first.
     """
-    absent: list[tuple[int | None, State]] = [(rank, "missing") for rank in report.missing]
-    absent += [(trace.rank, "unreadable") for trace in report.unreadable]
-    places = {rank: [Slot(f"rank {rank}", str(rank), state, None)] for rank, state in absent if rank is not None}
-    numbers_of: defaultdict[int | None, list[int]] = defaultdict(list)
+    places = {rank: [Slot(f"rank {rank}", str(rank), "missing", None)] for rank in report.missing}
+    for rank in (trace.rank for trace in report.unreadable if trace.rank is not None):
+        places[rank] = [Slot(f"rank {rank}", str(rank), "unreadable", None)]
+    nameless, numbered = list[Slot](), defaultdict[int, list[tuple[int, RankRow]]](list)
     for number, row in enumerate(report.ranks):
-        numbers_of[row.rank].append(number)
-    nameless = numbers_of.pop(None, [])
-    for rank, numbers in numbers_of.items():
-        compared = [number for number in numbers if report.ranks[number].joined]
-        first = report.ranks[numbers[0]].source
-        used = compared or [number for number in numbers if report.ranks[number].source == first]
-        devices = [report.ranks[number].device for number in used]
-        labels = [f"{rank}:{device}" if len(used) > 1 else str(rank) for device in devices]
-        names = [row_name(report.ranks[number], device=len(used) > 1) for number in used]
-        assert rank is not None
-        named = zip(names, labels, used, strict=True)
-        places[rank] = [Slot(name, label, "known", number) for name, label, number in named]
-    files = [(row_name(report.ranks[number]), number) for number in nameless]
-    return (
-        *(place for rank in sorted(places) for place in places[rank]),
-        *(Slot(file, file, "known", number) for file, number in files),
-    )
+        if row.rank is None:
+            nameless.append(Slot(name := row_name(row), name, "known", number))
+        else:
+            numbered[row.rank].append((number, row))
+    for rank, rows in numbered.items():
+        used = [each for each in rows if each[1].joined] or [
+            each for each in rows if each[1].source == rows[0][1].source
+        ]
+        several = len(used) > 1
+        places[rank] = [
+            Slot(row_name(row, device=several), f"{rank}:{row.device}" if several else str(rank), "known", number)
+            for number, row in used
+        ]
+    return (*(place for rank in sorted(places) for place in places[rank]), *nameless)
 
 
 def slot_at(report: RanksReport, x: int, y: int = 0) -> Slot | None:

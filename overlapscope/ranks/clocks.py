@@ -139,7 +139,7 @@ class _Ends:
     """Ends of the kernels of meetings.
 
     `meeting`, `rank` and `end` have one entry for each kernel, the entries of a meeting contiguous; `first`, `slack`,
-    `group`, `step` and `members` one for each meeting.
+    `group` and `step` one for each meeting.
     """
 
     def __init__(self, meetings: Meetings, ranks: int) -> None:
@@ -150,14 +150,9 @@ class _Ends:
         self.end: I64 = meetings.end_ns - meetings.end_ns.min(initial=_FAR)
         self.group: I64 = meetings.group
         self.step: I64 = meetings.kernels.step[meetings.row[self.first]]
-        self.members: I64 = np.diff(meetings.first)
-        sizes = meetings.kernels.by_kind(lambda kind: kind.group_size)[meetings.kind]
-        hops = np.minimum(np.maximum(sizes, self.members) - 1, AHEAD)
-        hops *= meetings.kernels.by_kind(goes_round)[meetings.kind]
-        took = meetings.end_ns - meetings.start_ns
-        shortest, longest = (side.reduceat(took, self.first) for side in (np.minimum, np.maximum))
-        recorded_on_host = meetings.kernels.by_kind(on_host)[meetings.kind] != 0
-        together = np.where(meetings.alike() & ~recorded_on_host, shortest, longest)
+        hops = np.minimum(np.maximum(meetings.group_size, meetings.members) - 1, AHEAD) * meetings.are(goes_round)
+        shortest, longest = meetings.extremes(meetings.kernels.end_ns - meetings.kernels.start_ns)
+        together = np.where(meetings.alike() & ~meetings.are(on_host), shortest, longest)
         self.slack: I64 = together + TIMESTAMP_ERROR_NS + HOP_NS * hops
         """Maximum distance between the ends of each meeting, in nanoseconds, with true offsets."""
         self._transfer = together

@@ -76,10 +76,6 @@ class Kernels(CommKernels, frozen=True):
     lossy: tuple[int, ...]
     """Places of the ranks whose file lost events; not a column."""
 
-    def by_kind(self, figure: Callable[[CommKind], int]) -> I64:
-        """Return a figure of each kind, to be indexed with `kind`."""
-        return np.array([figure(kind) for kind in self.kinds], np.int64)
-
     @property
     def group(self) -> I64:
         """Number of the process group of each kernel."""
@@ -122,7 +118,7 @@ class Meetings(Struct, frozen=True, eq=False):
     @property
     def meeting(self) -> I64:
         """Meeting of each entry of `row`."""
-        return np.repeat(np.arange(len(self)), np.diff(self.first))
+        return np.repeat(np.arange(len(self)), self.members)
 
     @property
     def kind(self) -> I64:
@@ -133,6 +129,26 @@ class Meetings(Struct, frozen=True, eq=False):
     def group(self) -> I64:
         """Number of the process group of each meeting."""
         return self.kernels.group[self.row[self.first[:-1]]]
+
+    @property
+    def members(self) -> I64:
+        """Number of kernels of each meeting."""
+        return np.diff(self.first)
+
+    @property
+    def group_size(self) -> I64:
+        """Size of the process group of each meeting; -1 where not recorded."""
+        return self.kernels.by_kind(lambda kind: kind.group_size)[self.kind]
+
+    def extremes(self, column: I64) -> tuple[I64, I64]:
+        """Return the least and the largest value of each meeting's members, given the values of all kernels."""
+        values, first = column[self.row], self.first[:-1]
+        return np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
+
+    def are(self, holds: Callable[[CommKind], bool]) -> Bool:
+        """Return a mask of the meetings of the kinds for which something holds."""
+        mask: Bool = self.kernels.by_kind(holds)[self.kind] != 0
+        return mask
 
     @property
     def by(self) -> Literal["metadata", "kernel-names", "both", "none"]:
@@ -148,25 +164,15 @@ class Meetings(Struct, frozen=True, eq=False):
         first = np.append(0, np.cumsum(sizes[kept]))
         return Meetings(self.kernels, first, self.row[np.repeat(kept, sizes)], self.not_collective)
 
-    def where(self, holds: Callable[[CommKind], bool]) -> Meetings:
-        """Return the meetings of the kinds for which something holds."""
-        return self.take(self.kernels.by_kind(holds)[self.kind] != 0)
-
-    def recorded(self) -> Meetings:
-        """Return the meetings whose kernels have metadata."""
-        return self.where(lambda kind: kind.recorded)
-
     def symmetric(self) -> Meetings:
         """Return the meetings in which every member waits for every other."""
-        of_kind, uneven = (self.kernels.by_kind(holds)[self.kind] != 0 for holds in (symmetric, _uneven))
-        reaches = np.minimum.reduceat(self.kernels.reaches_all[self.row], self.first[:-1]) if len(self) else self.kind
-        return self.take(of_kind | (uneven & (reaches == 1)))
+        reaches, _ = self.extremes(self.kernels.reaches_all)
+        return self.take(self.are(symmetric) | (self.are(_uneven) & (reaches == 1)))
 
     def alike(self) -> Bool:
         """Select the meetings whose members all have messages of the same size; the others may end far apart."""
-        size = self.kernels.bytes[self.row]
-        least, most = (side.reduceat(size, self.first[:-1]) for side in (np.minimum, np.maximum))
-        alike: Bool = (least == most) | (self.kernels.by_kind(_uneven)[self.kind] == 0)
+        least, most = self.extremes(self.kernels.bytes)
+        alike: Bool = (least == most) | ~self.are(_uneven)
         return alike
 
 
@@ -186,8 +192,7 @@ def gather(ranks: Sequence[ComparedRank]) -> Kernels:
 
 def match(kernels: Kernels, ranks: int) -> Meetings:
     """Return the collectives in which at least two of the ranks met."""
-    collective = kernels.by_kind(point_to_point)[kernels.kind] == 0
-    return met_by_order(kernels, collective, ranks)
+    return met_by_order(kernels, ~kernels.are(point_to_point), ranks)
 
 
 def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
@@ -195,7 +200,13 @@ def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
     # Ranks share the place of a kernel with a count or a step, or its order if there are no steps.
     stepless = np.bincount(kernels.rank[kernels.step >= 0], minlength=ranks) == 0
     placed = (kernels.sequence >= 0) | (kernels.step >= 0) | stepless[kernels.rank]
-    candidates = _candidates(kernels, np.flatnonzero(chosen & placed))
+    rows = np.flatnonzero(chosen & placed)
+    rank, step, sequence = kernels.rank[rows], kernels.step[rows], kernels.sequence[rows]
+    counted = sequence >= 0
+    phase = np.where(counted, sequence, step)
+    bucket = groups_of([kernels.kind[rows], counted.astype(np.int64), phase]) if len(rows) else rows
+    place, count = _places([bucket, rank], kernels.start_ns[rows])
+    candidates = _Candidates(rows, rank, step, (step >= 0) & ~counted, bucket, place, count)
     slot = _slots(candidates, np.isin(candidates.rank, kernels.lossy))
     order = np.lexsort((candidates.rank, slot, candidates.bucket))
     order = order[slot[order] >= 0]
@@ -221,16 +232,6 @@ class _Candidates(Columns, frozen=True):
     """Place by start among its rank's kernels in the bucket, from 0."""
     count: I64
     """Number of its rank's kernels in the bucket."""
-
-
-def _candidates(kernels: Kernels, rows: I64) -> _Candidates:
-    """Put kernels into buckets."""
-    rank, step, sequence = kernels.rank[rows], kernels.step[rows], kernels.sequence[rows]
-    counted = sequence >= 0
-    phase = np.where(counted, sequence, step)
-    bucket = groups_of([kernels.kind[rows], counted.astype(np.int64), phase]) if len(rows) else rows
-    place, count = _places([bucket, rank], kernels.start_ns[rows])
-    return _Candidates(rows, rank, step, (step >= 0) & ~counted, bucket, place, count)
 
 
 def _slots(candidates: _Candidates, lossy: Bool) -> I64:
@@ -279,16 +280,12 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
         met: Meetings of any kind.
         bucket: Bucket of each meeting.
     """
-    if not len(met):
-        return np.zeros(0, np.bool_)
     sent, received, first = met.kernels.elements[met.row], met.kernels.received[met.row], met.first[:-1]
     least = np.minimum.reduceat(np.where(sent >= 0, sent, np.iinfo(np.int64).max), first)
     differ = np.maximum.reduceat(sent, first) > least
-    complete = np.diff(met.first) == met.kernels.by_kind(lambda kind: kind.group_size)[met.kind]
-    counted = np.minimum.reduceat(np.minimum(sent, received), first) >= 0
-    lost = complete & counted & (np.add.reduceat(sent - received, first) != 0)
-    of_kind, uneven = (met.kernels.by_kind(holds)[met.kind] != 0 for holds in (symmetric, _uneven))
-    doubted = bucket[(differ & of_kind) | (lost & uneven)]
+    counted = (met.members == met.group_size) & (np.minimum.reduceat(np.minimum(sent, received), first) >= 0)
+    lost = counted & (np.add.reduceat(sent - received, first) != 0)
+    doubted = bucket[(differ & met.are(symmetric)) | (lost & met.are(_uneven))]
     good: Bool = ~mask_of(doubted, int(bucket.max(initial=-1)) + 1)[bucket]
     return good
 
@@ -298,8 +295,8 @@ def have_whole_groups(met: Meetings, world_size: int | None) -> Bool:
 
     A group of unknown size is taken for all ranks.
     """
-    size = met.kernels.by_kind(lambda kind: kind.group_size)[met.kind]
-    whole: Bool = np.diff(met.first) == np.where(size >= 0, size, -1 if world_size is None else world_size)
+    size = met.group_size
+    whole: Bool = met.members == np.where(size >= 0, size, -1 if world_size is None else world_size)
     return mask_of(met.row[whole[met.meeting]], len(met.kernels))
 
 
@@ -313,9 +310,7 @@ def _possible_sizes(met: Meetings, ranks: int) -> Bool:
         met: Meetings of any kind.
         ranks: Number of ranks.
     """
-    members = np.diff(met.first)
-    recorded = met.kernels.by_kind(lambda kind: kind.recorded)[met.kind] != 0
-    size = met.kernels.by_kind(lambda kind: kind.group_size)[met.kind]
+    members, size, recorded = met.members, met.group_size, met.are(lambda kind: kind.recorded)
     whole = np.add.reduceat(~np.isin(met.rank, met.kernels.lossy), met.first[:-1], dtype=np.int64)
     good: Bool = (members >= 2) & ((size < 0) | (members <= size)) & (recorded | (whole == _recording(met, ranks)))
     return good

@@ -22,7 +22,7 @@ from overlapscope.base.words import (
     unit_for,
 )
 from overlapscope.documents.table import Cell, Column, Table, table_of, words
-from overlapscope.ranks.comm_result import CommDimension, CommTime, Communication, GroupCollective, SlowGroup
+from overlapscope.ranks.comm_result import CommDimension, CommTime, Communication, GroupCollective
 from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RanksReport, rows_of
 
 NAME_LIMIT: Final = 120
@@ -91,11 +91,9 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
     unit, time = _times(every, shown)
     slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
 
-    def count(row: GroupCollective) -> Cell:
-        return Cell(f"{row.count / _shares(every, row):,.3g}")
-
-    def is_slow(row: GroupCollective) -> bool:
-        return (row.collective, row.group, row.group_ranks) in slow
+    def bus(row: GroupCollective) -> Cell:
+        is_slow = (row.collective, row.group, row.group_ranks) in slow
+        return Cell(bandwidth(row.bus_gb_per_s), tone="poor" if is_slow else "")
 
     def moved(row: GroupCollective) -> Cell:
         return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, _shares(every, row))))
@@ -108,13 +106,13 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
             lambda row: Cell(group_name(row.group, row.description, row.group_ranks)),
         ),
         (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
-        (Column("count", spare=4), count),
+        (Column("count", spare=4), lambda row: Cell(f"{row.count / _shares(every, row):,.3g}")),
         (Column("message", spare=5), moved),
         (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
         (Column("exposed"), time(lambda spent: spent.exposed_ns)),
         (Column("waiting"), time(lambda spent: spent.waiting_ns)),
         (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
-        (Column("bus GB/s"), lambda row: Cell(bandwidth(row.bus_gb_per_s), tone="poor" if is_slow(row) else "")),
+        (Column("bus GB/s"), bus),
         title=f"Communication by process group, {_basis(every)}",
     )
     judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
@@ -141,10 +139,23 @@ def mesh_sentences(report: RanksReport) -> Iterator[str]:
     """State the mesh if it has several dimensions, what each costs, and which groups are slower than their peers."""
     every = report.communication
     if every.mesh is not None and len(every.mesh.shape) > 1:
-        yield _mesh(every, every.mesh.shape)
-    yield from _exposed(every)
-    costly = [slow for slow in every.slow_groups if _costs(report, every, slow)]
-    for slow in costly[:_MOST_SLOW]:
+        parts = []
+        for place, length in enumerate(every.mesh.shape):
+            along = [each for each in every.dimensions if each.spans == (place,)]
+            names = listed(dict.fromkeys(map(_name, along)))
+            parts.append(f"{names} across {_sets(along[0])}" if along else f"{length} without groups of its own")
+        yield f"Mesh: {_shape(every.mesh.shape)}: {'; '.join(parts)}."
+    whole, known = every.time.exposed_ns, [each for each in every.dimensions if each.group_size is not None]
+    costly = [each for each in every.dimensions if each.time.exposed_ns > _WORTH_NAMING * whole > 0]
+    if len(known) > 1 and costly:
+        shares = listed(f"{_name(each)} {percent(100 * each.time.exposed_ns / whole)}" for each in costly)
+        together = ", partly at the same time" if sum(each.time.exposed_ns for each in costly) > whole else ""
+        yield f"Exposed communication by dimension: {shares}{together}."
+    # A slow group loses at least 1% of the ranks' time.
+    longest = max((row.span_ns for row in rows_of(report) if row.joined), default=None)
+    least = None if longest is None else LEAST_PCT * (every.steps or 1) * longest
+    slow_groups = [slow for slow in every.slow_groups if least is not None and 100 * slow.lost_ns >= least]
+    for slow in slow_groups[:_MOST_SLOW]:
         name = group_name(slow.group, slow.description, slow.group_ranks)
         yield (
             f"Group {name} transfers at {bandwidth(slow.bus_gb_per_s)} GB/s, "
@@ -152,25 +163,6 @@ def mesh_sentences(report: RanksReport) -> Iterator[str]:
             f"{bandwidth(slow.peers_gb_per_s)} GB/s ({clean(slow.collective, _NAME_LIMIT)} of {size(slow.bytes)}): a "
             "slow link or network card, other traffic, or compute beside it."
         )
-
-
-def _exposed(every: Communication) -> Iterator[str]:
-    """State each dimension's part of the exposed communication if several are known."""
-    whole, known = every.time.exposed_ns, [each for each in every.dimensions if each.group_size is not None]
-    costly = [each for each in every.dimensions if each.time.exposed_ns > _WORTH_NAMING * whole > 0]
-    if len(known) > 1 and costly:
-        shares = listed(f"{_name(each)} {percent(100 * each.time.exposed_ns / whole)}" for each in costly)
-        together = ", partly at the same time" if sum(each.time.exposed_ns for each in costly) > whole else ""
-        yield f"Exposed communication by dimension: {shares}{together}."
-
-
-def _mesh(every: Communication, shape: tuple[int, ...]) -> str:
-    parts = []
-    for place, length in enumerate(shape):
-        along = [each for each in every.dimensions if each.spans == (place,)]
-        names = dict.fromkeys(map(_name, along))
-        parts.append(f"{listed(names)} across {_sets(along[0])}" if along else f"{length} without groups of its own")
-    return f"Mesh: {_shape(shape)}: {'; '.join(parts)}."
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -185,12 +177,6 @@ def _sets(dimension: CommDimension) -> str:
     """Return the ranks of the first groups, such as `{0, 4}, {1, 5}, ...`."""
     sets = [f"{{{', '.join(number_runs(ranks))}}}" for ranks in dimension.group_ranks[:_MOST_SETS]]
     return ", ".join([*sets, *(["..."] if len(dimension.group_ranks) > len(sets) else [])])
-
-
-def _costs(report: RanksReport, every: Communication, slow: SlowGroup) -> bool:
-    """Return whether a slow group loses at least 1% of the ranks' time."""
-    spans = [row.span_ns for row in rows_of(report) if row.joined]
-    return bool(spans) and 100 * slow.lost_ns >= LEAST_PCT * (every.steps or 1) * max(spans)
 
 
 def dimensions_table(report: RanksReport, *, rows: int) -> Table:

@@ -148,7 +148,10 @@ def find_comm_causes(ranks: Sequence[ReducedRank], waits: RankWaits) -> CommCaus
     straggling = intersect(union(arrivals.axis_ns, arrivals.axis_ns + arrivals.waited_ns), axis.blocking)
     waiting = join(straggling, intersect(axis.exposed, waits.in_messages))
     # Of other kernels, a rank that isn't recorded may have come last, or nothing is known.
-    judged = _whole_group_times(ranks, waits)
+    kernels, whole = waits.meetings.kernels, have_whole_groups(waits.meetings, stated_world_size(ranks))
+    whole[waits.messages.kernel] = True
+    begin, end = (side + axis.shift[kernels.rank] for side in (kernels.start_ns, kernels.end_ns))
+    judged = subtract(union(begin[whole], end[whole]), union(begin[~whole], end[~whole]))
     causes = {cause: subtract(times, waiting) for cause, times in zip(COMM_CAUSES, by_cause, strict=True)}
     # Ranks whose trace shows no causes, such as those recorded on the host, have exposed time without any.
     unexplained = subtract(axis.exposed, join(EMPTY, *by_cause, waiting))
@@ -175,15 +178,6 @@ def uncompared_causes(rank: ReducedRank) -> dict[str, int]:
     times |= {str(cause): total(each) for cause, each in zip(COMM_CAUSES, rank.comm_causes, strict=False)}
     times[CommCause.UNKNOWN] += rank.window.buckets.exposed_comm_ns - sum(times.values())
     return times
-
-
-def _whole_group_times(ranks: Sequence[ReducedRank], waits: RankWaits) -> Intervals:
-    """Return the time with communication, all of it matched between all members of its group or both sides."""
-    met, kernels = waits.meetings, waits.meetings.kernels
-    begin, end = (side + waits.axis.shift[kernels.rank] for side in (kernels.start_ns, kernels.end_ns))
-    whole = have_whole_groups(met, stated_world_size(ranks))
-    whole[waits.messages.kernel] = True
-    return subtract(union(begin[whole], end[whole]), union(begin[~whole], end[~whole]))
 
 
 # -- Transfers ---------------------------------------------------------------------------------------
@@ -214,29 +208,16 @@ class Transfers(Columns, frozen=True):
 def find_transfers(waits: RankWaits, begins: Bool) -> Transfers:
     """Return the transfers of the meetings whose last rank's kernel begins in its window, according to a mask."""
     meetings, kernels = waits.meetings, waits.meetings.kernels
-    if not len(meetings):
-        return Transfers.empty()
-    size, first = kernels.bytes[meetings.row], meetings.first[:-1]
-    length = meetings.end_ns - meetings.start_ns
-    least, most = (side.reduceat(size, first) for side in (np.minimum, np.maximum))
+    least, most = meetings.extremes(kernels.bytes)
+    shortest, _ = meetings.extremes(kernels.end_ns - kernels.start_ns)
     late = meetings.row[waits.latest.row]
-    group_size = kernels.by_kind(lambda kind: kind.group_size)[meetings.kind]
     transfers = Transfers(
         kind=meetings.kind,
         bytes=np.where(least == most, least, -1),
         took_ns=kernels.end_ns[late] - kernels.start_ns[late],
-        shortest_ns=np.minimum.reduceat(length, first),
+        shortest_ns=shortest,
     )
-    return transfers.take((np.diff(meetings.first) == group_size) & begins[late])
-
-
-def sums(transfers: Transfers) -> dict[int, tuple[int, int]]:
-    """Return the bytes and the time of all transfers of each kind whose sizes are all known."""
-    return {
-        kind: (int(transfers.bytes[rows].sum()), int(transfers.took_ns[rows].sum()))
-        for kind, rows in rows_by(transfers.kind)
-        if (transfers.bytes[rows] >= 0).all()
-    }
+    return transfers.take((meetings.members == meetings.group_size) & begins[late])
 
 
 def slow_groups(
@@ -266,6 +247,12 @@ def slow_groups(
     return tuple(sorted(found.values(), key=lambda each: -each.lost_ns))
 
 
+def named(kind: CommKind) -> dict[str, str]:
+    """Return the fields of results that name a collective and its group."""
+    group = {"group": kind.group, "description": kind.description, "group_ranks": kind.ranks}
+    return {"collective": kind.collective, **group}
+
+
 def _slow(
     kind: CommKind, size: int, took: I64, own: Floats, peers: Sequence[Floats], dimension: int
 ) -> SlowGroup | None:
@@ -277,10 +264,7 @@ def _slow(
     factor = bus_factor(kind.collective, kind.group_size)
     moved = float(size * (factor if factor is not None else 1))
     return SlowGroup(
-        collective=kind.collective,
-        group=kind.group,
-        description=kind.description,
-        group_ranks=kind.ranks,
+        **named(kind),
         dimension=dimension,
         bytes=size,
         count=len(took),
@@ -296,6 +280,7 @@ def _slow(
 _NAMED_BY = 2
 """Maximum number of collectives that name groups without a description."""
 _NO_GROUP = RankGroup("", -1, ())
+_NO_ROWS = np.empty(0, np.int64)
 
 
 def _find_dimensions(
@@ -312,13 +297,21 @@ def _find_dimensions(
     recorded = {rank.rank for rank in ranks if rank.rank is not None}
     mesh, spans = rebuild(grouped, stated_world_size(ranks), recorded)
     kinds_in = [[kind for group in family for kind in kinds_of[group]] for family in found]
-    rows_of = _rows_by_family(kernels.kind, kinds_in)
-    every = []
+    family_of = np.empty(len(kernels.kinds), np.int64)
+    for number, kinds in enumerate(kinds_in):
+        family_of[kinds] = number
+    rows_of, every = dict(rows_by(family_of[kernels.kind])), []
     # Kernels without a process group are last, and span nothing.
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
-        rows, description, size = windows.inside(rows_of[number]), family[0].description, family[0].size
+        rows, description, size = windows.inside(rows_of.get(number, _NO_ROWS)), family[0].description, family[0].size
         if description in UNDESCRIBED:
-            description = _by_collectives(kernels, rows, size) if size >= 0 else ""
+            # Named by the collectives that take most of the kernels' time.
+            times = Counter[str]()
+            for kind, own in rows_by(kernels.kind[rows]):
+                took = kernels.end_ns[rows[own]] - kernels.start_ns[rows[own]]
+                times[kernels.kinds[kind].collective] += int(took.sum())
+            names = listed([collective for collective, _ in times.most_common(_NAMED_BY)]) or "unused"
+            description = f"{names} groups of {size}" if size >= 0 else ""
         sets = sorted({group.ranks for group in family})
         dimension = CommDimension(
             name=description,
@@ -347,24 +340,6 @@ def _kinds_by_group(kinds: Sequence[CommKind], kind: I64, members: I64) -> dict[
     return by_group
 
 
-def _rows_by_family(kind: I64, kinds_of: Sequence[Sequence[int]]) -> defaultdict[int, I64]:
-    """Return the rows of each family, given the kind of each row and the kinds of each family."""
-    family = np.empty(sum(map(len, kinds_of)), np.int64)
-    for number, kinds in enumerate(kinds_of):
-        family[list(kinds)] = number
-    return defaultdict(lambda: np.empty(0, np.int64), rows_by(family[kind]))
-
-
-def _by_collectives(kernels: Kernels, rows: I64, size: int) -> str:
-    """Return a name for groups without a description, by the collectives that take most of the kernels' time."""
-    times = Counter[str]()
-    for kind, own in rows_by(kernels.kind[rows]):
-        took = kernels.end_ns[rows[own]] - kernels.start_ns[rows[own]]
-        times[kernels.kinds[kind].collective] += int(took.sum())
-    names = listed([collective for collective, _ in times.most_common(_NAMED_BY)]) or "unused"
-    return f"{names} groups of {size}"
-
-
 # -- Process groups -------------------------------------------------------------------------------------------------
 
 
@@ -372,16 +347,35 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
     """Return the time and bandwidth of each collective of each group, the longest exposed first."""
     windows = judged_windows(ranks, waits)
     kernels, transfers = waits.meetings.kernels, find_transfers(waits, windows.begins)
-    moved = sums(transfers) | message_transfers(waits.messages, kernels, windows.begins)
+    # Bytes and time of all transfers of each kind whose sizes are all known.
+    moved = {
+        kind: (int(transfers.bytes[rows].sum()), int(transfers.took_ns[rows].sum()))
+        for kind, rows in rows_by(transfers.kind)
+        if (transfers.bytes[rows] >= 0).all()
+    } | message_transfers(waits.messages, kernels, windows.begins)
     mesh, dimensions = _find_dimensions(ranks, kernels, windows)
     dimension_of = {kind: place for place, (_, kinds) in enumerate(dimensions) for kind in kinds}
     rows = []
     for number, of_kind in rows_by(kernels.kind):
         inside = windows.inside(of_kind)
         if len(inside):
-            sizes, members = kernels.bytes[inside[windows.begins[inside]]], len(distinct(kernels.rank[inside]))
-            time, transfer = time_in(windows, inside), moved.get(number, (0, 0))
-            rows.append(_row(kernels.kinds[number], time, sizes, members, transfer, dimension=dimension_of[number]))
+            kind, sizes = kernels.kinds[number], kernels.bytes[inside[windows.begins[inside]]]
+            moved_bytes, took_ns = moved.get(number, (0, 0))
+            factor = bus_factor(kind.collective, kind.group_size)
+            rows.append(
+                GroupCollective(
+                    **named(kind),
+                    group_size=kind.group_size if kind.group_size >= 0 else None,
+                    ranks=len(distinct(kernels.rank[inside])),
+                    count=len(sizes),
+                    bytes=int(sizes.sum()) if (sizes >= 0).all() else None,
+                    time=time_in(windows, inside),
+                    transferred_bytes=moved_bytes,
+                    transferred_ns=took_ns,
+                    bus_gb_per_s=float(moved_bytes / took_ns * factor) if took_ns and factor is not None else None,
+                    dimension=dimension_of[number],
+                )
+            )
     rows.sort(key=lambda row: (-row.time.exposed_ns, -row.time.busy_ns, row.group, row.group_ranks, row.collective))
     time = time_in(windows, np.arange(len(kernels.kind)))
     busy = union(windows.start_ns, windows.end_ns)
@@ -395,26 +389,4 @@ def by_group(ranks: Sequence[ReducedRank], waits: RankWaits, causes: CommCauses)
         dimensions=tuple(dimension for dimension, _ in dimensions),
         mesh=mesh,
         slow_groups=slow_groups(transfers, kernels.kinds, dimension_of),
-    )
-
-
-def _row(
-    kind: CommKind, time: CommTime, sizes: I64, members: int, transfer: tuple[int, int], *, dimension: int
-) -> GroupCollective:
-    moved, took_ns = transfer
-    factor = bus_factor(kind.collective, kind.group_size)
-    return GroupCollective(
-        collective=kind.collective,
-        group=kind.group,
-        description=kind.description,
-        group_ranks=kind.ranks,
-        group_size=kind.group_size if kind.group_size >= 0 else None,
-        ranks=members,
-        count=len(sizes),
-        bytes=int(sizes.sum()) if (sizes >= 0).all() else None,
-        time=time,
-        transferred_bytes=moved,
-        transferred_ns=took_ns,
-        bus_gb_per_s=float(moved / took_ns * factor) if took_ns and factor is not None else None,
-        dimension=dimension,
     )

@@ -79,12 +79,6 @@ class Comparison(Struct, frozen=True, eq=False):
         later: Bool = kernels.start_ns >= np.array(judged_from, np.int64)[kernels.rank]
         return later
 
-    def unmatched(self) -> tuple[int, int]:
-        """Return how many kernels of collectives after their rank's lead-in have no counterpart, and of how many."""
-        kernels, later = self.met.kernels, self.after_lead_in()
-        alone = ~mask_of(self.met.row, len(kernels)) & (kernels.by_kind(point_to_point)[kernels.kind] == 0)
-        return int((later & alone).sum()), int(later.sum())
-
 
 def compare(ranks: Sequence[ComparedRank]) -> Comparison:
     """Compare ranks that all have a number of their own."""
@@ -96,7 +90,7 @@ def compare(ranks: Sequence[ComparedRank]) -> Comparison:
     contradicted = (impossible or not offsets.consistent) and met.by in ("kernel-names", "both")
     if contradicted:
         # Kernels that agree in name and number but not in group or order don't end together.
-        met = met.recorded()
+        met = met.take(met.are(lambda kind: kind.recorded))
         symmetric = met.symmetric()
         offsets = find_offsets(symmetric, len(ranks))
     if same and offsets.status != "unknown":
@@ -204,11 +198,12 @@ def _trace_notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterat
 
 
 def _kernel_notes(comparison: Comparison) -> Iterator[str]:
-    matching, (unmatched, kernels) = comparison.matching, comparison.unmatched()
-    if unmatched and len(comparison.ranks) > 1:
+    kernels, later, matching = comparison.met.kernels, comparison.after_lead_in(), comparison.matching
+    alone = later & ~mask_of(comparison.met.row, len(kernels)) & ~kernels.are(point_to_point)
+    if alone.any() and len(comparison.ranks) > 1:
         yield (
-            f"{unmatched:,} of {plural(kernels, 'communication kernel')} could not be matched between ranks and do not "
-            "count as waiting."
+            f"{int(alone.sum()):,} of {plural(int(later.sum()), 'communication kernel')} could not be matched between "
+            "ranks and do not count as waiting."
         )
     yield from _message_notes(comparison)
     silent = (
@@ -224,7 +219,7 @@ def _kernel_notes(comparison: Comparison) -> Iterator[str]:
 def _message_notes(comparison: Comparison) -> Iterator[str]:
     """State how many sends and receives are not judged, and why."""
     kernels, waits = comparison.met.kernels, comparison.waits.messages
-    sends = (kernels.by_kind(is_message)[kernels.kind] != 0) & comparison.after_lead_in()
+    sends = kernels.are(is_message) & comparison.after_lead_in()
     judged, known = (mask_of(rows, len(kernels)) for rows in (waits.kernel, waits.paired.sides.kernel))
     if len(comparison.ranks) < 2 or not (sends & ~judged).any():
         return
@@ -269,7 +264,7 @@ def _meeting_notes(comparison: Comparison) -> Iterator[str]:
     judged, ranks = comparison.waits.meetings, len(comparison.ranks)
     # A group of unknown size is taken for all ranks.
     size = judged.kernels.by_kind(lambda kind: kind.group_size if kind.recorded else ranks)
-    if lacking := int((np.diff(judged.first) < size[judged.kind]).sum()) if len(judged) else 0:
+    if lacking := int((judged.members < size[judged.kind]).sum()):
         yield (
             f"In {plural(lacking, 'collective')} the kernels of some ranks are missing: such a rank may have come "
             "even later."

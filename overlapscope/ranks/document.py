@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import Unit, capital, clean, clean_lines, listed, plural, unit_for
+from overlapscope.base.words import capital, clean, clean_lines, listed, plural, unit_for
 from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents.model import (
     Block,
@@ -26,7 +26,7 @@ from overlapscope.documents.model import (
     with_code,
 )
 from overlapscope.ranks import charts, tables
-from overlapscope.ranks.result import CauseTime, Excess, RanksReport, WorstRank
+from overlapscope.ranks.result import RanksReport, WorstRank
 from overlapscope.ranks.verdict import clocks as sentences_on_clocks
 from overlapscope.ranks.verdict import doubts, judge, runs
 from overlapscope.rules.finding import Finding
@@ -60,7 +60,9 @@ PAGE: Final = Extent(rows=10, each=2048)
 
 def document(report: RanksReport, extent: Extent) -> Document:
     """Return the document of a report."""
-    title = f"overlapscope ranks: {_how_many(report)}"
+    ranks = {row.rank for row in report.ranks} - {None}
+    sources = {row.source for row in report.ranks}
+    title = f"overlapscope ranks: {plural(len(ranks), 'rank') if ranks else plural(len(sources), 'trace')}"
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), *head(report)]
     blocks += [*maps(report), *tables.main_tables(report, rows=extent.rows, named=extent.named), *findings(report)]
@@ -68,11 +70,6 @@ def document(report: RanksReport, extent: Extent) -> Document:
     blocks += detail("the ranks that stand out", stand_outs(report, extent.looks))
     blocks += detail("clocks", clocks(report))
     return Document(title, tuple(blocks))
-
-
-def _how_many(report: RanksReport) -> str:
-    ranks = {row.rank for row in report.ranks} - {None}
-    return plural(len(ranks), "rank") if ranks else plural(len({row.source for row in report.ranks}), "trace")
 
 
 def clocks(report: RanksReport) -> Iterator[Block]:
@@ -158,29 +155,19 @@ def look_title(rank: WorstRank) -> str:
 
 def look_sentences(rank: WorstRank) -> Iterator[str]:
     """Yield the time that it spends beyond the median rank, and causes of its exposed copies and idle time."""
-    yield from filter(None, (_excess_sentence(rank.excess, rank.over), _causes_sentence(rank.top_causes)))
-
-
-def _causes_sentence(causes: Sequence[CauseTime]) -> str:
-    lasting = [cause for cause in causes if cause.time_ns]
-    unit = unit_for(max((cause.time_ns for cause in lasting), default=0))
-    times = [f"{_cause_name(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
-    return f"Why its GPU waits: {'; '.join(times)}." if times else ""
-
-
-def _excess_sentence(excess: Sequence[Excess], over: str) -> str:
-    longer = [part for part in excess if part.more_ns > 0]
-    if not longer:
-        return ""
-    unit = unit_for(max(part.more_ns for part in longer))
-    texts = [_excess(part, unit) for part in longer[:_EXCESSES]]
-    of = "a step" if over == "steps" else "the recording"
-    return f"Takes longer than the median rank in {of}: {'; '.join(texts)}."
-
-
-def _excess(excess: Excess, unit: Unit) -> str:
-    what = figure_name(clean(excess.name, 60)) if excess.kind == "bucket" else _cause_name(excess.kind, excess.name)
-    return f"{what} +{unit.text(excess.more_ns)} ({unit.number(excess.time_ns)} against {unit.text(excess.median_ns)})"
+    if longer := [part for part in rank.excess if part.more_ns > 0]:
+        unit = unit_for(max(part.more_ns for part in longer))
+        times = (
+            f"{figure_name(clean(part.name, 60)) if part.kind == 'bucket' else _cause_name(part.kind, part.name)} "
+            f"+{unit.text(part.more_ns)} ({unit.number(part.time_ns)} against {unit.text(part.median_ns)})"
+            for part in longer[:_EXCESSES]
+        )
+        of = "a step" if rank.over == "steps" else "the recording"
+        yield f"Takes longer than the median rank in {of}: {'; '.join(times)}."
+    if lasting := [cause for cause in rank.top_causes if cause.time_ns]:
+        unit = unit_for(max(cause.time_ns for cause in lasting))
+        times = (f"{_cause_name(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting)
+        yield f"Why its GPU waits: {'; '.join(times)}."
 
 
 def _cause_name(subject: str, cause: str) -> str:

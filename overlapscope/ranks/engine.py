@@ -7,48 +7,25 @@ nor the scheduler ever holds a whole one.
 
 from __future__ import annotations
 
-import queue
 import socket
-import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.ranks.clusters import Cluster, connected, scratch
-from overlapscope.ranks.files import Location, error_text, fetched
+from overlapscope.ranks.clusters import RETRIES, Read, T, connected, given_up, scratch
+from overlapscope.ranks.files import Location, fetched
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.patterns import NamePatterns, name_patterns, using
 from overlapscope.trace.model import Trace
 
-if TYPE_CHECKING:
-    from dask.typing import Key
-    from distributed import Future
-
-T = TypeVar("T")
-_Read: TypeAlias = Callable[[Location], T | Unreadable]
-
-_RETRIES = 2
-"""Number of retries after failures that may be temporary, such as a network failure or a shortage of memory."""
-_AHEAD = 4
-"""Tasks submitted per thread of the cluster.
-
-If there are more than twice as many tasks as threads, Dask keeps the others at the scheduler until a worker is free.
-With fewer, a worker would hold two tasks, and its death would count against both.
-"""
 _FEW_BYTES = 4 << 20
 """Size of all files together up to which reading them takes less time than starting other processes."""
-_LOOK_S = 1.0
-"""Seconds between checks of the cluster."""
-_TRANSFER_S = 5.0
-"""A result that takes longer than this to transfer, in seconds, was lost with its worker."""
 
 
 def each(
@@ -84,7 +61,7 @@ def each(
     if scheduler is not None:
         with connected(scheduler) as cluster:
             needs = "they have. Use workers with more memory."
-            yield from _alone_again(partial(_on_cluster, cluster, read), locations, needs)
+            yield from _alone_again(partial(cluster.outcomes, read), locations, needs)
         return
     read_here = partial(_reduce_here, read)
     if len(locations) > 1 and not _are_few(locations):
@@ -162,7 +139,7 @@ def reduce_by(
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
-def _reduce_here(read: _Read[T], location: Location) -> T | Unreadable:
+def _reduce_here(read: Read[T], location: Location) -> T | Unreadable:
     """Reduce one file without a cluster, with as many retries as on one, except if memory runs out."""
     tried = 0
     while True:
@@ -172,63 +149,5 @@ def _reduce_here(read: _Read[T], location: Location) -> T | Unreadable:
             raise
         except Exception as error:
             tried += 1
-            if tried > _RETRIES:
-                return _given_up(location, error)
-
-
-def _given_up(location: Location, error: Exception) -> Unreadable:
-    reason = f"could not be read in {_RETRIES + 1} tries ({error_text(error)})."
-    return Unreadable(source=location.source, reason=reason)
-
-
-def _on_cluster(
-    cluster: Cluster, read: _Read[T], locations: Sequence[Location]
-) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
-    """Yield each location with its outcome, or with None if its workers died."""
-    done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
-    waiting = deque(locations)
-    running: dict[Key, Location] = {}
-    threads, look_s = cluster.threads(), time.monotonic() + _LOOK_S
-    while waiting or running:
-        while waiting and len(running) < _AHEAD * max(threads, 1):
-            future = cluster.client.submit(read, waiting[0], pure=False, retries=_RETRIES)
-            running[future.key] = waiting.popleft()
-            future.add_done_callback(done.put)
-            del future
-        if time.monotonic() >= look_s:
-            threads, look_s = cluster.threads(), time.monotonic() + _LOOK_S
-        with suppress(queue.Empty):
-            future = done.get(timeout=_LOOK_S)
-            try:
-                outcome = _outcome(cluster, future, running[future.key])
-            except TimeoutError:
-                # The result was lost with its worker, so the file is read again.
-                future.add_done_callback(done.put)
-                continue
-            location = running.pop(future.key)
-            # Dask keeps a result as long as its future exists.
-            del future
-            yield location, outcome
-
-
-def _outcome(cluster: Cluster, future: Future[T | Unreadable], location: Location) -> T | Unreadable | None:
-    """Return the outcome; None if the workers died.
-
-    Raises:
-        TimeoutError: If no worker has the result.
-    """
-    from distributed import CancelledError, KilledWorker
-
-    try:
-        outcome: T | Unreadable = future.result(timeout=_TRANSFER_S)
-        return outcome
-    except TimeoutError as error:
-        if future.status == "error":
-            return _given_up(location, error)
-        raise
-    except KilledWorker:
-        return None
-    except CancelledError:
-        raise cluster.lost() from None
-    except Exception as error:
-        return _given_up(location, error)
+            if tried > RETRIES:
+                return given_up(location, error)

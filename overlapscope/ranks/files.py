@@ -238,17 +238,11 @@ def _download(location: Location, target: Path, limit_bytes: int) -> None:
         filesystem = pickle.loads(location.filesystem)
     except ImportError as error:
         raise _no_plugin(location.source, error) from None
-    filesystem.get_file(location.path, str(target), callback=_limit(location.source, limit_bytes))
-
-
-def _limit(source: str, limit_bytes: int) -> Any:
-    """Return a callback of fsspec that aborts a download that is too large."""
     from fsspec.callbacks import Callback
 
     def check(total: int | None, done: int, **_: Any) -> None:
         if max(total or 0, done) > limit_bytes:
-            raise UnreadableTrace(
-                source, f"holds more than {size(limit_bytes)}; raise --max-size if the trace really is that large."
-            )
+            large = f"holds more than {size(limit_bytes)}; raise --max-size if the trace really is that large."
+            raise UnreadableTrace(location.source, large)
 
-    return Callback(hooks={"limit": check})
+    filesystem.get_file(location.path, str(target), callback=Callback(hooks={"limit": check}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes, uncompared_causes
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
-from overlapscope.ranks.parts import joined as joined_parts
+from overlapscope.ranks.parts import modules
 from overlapscope.ranks.reduced import ReducedRank, stated_world_size
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable, framed
 from overlapscope.ranks.summary import (
@@ -27,7 +28,9 @@ from overlapscope.ranks.summary import (
 from overlapscope.reading.file_names import rank_in_name
 
 
-def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | None = None) -> RanksReport:
+def report_on(
+    outcomes: Iterable[ReducedRank | Unreadable | Sequence[ReducedRank]], *, expected: int | None = None
+) -> RanksReport:
     """Return the report on these outcomes of traces, in any order: devices of ranks, and traces that can't be read.
 
     `expected` is the expected number of ranks; by default the traces state it.
@@ -38,7 +41,7 @@ def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | N
             number = outcome.rank if outcome.rank is not None else rank_in_name(outcome.source)
             unreadable.append(replace(outcome, rank=number))
         else:
-            readable.append(outcome)
+            readable += (outcome,) if isinstance(outcome, ReducedRank) else outcome
     unreadable.sort(key=lambda trace: (trace.source, trace.reason))
     ranks = sorted(
         readable if unreadable else _numbered(readable),
@@ -50,7 +53,10 @@ def report_on(outcomes: Iterable[ReducedRank | Unreadable], *, expected: int | N
     named = {name for rank in compared for name in rank.steps.judged_names()}
     step_names = tuple(sorted(named, key=lambda name: (len(name), name)))
     causes = find_comm_causes(compared, comparison.waits)
-    parts, doubts = joined_parts(compared, comparison)
+    parts, doubts = dict[str, Any](), list[str]()
+    for name, module in modules().items():
+        parts[name], unjudged = module.join(compared, comparison)
+        doubts += unjudged
     rows = tuple(_rows(ranks, numbers, comparison, by_rank(comparison.waits.axis, causes), step_names))
     met_steps = steps_met(comparison.waits)
     shown = framed(rows, met_steps)

@@ -9,6 +9,7 @@ the program has waited for it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from overlapscope.analysis.messages import bytes_of_type
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import group_starts, numbered, rows_by
-from overlapscope.base.intervals import I64, expand
+from overlapscope.base.intervals import I64, Bool, expand
 from overlapscope.base.marks import step_number
 from overlapscope.reading._events import NOTHING, decoded_text
 from overlapscope.reading.op_args import read_args
@@ -57,6 +58,15 @@ class CommKernels(Columns, frozen=True):
     sent_rows: I64
     """Sum of the split sizes of the tensor sent: its rows, such as tokens; -1 where unknown."""
     received_rows: I64
+
+    def by_kind(self, figure: Callable[[CommKind], int]) -> I64:
+        """Return a figure of each kind, to be indexed with `kind`."""
+        return np.array([figure(kind) for kind in self.kinds], np.int64)
+
+    def are(self, holds: Callable[[CommKind], bool]) -> Bool:
+        """Return a mask of the kernels of the kinds for which something holds."""
+        mask: Bool = self.by_kind(holds)[self.kind] != 0
+        return mask
 
 
 UNRECORDED: Final = (
@@ -137,8 +147,7 @@ def on_device(trace: Trace, ops: GpuOps, comm: CommKernels) -> tuple[CommKernels
         ops: The communication kernels as ops.
         comm: The same kernels.
     """
-    kernels = _point_to_point_rows(comm)
-    kernels = kernels[ops.launch[kernels] >= 0]
+    kernels = np.flatnonzero(comm.are(is_message) & (ops.launch >= 0))
     if not len(kernels):
         return comm, NO_MESSAGES
     stated = _noted(trace)
@@ -150,7 +159,7 @@ def on_device(trace: Trace, ops: GpuOps, comm: CommKernels) -> tuple[CommKernels
 
 def on_host(trace: Trace, comm: CommKernels, ranges: HostEvents) -> Messages:
     """Return the messages of ranges on the host, which are given as kernels and as ranges."""
-    rows, ops = _point_to_point_rows(comm), trace.cpu_ops
+    rows, ops = np.flatnonzero(comm.are(is_message)), trace.cpu_ops
     stated = _started(trace) if len(rows) else _Stated.empty(channels=(), batches=())
     number = np.full(len(rows), -1)
     for thread, of_thread in rows_by(ops.thread[stated.op]):
@@ -163,11 +172,6 @@ def on_host(trace: Trace, comm: CommKernels, ranges: HostEvents) -> Messages:
     known = number >= 0
     stated = stated.take(number[known])
     return _table(trace, comm, rows[known], stated, ops.start_ns[stated.op])
-
-
-def _point_to_point_rows(comm: CommKernels) -> I64:
-    kinds = np.array([is_message(kind) for kind in comm.kinds], np.bool_)
-    return np.flatnonzero(kinds[comm.kind]) if len(kinds) else np.empty(0, np.int64)
 
 
 def _by_launch(trace: Trace, launch: I64, stated: _Stated) -> tuple[I64, I64]:
@@ -195,7 +199,7 @@ def _with_batches(comm: CommKernels, kernel: I64, stated: _Stated) -> CommKernel
     kinds = {kind: number for number, kind in enumerate(comm.kinds)}
     kind, size, first = comm.kind.copy(), comm.bytes.copy(), group_starts(kernel)
     least, sent, received = (
-        each.reduceat(values, first) if len(first) else first
+        each.reduceat(values, first)
         for each, values in (
             (np.minimum, stated.bytes),
             (np.add, stated.bytes * stated.outgoing),

@@ -24,7 +24,7 @@ from overlapscope.analysis.measured import figures_of
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.timeline import lengths
 from overlapscope.analysis.trust import judge_host
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, distinct, numbered
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, contains, expand, intersect, join, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
@@ -32,7 +32,7 @@ from overlapscope.catalog.measures import PARTS
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.messages import UNRECORDED, CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
-from overlapscope.ranks.reduced import ReducedRank, lost_events, reduce, step_figures, without_invalid_rank
+from overlapscope.ranks.reduced import RankSteps, ReducedRank, lost_events, reduce, spent_ns, without_invalid_rank
 from overlapscope.reading.op_args import ITEM_BYTES, read_inputs
 from overlapscope.reading.own_period import without_period
 from overlapscope.trace.model import HostEvents, Trace
@@ -77,7 +77,14 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         return None
     trace = without_invalid_rank(trace)
     timeline = host_timeline(trace)
-    _check_marked(trace)
+    marked = trace.period is None and is_step(trace.annotations).any()
+    if not marked and trace.annotations.named(is_collective_range).any():
+        # Periods of ranks may differ.
+        raise UnreadableTrace(
+            trace.source,
+            "was recorded without a GPU, and has collectives but no steps; call profiler.step() after each iteration, "
+            "so that the steps of all ranks can be compared.",
+        )
     if timeline is None or not timeline.names or not len(timeline.collectives):
         return None
     collectives, begin, end = timeline.collectives, timeline.start_ns, timeline.end_ns
@@ -88,9 +95,8 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     unexplained = {**facts, **dict.fromkeys(PARTS[1:], np.zeros_like(facts["span"]))}
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(names)), facts["span"].tolist())
-    figures = step_figures(names, timeline.starts, unexplained, judged)
+    judged_mask = mask_of(np.array(judged, np.int64), len(names))
     average_step = average(select(facts, list(judged)), range(len(judged)), [names[number] for number in judged])
-    average_step = None if average_step is None else replace(average_step, **no_causes)
     comm = _comm(trace, collectives)
     messages, exposed = messages_on_host(trace, comm, collectives), subtract(timeline.comm, timeline.compute)
     return ReducedRank(
@@ -105,10 +111,10 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
         judged_from_ns=begin,
         end_ns=end,
         step_ns=average_step.span_ns if average_step is not None else None,
-        judged_steps=figures.judged_windows(),
+        steps=RankSteps(tuple(names), judged_mask, timeline.starts, facts["span"]),
         window=TimeFigures(span_ns=end - begin, **window, **no_causes, exposed_other_by_cause={}),
-        judged=average_step,
-        steps=figures,
+        judged=None if average_step is None else replace(average_step, **no_causes),
+        spent_ns=spent_ns(unexplained),
         findings=(),
         comm=comm,
         exposed_comm=exposed,
@@ -120,40 +126,23 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     )
 
 
-def _check_marked(trace: Trace) -> None:
-    """Raise UnreadableTrace for collectives without marked steps, as periods of ranks may differ."""
-    marked = trace.period is None and is_step(trace.annotations).any()
-    if not marked and trace.annotations.named(is_collective_range).any():
-        raise UnreadableTrace(
-            trace.source,
-            "was recorded without a GPU, and has collectives but no steps; call profiler.step() after each iteration, "
-            "so that the steps of all ranks can be compared.",
-        )
-
-
 def _comm(trace: Trace, collectives: HostEvents) -> CommKernels:
+    """Return the collectives as kernels. Their size is that of the first tensor, if shapes were recorded."""
     names, kind = numbered(collectives.name_id)
+    inputs, size = read_inputs(trace, collectives), np.full(len(collectives), -1)
+    if inputs is not None:
+        known = ((each.first, ITEM_BYTES.get(each.first_type, -1)) for each in inputs.signatures)
+        sizes = [count * item_bytes if min(count, item_bytes) >= 0 else -1 for count, item_bytes in known]
+        size = pick(np.array(sizes, np.int64), inputs.number)
     return CommKernels.filled(
         kinds=tuple(CommKind(trace.names[name], recorded=False) for name in names.tolist()),
         start_ns=collectives.start_ns,
         end_ns=collectives.end_ns,
         kind=kind,
         step=step_numbers(trace.annotations, collectives.start_ns),
-        bytes=_message_bytes(trace, collectives),
+        bytes=size,
         **dict.fromkeys(UNRECORDED, -1),
     )
-
-
-def _message_bytes(trace: Trace, ranges: HostEvents) -> I64:
-    """Return the size of the first tensor of each collective, if shapes were recorded; else -1."""
-    inputs = read_inputs(trace, ranges)
-    if inputs is None:
-        return np.full(len(ranges), -1)
-    sizes = [
-        each.first * ITEM_BYTES[each.first_type] if each.first >= 0 and each.first_type in ITEM_BYTES else -1
-        for each in inputs.signatures
-    ]
-    return pick(np.array(sizes, np.int64), inputs.number)
 
 
 def _causes(trace: Trace, exposed: Intervals) -> tuple[Intervals, ...]:
@@ -191,11 +180,6 @@ def _find_waits(trace: Trace) -> _HostWaits | None:
     return _waits(_idle(ops, notes), starters.end_ns, steps.start_ns, timeline.collectives)
 
 
-def _works(ops: HostEvents) -> Bool:
-    """Return a mask of the ops that compute: `aten::mm`, `fbgemm::...`, but no autograd node and no collective."""
-    return ops.named(lambda name: "::" in name and not name.startswith(_AUTOGRAD) and not starts_collective(name))
-
-
 def _idle(ops: HostEvents, notes: HostEvents) -> Intervals:
     """Return the times between the beginnings and ends of ops and ranges that lie in no op that computes.
 
@@ -204,7 +188,9 @@ def _idle(ops: HostEvents, notes: HostEvents) -> Intervals:
     at = distinct(np.concatenate((ops.start_ns, ops.end_ns, notes.start_ns, notes.end_ns)))
     collectives = np.sort(ops.start_ns[ops.named(starts_collective)])
     first, last = (np.searchsorted(collectives, edges) for edges in (ops.start_ns, ops.end_ns))
-    computes = _works(ops) & (first == last)
+    # No autograd node, and no op that starts a collective.
+    works = ops.named(lambda name: "::" in name and not name.startswith(_AUTOGRAD) and not starts_collective(name))
+    computes = works & (first == last)
     inside = contains(union(ops.start_ns[computes], ops.end_ns[computes]), at[:-1])
     long = (at[1:] - at[:-1] >= _WAITED_NS) & ~inside
     return Intervals(at[:-1][long], at[1:][long])

@@ -93,36 +93,6 @@ class MessageWaits(Struct, frozen=True, eq=False):
     """Time until the last counterpart has begun, at most the kernel's length."""
 
 
-def gather_messages(ranks: Sequence[ComparedRank]) -> MessageSides:
-    """Return the messages of all ranks in a single table."""
-    numbers: dict[CommKind, int] = {}
-    sides = [MessageSides.empty(kinds=(), lossy=())]
-    first = 0
-    for place, rank in enumerate(ranks):
-        messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
-        unknown = dict.fromkeys(("index", *UNRECORDED), -1)
-        sides.append(
-            MessageSides.filled(
-                kinds=(),
-                lossy=(),
-                start_ns=messages.begin_ns,
-                end_ns=comm.end_ns,
-                kind=_directions(rank, numbers),
-                step=comm.step,
-                bytes=messages.bytes,
-                rank=place,
-                kernel=messages.kernel + first,
-                kernel_start_ns=comm.start_ns,
-                outgoing=messages.outgoing,
-                comparable=np.isin(comm.step, messages.whole_steps) | (rank.comm.step < 0).all(),
-                **unknown,
-            )
-        )
-        first += len(rank.comm)
-    every = MessageSides.joined(sides)
-    return replace(every, kinds=tuple(numbers), index=np.arange(len(every)))
-
-
 def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
     """Return the number of each message's direction: the ranks and the channel. New directions get new numbers."""
     messages = rank.messages
@@ -139,7 +109,32 @@ def _directions(rank: ComparedRank, numbers: dict[CommKind, int]) -> I64:
 
 def pair(ranks: Sequence[ComparedRank]) -> PairedMessages:
     """Return the messages that are paired by order, without those whose sizes contradict."""
-    sides = gather_messages(ranks)
+    numbers: dict[CommKind, int] = {}
+    parts = [MessageSides.empty(kinds=(), lossy=())]
+    before = 0
+    for place, rank in enumerate(ranks):
+        messages, comm = rank.messages, rank.comm.take(rank.messages.kernel)
+        unknown = dict.fromkeys(("index", *UNRECORDED), -1)
+        parts.append(
+            MessageSides.filled(
+                kinds=(),
+                lossy=(),
+                start_ns=messages.begin_ns,
+                end_ns=comm.end_ns,
+                kind=_directions(rank, numbers),
+                step=comm.step,
+                bytes=messages.bytes,
+                rank=place,
+                kernel=messages.kernel + before,
+                kernel_start_ns=comm.start_ns,
+                outgoing=messages.outgoing,
+                comparable=np.isin(comm.step, messages.whole_steps) | (rank.comm.step < 0).all(),
+                **unknown,
+            )
+        )
+        before += len(rank.comm)
+    sides = MessageSides.joined(parts)
+    sides = replace(sides, kinds=tuple(numbers), index=np.arange(len(sides)))
     met = met_by_order(sides, sides.comparable, len(ranks))
     # If a rank has several devices, two of them may send the same way.
     first, last = met.row[met.first[:-1]], met.row[met.first[1:] - 1]
@@ -161,19 +156,14 @@ def consistent(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: O
     sides, doubt = paired.sides, _doubt(offsets, paired)
     offset, sent, kind = offsets.offset_ns[sides.rank], sides.start_ns[send], paired.met.kind
     latest = sides.end_ns[receive] - offset[receive] + offset[send] + doubt
-    orders_pairing = mask_of(kind[latest < _following(ranks, sides)[send]], len(sides.kinds))
-    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~orders_pairing[kind]))
-
-
-def _following(ranks: Sequence[ComparedRank], sides: MessageSides) -> I64:
-    """Return when the send after each send of its direction began, or the window ended."""
+    # When the send after each send of its direction began, or the window ended.
     following = np.array([rank.end_ns for rank in ranks], np.int64)[sides.rank]
     sends = np.flatnonzero(sides.outgoing)
     order = sends[np.lexsort((sends, sides.start_ns[sends], sides.kind[sends]))]
-    this, after = order[:-1], order[1:]
-    same = sides.kind[this] == sides.kind[after]
-    following[this[same]] = sides.start_ns[after[same]]
-    return following
+    same = sides.kind[order[:-1]] == sides.kind[order[1:]]
+    following[order[:-1][same]] = sides.start_ns[order[1:][same]]
+    orders_pairing = mask_of(kind[latest < following[send]], len(sides.kinds))
+    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~orders_pairing[kind]))
 
 
 def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:
@@ -212,8 +202,7 @@ def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     late_enough = sides.start_ns >= judged_from[sides.rank]
     for place, rows in rows_by(sides.rank):
-        judged = [step_number(name) for name in ranks[place].judged_steps.names]
-        late_enough[rows] |= np.isin(sides.step[rows], judged)
+        late_enough[rows] |= np.isin(sides.step[rows], [*map(step_number, ranks[place].steps.windows())])
     send, receive = paired.ends
     good = (_doubt(offsets, paired) < NO_CLOCKS_NS) & late_enough[send] & late_enough[receive]
     send, receive = send[good], receive[good]

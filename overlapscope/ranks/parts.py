@@ -49,27 +49,14 @@ class RankPart(Protocol):
 
 
 @cache
-def _modules() -> dict[str, RankPart]:
+def modules() -> dict[str, RankPart]:
+    """Return the modules of the plugins with a part, by plugin."""
     return {plugin.name: load(plugin.ranks) for plugin in plugins() if plugin.ranks is not None}
-
-
-def joined(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[dict[str, msgspec.Struct], list[str]]:
-    """Return the parts of the ranks compared, by plugin, and sentences on what could not be determined."""
-    found, notes = dict[str, msgspec.Struct](), list[str]()
-    for name, module in _modules().items():
-        found[name], doubts = module.join(ranks, comparison)
-        notes += doubts
-    return found, notes
 
 
 def plugin_parts(report: RanksReport) -> Iterator[tuple[RankPart, Any]]:
     """Yield each part of a report with its plugin's module, for the plugins that are here."""
-    return ((module, report.parts[name]) for name, module in _modules().items() if name in report.parts)
-
-
-def tables(report: RanksReport, *, rows: int) -> list[PartTable]:
-    """Return the tables of all parts."""
-    return [each for module, part in plugin_parts(report) for each in module.tables(report, part, rows=rows)]
+    return ((module, report.parts[name]) for name, module in modules().items() if name in report.parts)
 
 
 def from_json(data: bytes) -> RanksReport:
@@ -88,11 +75,11 @@ def from_json(data: bytes) -> RanksReport:
         *range(len(comm.dimensions))
     }:
         raise msgspec.ValidationError("Expected places in `dimensions` - at `$.communication`")
-    modules = _modules()
+    here = modules()
     return replace(
         report,
         parts={
-            name: msgspec.convert(part, modules[name].Part) if name in modules else part
+            name: msgspec.convert(part, here[name].Part) if name in here else part
             for name, part in report.parts.items()
         },
     )

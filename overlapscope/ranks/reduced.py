@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.average import comparable, judged_steps
+from overlapscope.analysis.average import comparable
 from overlapscope.analysis.comm_kinds import comm_kinds
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.facts import Facts, rounded_mean
@@ -24,49 +24,20 @@ from overlapscope.analysis.figures import PerStep, TimeFigures, figures_in
 from overlapscope.analysis.messages import element_bytes, has_splits, message_bytes, reaches_all, split_rows
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
-from overlapscope.analysis.results import Device, PlainStep, Trust
+from overlapscope.analysis.results import PlainStep, Trust
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.analysis.trust import judge_file, verdict
-from overlapscope.base.columns import Columns, mask_of, pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, join, subtract
 from overlapscope.base.marks import step_number
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDLE_CAUSES, CommCause
 from overlapscope.catalog.measures import of_group
 from overlapscope.errors import UnreadableTrace
-from overlapscope.ranks.messages import (
-    NO_MESSAGES,
-    CommKernels,
-    Messages,
-    on_device,
-    step_numbers,
-)
+from overlapscope.ranks.messages import NO_MESSAGES, CommKernels, Messages, on_device, step_numbers
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import GpuOps, Kind, Trace
-
-# -- Steps that a rank judges: delays and waits are measured in them ---------------------------------
-
-
-class RankSteps(Columns, frozen=True):
-    """Judged steps of a rank by start, one row each, without steps that share a name."""
-
-    names: tuple[str, ...]
-    """Name of each step; not a column."""
-    start_ns: I64
-    """Start by the trace's own clock."""
-    end_ns: I64
-
-
-NO_STEPS = RankSteps.empty(names=())
-
-
-def without_namesakes(names: Sequence[str], start_ns: I64, end_ns: I64) -> RankSteps:
-    """Return the judged steps of a rank, given all of them."""
-    times = Counter(names)
-    once = [row for row, name in enumerate(names) if times[name] == 1]
-    return RankSteps(tuple(names[row] for row in once), start_ns[once], end_ns[once])
-
 
 LARGEST_RANK = 2**31 - 1
 """Largest valid rank; larger or negative numbers are ignored."""
@@ -89,8 +60,8 @@ def spent_ns(facts: Facts) -> I64:
     return np.stack([facts[column] for column in SPENT.values()], axis=1)
 
 
-class StepFigures(Struct, frozen=True, eq=False):
-    """Steps of one device by start."""
+class RankSteps(Struct, frozen=True, eq=False):
+    """Steps of one device by start. Delays and waits are measured in the judged ones."""
 
     names: tuple[str, ...]
     judged: Bool
@@ -98,26 +69,22 @@ class StepFigures(Struct, frozen=True, eq=False):
     start_ns: I64
     """Start by the trace's own clock."""
     span_ns: I64
-    spent_ns: I64
-    """Times of shape (steps, `SPENT`)."""
+
+    def windows(self) -> dict[str, tuple[int, int]]:
+        """Return begin and end of each judged step by its name, without steps that share a name."""
+        times = Counter(self.judged_names())
+        ends = (self.start_ns + self.span_ns).tolist()
+        every = zip(self.names, self.judged.tolist(), self.start_ns.tolist(), ends, strict=True)
+        return {name: (start, end) for name, judged, start, end in every if judged and times[name] == 1}
 
     def judged_names(self) -> list[str]:
         """Return the names of the judged steps."""
         return [name for name, judged in zip(self.names, self.judged.tolist(), strict=True) if judged]
 
-    def judged_windows(self) -> RankSteps:
-        """Return the windows of the judged steps."""
-        start_ns = self.start_ns[self.judged]
-        return without_namesakes(self.judged_names(), start_ns, start_ns + self.span_ns[self.judged])
-
     def judged_spans(self) -> dict[str, int]:
         """Return the length of each judged step by its name; of the first one where a name occurs twice."""
-        steps = zip(self.names, self.span_ns.tolist(), self.judged.tolist(), strict=True)
-        spans: dict[str, int] = {}
-        for name, span, kept in steps:
-            if kept:
-                spans.setdefault(name, span)
-        return spans
+        spans = self.span_ns[self.judged].tolist()
+        return dict(zip(self.judged_names()[::-1], spans[::-1], strict=True))
 
 
 _UNHELD = (CommCause.LATE_COMPUTE, CommCause.LAUNCH_LATENCY)
@@ -139,7 +106,7 @@ class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     """End of the window."""
     step_ns: int | None
     """Length of an average judged step; None without steps."""
-    judged_steps: RankSteps = NO_STEPS
+    steps: RankSteps
     turned_back: tuple[int, ...] = ()
     """Numbers of the steps that earlier ones follow, because the clock jumped back: their ends are unknown."""
     comm: CommKernels
@@ -167,7 +134,8 @@ class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
     """Figures of the whole window."""
     judged: PerStep | None
     """As `RankRow.judged`."""
-    steps: StepFigures
+    spent_ns: I64
+    """Times in each step, of shape (steps, `SPENT`)."""
     findings: tuple[Finding, ...]
     """Up to `FINDINGS` findings, costliest first."""
     comm_causes: tuple[Intervals, ...] = ()
@@ -242,10 +210,8 @@ def _compared(trace: Trace, timeline: Timeline, steps: Periods) -> ComparedRank:
         judged_from_ns=timeline.judged_from_ns,
         end_ns=timeline.end_ns,
         step_ns=rounded_mean(sum(spans_ns[number] for number in judged), len(judged)) if judged else None,
-        judged_steps=without_namesakes(
-            [names[number] for number in judged],
-            steps.start_ns[judged],
-            steps.end_ns[judged],
+        steps=RankSteps(
+            tuple(names), mask_of(np.array(judged, np.int64), len(names)), steps.start_ns, steps.end_ns - steps.start_ns
         ),
         turned_back=tuple(number for number, after in pairwise(map(step_number, names)) if 0 <= after < number),
         comm=_comm_kernels(trace, timeline.ops),
@@ -266,18 +232,16 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
     comm_ops = timeline.ops.take(timeline.ops.kind == Kind.COMM)
     comm, messages = on_device(trace, comm_ops, compared.comm)
     on_device_findings = [finding for finding in findings if finding.device == result.device]
+    judged = result.per_step
+    if judged is None and result.judged is not None:
+        judged = PerStep(steps=0, first=0, **asdict(figures_in(result.judged)))
     return ReducedRank(
         **asdict(replace(compared, comm=comm, messages=messages)),
         device_name=result.name,
         trust=analysis.result.trust,
         window=figures_in(result),
-        judged=_judged(result),
-        steps=step_figures(
-            [step.name for step in result.steps],
-            np.array([step.window.start_ns for step in result.steps], np.int64),
-            device.facts,
-            judged_steps(result),
-        ),
+        judged=judged,
+        spent_ns=spent_ns(device.facts),
         # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
         findings=tuple(
             sorted(on_device_findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS]
@@ -288,24 +252,6 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         if compared.step_ns is None
         else measured(trace.plain_steps, compared.step_ns, trace.host_activity),
         predicted=trace.predicted_by is not None,
-    )
-
-
-def _judged(device: Device) -> PerStep | None:
-    """Return the figures that people read, as for a single recording."""
-    if device.per_step is not None or device.judged is None:
-        return device.per_step
-    return PerStep(steps=0, first=0, **asdict(figures_in(device.judged)))
-
-
-def step_figures(names: Sequence[str], start_ns: I64, facts: Facts, judged: Sequence[int]) -> StepFigures:
-    """Return the figures of some steps, given the numbers of the judged ones."""
-    return StepFigures(
-        names=tuple(names),
-        judged=mask_of(np.array(judged, np.int64), len(names)),
-        start_ns=start_ns,
-        span_ns=facts["span"],
-        spent_ns=spent_ns(facts),
     )
 
 

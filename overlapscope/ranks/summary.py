@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median_high, median_low
 from typing import Literal
 
 import numpy as np
 
-from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.analysis.facts import facts_of
 from overlapscope.analysis.figures import Window
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
-from overlapscope.ranks.reduced import SPENT, ComparedRank, ReducedRank, StepFigures, spent_ns
+from overlapscope.ranks.reduced import SPENT, ComparedRank, ReducedRank, spent_ns
 from overlapscope.ranks.result import (
     CauseTime,
     Excess,
@@ -87,7 +87,7 @@ def _straggler(ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, s
     rank, pairs = ranks[place], waits.pairs.take(waits.pairs.late == place)
     others, lost = int(waits.by_rank.others[place]), int(waits.by_rank.lost_ns[place])
     return Straggler(
-        rank=_number(rank),
+        rank=rank.rank or 0,
         source=rank.source,
         device=rank.device,
         made_wait_ns=int(pairs.waited_ns.sum()),
@@ -106,11 +106,6 @@ def _straggler(ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, s
     )
 
 
-def _number(rank: ComparedRank) -> int:
-    assert rank.rank is not None
-    return rank.rank
-
-
 def steps_met(waits: RankWaits) -> int:
     """Return the number of steps that waits are of: those that all ranks judge, or else those in which ranks met."""
     if waits.steps.names:
@@ -125,13 +120,11 @@ def _costliest(waits: RankWaits, place: int | None) -> list[int]:
 
     With a place, only meetings in which that rank arrived last.
     """
-    arrivals, latest, count = waits.arrivals, waits.latest, len(waits.meetings)
-    waited = sum_by(arrivals.meeting, arrivals.waited_ns, count)
-    exposed = sum_by(arrivals.meeting, arrivals.exposed_ns, count)
-    who = arrivals.rank[latest.row]
-    counted = (waited > 0) & waits.counted
-    which = np.flatnonzero(counted & ((who == place) & (latest.together > 0) if place is not None else True))
-    order = np.lexsort((which, -waited[which], -exposed[which]))
+    latest, counted = waits.latest, (waits.latest.waited_ns > 0) & waits.counted
+    if place is not None:
+        counted &= (waits.arrivals.rank[latest.row] == place) & (latest.together > 0)
+    which = np.flatnonzero(counted)
+    order = np.lexsort((which, -latest.waited_ns[which], -latest.exposed_ns[which]))
     numbers: list[int] = which[order].tolist()
     return numbers
 
@@ -140,14 +133,13 @@ def _longest(ranks: Sequence[ComparedRank], places: I64, waited: I64, exposed: I
     """Return the ranks at these places that waited longest."""
     order = np.lexsort((places, -waited, -exposed))[:WAITING]
     return tuple(
-        Waiting(rank=_number(ranks[int(places[row])]), waited_ns=int(waited[row]), exposed_ns=int(exposed[row]))
+        Waiting(rank=ranks[int(places[row])].rank or 0, waited_ns=int(waited[row]), exposed_ns=int(exposed[row]))
         for row in order.tolist()
     )
 
 
 def _collectives(waits: RankWaits, numbers: list[int]) -> tuple[LateIn, ...]:
-    arrivals, meetings = waits.arrivals, waits.meetings
-    waited = sum_by(arrivals.meeting, arrivals.waited_ns, len(meetings))[numbers]
+    meetings, waited = waits.meetings, waits.latest.waited_ns[numbers]
     kind = meetings.kind[numbers]
     late_in = [
         LateIn(
@@ -167,7 +159,7 @@ def _meeting(ranks: Sequence[ComparedRank], waits: RankWaits, number: int) -> Me
     arrivals, latest, meetings, kernels = waits.arrivals, waits.latest, waits.meetings, waits.meetings.kernels
     entries = np.arange(meetings.first[number], meetings.first[number + 1])
     late = int(meetings.row[latest.row[number]])
-    kind: CommKind = kernels.kinds[int(kernels.kind[late])]
+    kind = kernels.kinds[int(kernels.kind[late])]
     entries = entries[arrivals.waited_ns[entries] > 0]
     waited, exposed = arrivals.waited_ns[entries], arrivals.exposed_ns[entries]
     step, elements = int(kernels.step[late]), int(kernels.elements[late])
@@ -179,12 +171,12 @@ def _meeting(ranks: Sequence[ComparedRank], waits: RankWaits, number: int) -> Me
         index=int(kernels.index[late]),
         step=f"ProfilerStep#{step}" if step >= 0 else None,
         elements=elements if elements >= 0 else None,
-        late_rank=_number(ranks[int(kernels.rank[late])]),
+        late_rank=ranks[int(kernels.rank[late])].rank or 0,
         together=int(latest.together[number]),
         late_ns=int(latest.spread_ns[number]),
         error_ns=int(latest.error_ns[number]),
-        waited_ns=int(waited.sum()),
-        waited_exposed_ns=int(exposed.sum()),
+        waited_ns=int(latest.waited_ns[number]),
+        waited_exposed_ns=int(latest.exposed_ns[number]),
         waiting=_longest(ranks, arrivals.rank[entries], waited, exposed),
         waiting_ranks=len(entries),
         window=Window(start_ns=int(kernels.start_ns[late]), end_ns=int(kernels.end_ns[late])),
@@ -301,14 +293,21 @@ def worst_ranks(
     """
     if len(ranks) < 2:
         return ()
-    why: dict[int, list[Why]] = {}
     place = {(row.source, row.device): number for number, row in enumerate(rows)}
-    for straggler in [late for late in stragglers if late.clear][:OF_EACH]:
-        why.setdefault(place[straggler.source, straggler.device], []).append("makes-others-wait")
-    for number in () if torn else _slow(rows):
-        why.setdefault(number, []).append("slowest-steps")
-    for number in () if torn else _inefficient(rows):
-        why.setdefault(number, []).append("least-efficient")
+    late = [place[straggler.source, straggler.device] for straggler in stragglers if straggler.clear]
+    slow = sorted((-row.span_ns, number) for number, row in enumerate(rows)) if by_steps(rows) and not torn else []
+    weak = sorted(
+        (row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None and not torn
+    )
+    why = defaultdict[int, list[Why]](list)
+    for number in late[:OF_EACH]:
+        why[number].append("makes-others-wait")
+    for step, number in slow[:OF_EACH]:
+        if step < SLOW * median_high(slow)[0]:
+            why[number].append("slowest-steps")
+    for efficiency, number in weak[:OF_EACH]:
+        if efficiency < median_low(weak)[0] - INEFFICIENT_PCT:
+            why[number].append("least-efficient")
     over, names, times = _compared(ranks)
     median = np.sort(times, axis=0)[(len(ranks) - 1) // 2]
     return tuple(
@@ -333,24 +332,6 @@ def _findings(rank: ReducedRank, row: RankRow) -> tuple[Finding, ...]:
     return tuple(finding for finding in rank.findings if not (waits and finding.rule == "exposed-comm"))[:FINDINGS]
 
 
-def _slow(rows: Sequence[RankRow]) -> list[int]:
-    if not by_steps(rows):
-        return []
-    steps = sorted((-row.span_ns, number) for number, row in enumerate(rows))
-    usual, _ = median_high(steps)
-    return [number for step, number in steps[:OF_EACH] if step < SLOW * usual]
-
-
-def _inefficient(rows: Sequence[RankRow]) -> list[int]:
-    efficiencies = sorted(
-        (row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None
-    )
-    if not efficiencies:
-        return []
-    usual, _ = median_low(efficiencies)
-    return [number for efficiency, number in efficiencies[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
-
-
 _Name = tuple[Literal["bucket", "exposed-copy", "idle"], str]
 
 
@@ -362,13 +343,11 @@ def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"],
     names, common = list(SPENT), set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
     if not common:
         return "window", names, spent_ns(facts_of([rank.judged or rank.window for rank in ranks]))
-    return "steps", names, np.stack([_over_steps(rank.steps, common) for rank in ranks])
-
-
-def _over_steps(steps: StepFigures, names: set[str]) -> I64:
-    common = np.array([name in names for name in steps.names], np.bool_) & steps.judged
-    means: I64 = np.rint(steps.spent_ns[common].mean(axis=0)).astype(np.int64)
-    return means
+    means = []
+    for rank in ranks:
+        compared = np.array([name in common for name in rank.steps.names], np.bool_) & rank.steps.judged
+        means.append(np.rint(rank.spent_ns[compared].mean(axis=0)).astype(np.int64))
+    return "steps", names, np.stack(means)
 
 
 def _excess(names: Sequence[_Name], times: I64, median: I64) -> tuple[Excess, ...]:

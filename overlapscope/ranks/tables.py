@@ -16,14 +16,12 @@ from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, cle
 from overlapscope.catalog.buckets import figure_name
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
-from overlapscope.ranks import parts
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, dimensions_table, groups_table, meeting_name
+from overlapscope.ranks.parts import plugin_parts
 from overlapscope.ranks.result import (
-    Meeting,
     RankRow,
     RankSpread,
     RanksReport,
-    StepSkew,
     Straggler,
     Waiting,
     by_steps,
@@ -57,7 +55,7 @@ def other_tables(
 ) -> list[tuple[str, Table]]:
     """Return the other tables, each with a short title; up to `each` ranks have a row each."""
     few, all_listed = len(report.ranks) <= MOST_RANK_ROWS, len(report.ranks) <= each
-    of_parts = parts.tables(report, rows=rows)
+    of_parts = [each for module, part in plugin_parts(report) for each in module.tables(report, part, rows=rows)]
     others = [
         *((each.what, each.table) for each in of_parts if each.leads),
         ("communication by dimension", replace(dimensions_table(report, rows=rows), id="dimensions")),
@@ -84,6 +82,11 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
         devices = {row.device for row in report.ranks if row.rank == late.rank}
         return Cell(f"{late.rank}, device {late.device}" if len(devices) > 1 else str(late.rank))
 
+    def mostly(late: Straggler) -> Cell:
+        if not late.collectives:
+            return Cell(NOTHING)
+        return Cell(f"{collective(report, late.collectives[0])} ({plural(late.collectives[0].count, 'time')})")
+
     def lost_ns(late: Straggler) -> int:
         return late.lost_per_step_ns if by_step and late.lost_per_step_ns is not None else late.lost_ns
 
@@ -97,7 +100,7 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
         (Column(f"total wait {total.name}"), lambda late: Cell(total.number(late.made_wait_ns))),
         (Column("passed on"), lambda late: Cell(total.number(late.passed_on_ns))) if passed else None,
         (Column("came last", spare=2), lambda late: Cell(f"{late.last_in:,} of {late.meetings:,}")),
-        (Column("mostly in", number=False, flexible=True, spare=3), lambda late: Cell(_mostly(report, late))),
+        (Column("mostly in", number=False, flexible=True, spare=3), mostly),
         (_WAITS_LONGEST, lambda late: Cell(_waiting(late.waiting, late.waiting_ranks, named))),
         title="Ranks that delay the others",
     )
@@ -110,13 +113,6 @@ def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     if len(stragglers) > rows:
         note += f" {plural(len(stragglers) - rows, 'more rank')} also delayed others."
     return replace(table, note=note, id="stragglers")
-
-
-def _mostly(report: RanksReport, late: Straggler) -> str:
-    if not late.collectives:
-        return NOTHING
-    most = late.collectives[0]
-    return f"{collective(report, most)} ({plural(most.count, 'time')})"
 
 
 def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
@@ -132,15 +128,11 @@ def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     meetings = report.meetings
     unit = unit_for(max((meeting.late_ns for meeting in meetings), default=0))
     total = unit_for(max((meeting.waited_ns for meeting in meetings), default=0))
-    stepped = any(meeting.step for meeting in meetings)
-
-    def step(meeting: Meeting) -> Cell:
-        return Cell(clean(meeting.step or NOTHING, NAME_LIMIT))
-
+    stepped = Column("step", number=False, flexible=True, spare=2) if any(met.step for met in meetings) else None
     return table_of(
         meetings[:rows],
         (words("collective", flexible=True), lambda meeting: Cell(meeting_name(report, meeting))),
-        (Column("step", number=False, flexible=True, spare=2), step) if stepped else None,
+        (stepped, lambda meeting: Cell(clean(meeting.step or NOTHING, NAME_LIMIT))) if stepped else None,
         (words("came last"), lambda meeting: Cell(late_name(meeting))),
         (Column(f"late by {unit.name}"), lambda meeting: Cell(unit.number(meeting.late_ns))),
         (Column(f"total wait {total.name}"), lambda meeting: Cell(total.number(meeting.waited_ns))),
@@ -161,10 +153,6 @@ def steps(report: RanksReport, *, rows: int) -> Table:
         widest = sorted(range(len(steps)), key=lambda number: (-steps[number].spread_ns, number))[:rows]
         shown = [steps[number] for number in sorted(widest)]
     unit = unit_of(report)
-
-    def spread(step: StepSkew) -> Cell:
-        return Cell(bare_share(step.spread_ns, step.median_ns))
-
     table = table_of(
         shown,
         (words("step", flexible=True), lambda step: Cell(clean(step.name, NAME_LIMIT))),
@@ -174,7 +162,7 @@ def steps(report: RanksReport, *, rows: int) -> Table:
         (Column("slowest"), lambda step: Cell(unit.number(step.max_ns))),
         (words("rank"), lambda step: Cell(str(step.slowest_rank))),
         (Column("spread", spare=2), lambda step: Cell(unit.number(step.spread_ns))),
-        (Column("%"), spread),
+        (Column("%"), lambda step: Cell(bare_share(step.spread_ns, step.median_ns))),
         (Column("ranks", spare=1), lambda step: Cell(f"{step.ranks:,}")),
         title="Steps that differ most between ranks",
     )
@@ -220,18 +208,21 @@ def each_rank(report: RanksReport) -> Table:
     """Return the table with a row for each rank."""
     rows = rows_of(report)
     unit = unit_for(max((row.span_ns for row in rows), default=0))
-    name, stepped = _names(rows), by_steps(rows)
+    devices, stepped = Counter((row.rank, row.source) for row in rows), by_steps(rows)
     total = "total " if stepped and not report.met_steps else ""
     met, ranked = any(row.meetings for row in rows), any(row.joined for row in rows)
     twice = ranked and any(not row.joined for row in rows)
-    width = min(260, 60 + 8 * max((len(name(row)) for row in rows), default=0))
+
+    def name(row: RankRow) -> str:
+        return row_name(row, device=devices[row.rank, row.source] > 1)
 
     def rank(row: RankRow) -> Cell:
         return Cell(name(row), name(row) if row.rank is None else row.rank)
 
-    def joined(row: RankRow) -> str:
-        return "yes" if row.joined else "no"
+    def last_in(row: RankRow) -> Cell:
+        return Cell(NOTHING if row.last_in is None else f"{row.last_in:,} of {row.meetings:,}", row.last_in)
 
+    width = min(260, 60 + 8 * max((len(name(row)) for row in rows), default=0))
     time = partial(column.time, unit=unit)
     last = Column("came last", id="last", long="came last, collectives", spare=3)
     made = f"{total}made wait"
@@ -248,20 +239,10 @@ def each_rank(report: RanksReport) -> Table:
         time("idle", short="idle", say=lambda row: row.buckets.idle_ns, spare=6),
         time(f"{total}waited", short=f"{total}waited", id="waited", say=lambda row: row.waited_ns) if met else None,
         time(f"{total}made others wait", short=made, id="made", say=lambda row: row.made_wait_ns) if met else None,
-        (last, lambda row: Cell(_last_in(row), row.last_in)) if met else None,
+        (last, last_in) if met else None,
         column.time("clock offset", unit_for(0), lambda row: row.clock_offset_ns, id="offset", extra=True),
         column.text("trust", lambda row: row.trust, tone=lambda row: _TRUST.get(row.trust, "")),
-        column.text("compared", joined, id="joined", when=twice, extra=True),
+        column.text("compared", lambda row: "yes" if row.joined else "no", id="joined", when=twice, extra=True),
         title="Each rank",
     )
     return replace(table, id=EACH_RANK, note="An average step of each rank, as recorded." if stepped else "")
-
-
-def _names(rows: Sequence[RankRow]) -> Callable[[RankRow], str]:
-    """Return a function that names rows: with the device where a trace has several."""
-    devices = Counter((row.rank, row.source) for row in rows)
-    return lambda row: row_name(row, device=devices[row.rank, row.source] > 1)
-
-
-def _last_in(row: RankRow) -> str:
-    return NOTHING if row.last_in is None else f"{row.last_in:,} of {row.meetings:,}"

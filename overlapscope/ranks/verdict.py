@@ -18,13 +18,11 @@ from overlapscope.ranks.parts import plugin_parts
 from overlapscope.ranks.result import (
     LEAST_PCT,
     Duplicate,
-    Excess,
     Meeting,
     RankRow,
     RankSpread,
     RanksReport,
     Straggler,
-    WorstRank,
     rows_of,
 )
 from overlapscope.trace.servers import file_parts
@@ -62,85 +60,66 @@ class RanksVerdict(Struct, frozen=True):
 def judge(report: RanksReport) -> RanksVerdict:
     """Judge who delays whom, what communication costs, and which ranks are absent."""
     level, lead = _waiting(report)
-    rest = [
-        *_why_late(report),
-        *(sentence for module, part in plugin_parts(report) for sentence in module.why_late(report, part)),
-        *_profiler(report),
-        *_more_stragglers(report),
-        *_beside_stragglers(report),
-        *(_plugin_sentences(report) if report.matching.judged else ()),
-        *_communication(report),
-        *mesh_sentences(report),
-        *_absent(report),
-    ]
+    late, rest = report.straggler, list[str]()
+    if late is not None:
+        rest += _why_late(report, late)
+        rest += (sentence for module, part in plugin_parts(report) for sentence in module.why_late(report, part))
+        rest += [*_profiler(report, late), *_more_stragglers(report)]
+        if not_compared := _not_compared(report):
+            rest.append(f"There may be more delays: {not_compared}.")
+    if report.matching.judged:
+        rest += _plugin_sentences(report)
+    rest += [*_communication(report), *mesh_sentences(report), *_absent(report)]
     if level == "good" and (report.missing or report.unreadable):
         # The rank that all others wait for may be an absent one.
         level = "fair"
     return RanksVerdict(level, lead, tuple(rest))
 
 
+def _plugin_sentences(report: RanksReport) -> Iterator[str]:
+    return (sentence for module, part in plugin_parts(report) for sentence in module.sentences(part))
+
+
 def _waiting(report: RanksReport) -> tuple[Level, str]:
-    rows = [row for row in report.ranks if row.joined]
-    joined = len(rows)
+    joined = sum(row.joined for row in report.ranks)
     if not report.ranks:
         return "unusable", "No rank could be read."
     if joined < 2:
         why = "There is only one rank" if joined else "No trace states its rank"
         return "unknown", f"{why}, so delays between ranks cannot be measured."
-    straggler = report.straggler
+    straggler, matching, clocks = report.straggler, report.matching, report.clocks
     if straggler is not None:
         poor = (straggler.lost_pct or 0) >= POOR_PCT and not _by_profiler(report, straggler)
         return "poor" if poor else "fair", _straggler(report, straggler)
-    if not report.matching.judged and (by_plugins := " ".join(_plugin_sentences(report))):
-        return "fair", by_plugins
-    if not report.matching.judged:
-        why = "no collective of theirs could be compared." if _has_collectives(report) else "there are no collectives."
-        if report.clocks.status == "unknown":
-            why = _lower(clean(report.clocks.reason, 500))
-        doubt = f"Delays between ranks cannot be measured: {why}"
-    else:
-        most = _not_compared(rows)
-        doubt = f"The balance of the {joined:,} ranks is not judged: {most}." if most else ""
-    if doubt:
-        return "unknown", doubt
-    unseen = report.unseen_pct
+    if not matching.judged:
+        if by_plugins := " ".join(_plugin_sentences(report)):
+            return "fair", by_plugins
+        has_collectives = matching.kernels > matching.not_collective
+        why = "no collective of theirs could be compared." if has_collectives else "there are no collectives."
+        if clocks.status == "unknown":
+            reason = clean(clocks.reason, 500)
+            first = reason.partition(" ")[0]
+            why = reason if first.isupper() and len(first) > 1 else reason[:1].lower() + reason[1:]
+        return "unknown", f"Delays between ranks cannot be measured: {why}"
+    ranks, unseen = f"the balance of the {joined:,} ranks", report.unseen_pct
+    if doubt := _not_compared(report):
+        return "unknown", f"{capital(ranks)} is not judged: {doubt}."
     if unseen is None:
-        return (
-            "unknown",
-            f"The balance of the {joined:,} ranks is not judged: clocks jumped in all steps that they share.",
-        )
-    known = f"arrivals at collectives are known to {_duration(report.clocks.arrival_error_ns or 0)}"
+        return "unknown", f"{capital(ranks)} is not judged: clocks jumped in all steps that they share."
+    known = f"Arrivals at collectives are known to {_duration(clocks.arrival_error_ns or 0)}"
     if unseen >= POOR_PCT:
-        hidden = f"{capital(known)}, so delays of up to {percent(unseen)} of the time may be hidden"
-        return "unknown", f"{hidden}: the balance of the {joined:,} ranks is not judged."
+        hidden = f"{known}, so delays of up to {percent(unseen)} of the time may be hidden"
+        return "unknown", f"{hidden}: {ranks} is not judged."
     if unseen >= LEAST_PCT:
-        return (
-            "fair",
-            f"No rank is seen to delay the others. {capital(known)}: unseen delays take {percent(unseen)} at most.",
-        )
+        return "fair", f"No rank is seen to delay the others. {known}: unseen delays take {percent(unseen)} at most."
     late = next((late for late in report.stragglers[:1] if late.sure_pct), None)
     most = "" if late is None else f"; rank {late.rank} delays them most, by {cost(report, late)}"
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
 
 
-def _plugin_sentences(report: RanksReport) -> Iterator[str]:
-    return (sentence for module, part in plugin_parts(report) for sentence in module.sentences(part))
-
-
-def _has_collectives(report: RanksReport) -> bool:
-    return report.matching.kernels > report.matching.not_collective
-
-
-def _beside_stragglers(report: RanksReport) -> Iterator[str]:
-    """State how much communication the stragglers say nothing of."""
-    most = _not_compared([row for row in report.ranks if row.joined]) if report.straggler is not None else ""
-    if most:
-        yield f"There may be more delays: {most}."
-
-
-def _not_compared(rows: Sequence[RankRow]) -> str:
+def _not_compared(report: RanksReport) -> str:
     """Return the largest share of exposed communication that was not compared; nothing if it is small."""
-    most = max(rows, key=lambda row: row.unjudged_comm_pct)
+    most = max((row for row in report.ranks if row.joined), key=lambda row: row.unjudged_comm_pct)
     if most.unjudged_comm_pct < LEAST_PCT:
         return ""
     return (
@@ -150,43 +129,13 @@ def _not_compared(rows: Sequence[RankRow]) -> str:
 
 
 def _straggler(report: RanksReport, late: Straggler) -> str:
-    loses = (
-        f"delays the other rank by up to {cost(report, late)}"
-        if late.others == 1
-        else f"delays each other rank by up to {cost(report, late)} on average"
-    )
-    often = f"it comes last in {late.last_in:,} of {plural(late.meetings, 'collective')}{_mostly(report, late)}"
-    return f"Rank {late.rank} {loses}; {often}."
-
-
-def _why_late(report: RanksReport) -> Iterator[str]:
-    """State the main difference of the costliest straggler from the median rank, in the same steps."""
-    late = report.straggler
-    worst = [rank for rank in report.worst if late is not None and (rank.rank, rank.device) == (late.rank, late.device)]
-    for rank in worst:
-        # The other buckets are the sums of their causes.
-        reasons = [excess for excess in rank.excess if excess.kind != "bucket" or excess.name == "compute"]
-        if reasons and rank.over == "steps":
-            most = max(reasons, key=lambda excess: excess.more_ns)
-            than = "the other rank" if late is not None and late.others == 1 else "the median rank"
-            longer = f"{_duration(most.more_ns, unit_of(report))} a step longer than {than}"
-            does = _DOES_LONGER[most.kind].format(
-                rank=rank.rank, longer=longer, cause=clean(most.name, 60), gpu=_gpu(report)
-            )
-            yield f"{does}{_mostly_at(rank, most)}."
-
-
-def _gpu(report: RanksReport) -> str:
-    return noun_for(row.device_name for row in report.ranks)
-
-
-def _mostly_at(rank: WorstRank, excess: Excess) -> str:
-    """Return the line of most of a rank's time of a cause as the end of a sentence; empty if none is known."""
-    if excess.kind == "bucket":
-        return ""
-    cause = CAUSES[excess.kind].get(excess.name)
-    at = [each.where.line for each in rank.findings if cause and each.rule == cause.rule and each.where is not None]
-    return f", mostly at {clean(at[0], 80)}" if at and at[0] else ""
+    whom, average = ("the other rank", "") if late.others == 1 else ("each other rank", " on average")
+    waited, mostly = [each.made_wait_ns for each in late.collectives], ""
+    # Otherwise several collectives share the cost.
+    if waited and 2 * waited[0] >= sum(waited):
+        mostly = f", mostly in {collective(report, late.collectives[0])}"
+    often = f"it comes last in {late.last_in:,} of {plural(late.meetings, 'collective')}{mostly}"
+    return f"Rank {late.rank} delays {whom} by up to {cost(report, late)}{average}; {often}."
 
 
 _DOES_LONGER: Final = {
@@ -196,10 +145,30 @@ _DOES_LONGER: Final = {
 }
 
 
-def _profiler(report: RanksReport) -> Iterator[str]:
+def _why_late(report: RanksReport, late: Straggler) -> Iterator[str]:
+    """State the main difference of the costliest straggler from the median rank, in the same steps."""
+    for rank in report.worst:
+        # The other buckets are the sums of their causes.
+        reasons = [excess for excess in rank.excess if excess.kind != "bucket" or excess.name == "compute"]
+        if (rank.rank, rank.device) == (late.rank, late.device) and reasons and rank.over == "steps":
+            most = max(reasons, key=lambda excess: excess.more_ns)
+            than = "the other rank" if late.others == 1 else "the median rank"
+            does = _DOES_LONGER[most.kind].format(
+                rank=rank.rank,
+                longer=f"{_duration(most.more_ns, unit_of(report))} a step longer than {than}",
+                cause=clean(most.name, 60),
+                gpu=noun_for(row.device_name for row in report.ranks),
+            )
+            cause = None if most.kind == "bucket" else CAUSES[most.kind].get(most.name)
+            places = (each.where for each in rank.findings if cause is not None and each.rule == cause.rule)
+            at = next((where.line for where in places if where is not None), None)
+            yield f"{does}{f', mostly at {clean(at, 80)}' if at else ''}."
+
+
+def _profiler(report: RanksReport, late: Straggler) -> Iterator[str]:
     """State how much of a delay may come from the profiler, whose cost differs between ranks."""
-    late, steps = report.straggler, _usual_steps(report)
-    if late is None or late.lost_per_step_ns is None or steps is None:
+    steps = _usual_steps(report)
+    if late.lost_per_step_ns is None or steps is None:
         return
     recorded, plain = steps
     if 100 * (recorded - plain) >= POOR_PCT * recorded:
@@ -227,14 +196,6 @@ def _usual_steps(report: RanksReport) -> tuple[int, int] | None:
     return (median_low(each[0] for each in timed), median_low(each[1] for each in timed)) if timed else None
 
 
-def _mostly(report: RanksReport, straggler: Straggler) -> str:
-    waited = [late.made_wait_ns for late in straggler.collectives]
-    if not waited or 2 * waited[0] < sum(waited):
-        # Several collectives share the cost.
-        return ""
-    return f", mostly in {collective(report, straggler.collectives[0])}"
-
-
 def cost(report: RanksReport, late: Straggler) -> str:
     """Return the cost of a rank to each of the others, such as `1.2 ms a step (3.4%)`."""
     if late.lost_per_step_ns is None:
@@ -245,35 +206,25 @@ def cost(report: RanksReport, late: Straggler) -> str:
 
 
 def _more_stragglers(report: RanksReport) -> Iterator[str]:
-    more = [late for late in report.stragglers[1:] if late.clear]
-    if not more or report.straggler is None:
-        return
-    who = listed([f"rank {late.rank} ({percent(late.lost_pct)})" for late in more], _MORE_STRAGGLERS)
-    yield f"{capital(who)} also {'delay' if len(more) > 1 else 'delays'} the others."
+    if more := [f"rank {late.rank} ({percent(late.lost_pct)})" for late in report.stragglers[1:] if late.clear]:
+        also = f"also {'delay' if len(more) > 1 else 'delays'} the others"
+        yield f"{capital(listed(more, _MORE_STRAGGLERS))} {also}."
 
 
 def _communication(report: RanksReport) -> Iterator[str]:
+    """State the share of exposed communication and its main causes."""
     shares = spread(report, "exposed comm share")
     if shares is None or not shares.max:
         return
     low, high = percent(shares.min), percent(shares.max)
-    between = ends(low, high)
-    if shares.ranks < _FEW or low == high:
-        yield f"Exposed communication takes {between} of the time.{_causes(report)}"
-    else:
-        of_median = f"{percent(shares.median)} of the median rank's time ({between})"
-        yield f"Exposed communication takes {of_median}.{_causes(report)}"
-
-
-def _causes(report: RanksReport) -> str:
-    """Return the main causes of exposed communication with their shares of it, in a sentence."""
+    part = f"{ends(low, high)} of the time"
+    if shares.ranks >= _FEW and low != high:
+        part = f"{percent(shares.median)} of the median rank's time ({ends(low, high)})"
     every = report.communication
-    if not every.time.exposed_ns:
-        return ""
     longest = sorted(every.exposed_by_cause.items(), key=lambda item: -item[1])[:_MOST_CAUSES]
-    least = _WORTH_NAMING * every.time.exposed_ns
-    named = [f"{cause} {percent(100 * ns / every.time.exposed_ns)}" for cause, ns in longest if ns >= least]
-    return f" Its causes: {listed(named)}." if named else ""
+    whole = every.time.exposed_ns
+    named = [f"{cause} {percent(100 * ns / whole)}" for cause, ns in longest if ns >= _WORTH_NAMING * whole > 0]
+    yield f"Exposed communication takes {part}.{f' Its causes: {listed(named)}.' if named else ''}"
 
 
 def _server_parts(twice: Duplicate) -> tuple[str, ...]:
@@ -282,13 +233,13 @@ def _server_parts(twice: Duplicate) -> tuple[str, ...]:
 
 
 def _absent(report: RanksReport) -> Iterator[str]:
-    again = [twice for twice in report.duplicated if not _server_parts(twice)]
-    absent = [
-        *([f"{plural(len(report.missing), 'rank')} missing"] if report.missing else []),
-        *([f"{plural(len(report.unreadable), 'trace')} unreadable"] if report.unreadable else []),
-        *([f"{plural(len(again), 'rank')} recorded more than once"] if again else []),
-    ]
-    if absent:
+    again = sum(not _server_parts(twice) for twice in report.duplicated)
+    counts = (
+        (len(report.missing), "rank", "missing"),
+        (len(report.unreadable), "trace", "unreadable"),
+        (again, "rank", "recorded more than once"),
+    )
+    if absent := [f"{plural(count, noun)} {what}" for count, noun, what in counts if count]:
         yield f"Incomplete: {listed(absent)}."
 
 
@@ -317,28 +268,21 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
         used = clean(twice.sources[0], NAME_LIMIT)
         sentences.append(f"Recorded more than once: rank {twice.rank} in {files}; {used} is compared.")
     sentences += _more(len(again), "more rank", " recorded more than once")
-    alike = _doubted_alike(report)
+    doubted: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
+    for row in report.ranks:
+        if row.trust != "trusted":
+            doubted[row.trust, next(iter(row.doubt_ids), "")].append(row)
+    # A property of few ranks distinguishes them from the others.
+    alike = sorted(doubted.values(), key=len)
     for rows in alike[:_MOST_FILES]:
         first = rows[0]
         what = "Unusable" if first.trust == "unusable" else "Some figures may be wrong"
         whose = f"{capital(row_name(first))}: " if len(rows) > 1 else ""
         why = f". {whose}{clean(first.doubts[0], 300)}" if first.doubts else "."
         more = f" (overlapscope explain {first.doubt_ids[0]})" if first.doubt_ids else ""
-        sentences.append(f"{what}: {listed_rows(rows)}{why}{more}")
+        sentences.append(f"{what}: {_listed_rows(rows)}{why}{more}")
     sentences += _more(len(alike), "more doubt")
     return (*sentences, *(clean(note, 1000) for note in report.notes))
-
-
-def _doubted_alike(report: RanksReport) -> list[list[RankRow]]:
-    """Return the rows that are not trusted, grouped by the first check that doubts them, the smallest group first.
-
-    A property of few ranks distinguishes them from the others.
-    """
-    alike: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
-    for row in report.ranks:
-        if row.trust != "trusted":
-            alike[row.trust, next(iter(row.doubt_ids), "")].append(row)
-    return sorted(alike.values(), key=len)
 
 
 def _more(count: int, noun: str, suffix: str = "") -> list[str]:
@@ -352,7 +296,7 @@ def runs(ranks: Sequence[int]) -> str:
     return f"{', '.join(texts[:_MOST_RANGES])}{' and more' if len(texts) > _MOST_RANGES else ''}"
 
 
-def listed_rows(rows: Sequence[RankRow]) -> str:
+def _listed_rows(rows: Sequence[RankRow]) -> str:
     """Return the names of some rows: the ranks as runs of numbers, and files of others by name, the first few."""
     ranks = {row.rank for row in rows if row.joined and row.rank is not None}
     names = dict.fromkeys(row_name(row) for row in rows if not row.joined or row.rank is None)
@@ -423,9 +367,3 @@ def unit_of(report: RanksReport) -> Unit:
 def _duration(ns: int, unit: Unit | None = None) -> str:
     """Return a time in the given unit, or in the best one where it would have too few digits."""
     return (unit if unit is not None and 10 * ns >= unit.ns else unit_for(ns)).text(ns)
-
-
-def _lower(sentence: str) -> str:
-    """Return a sentence as the end of another."""
-    first = sentence.partition(" ")[0]
-    return sentence if first.isupper() and len(first) > 1 else sentence[:1].lower() + sentence[1:]

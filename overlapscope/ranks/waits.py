@@ -47,15 +47,14 @@ class CommonSteps(Struct, frozen=True, eq=False):
 
 def common_steps(ranks: Sequence[ComparedRank], torn: Collection[int] = ()) -> CommonSteps:
     """Return the steps that all ranks judge; if some are torn by jumps of clocks, the longest run of the others."""
-    steps = [rank.judged_steps for rank in ranks]
-    names = tuple(name for name in steps[0].names if all(name in each.names for each in steps)) if steps else ()
+    steps = [rank.steps.windows() for rank in ranks]
+    names = tuple(name for name in steps[0] if all(name in each for each in steps)) if steps else ()
     if torn:
         names = _longest_run({step_number(name): name for name in names if step_number(name) not in torn})
     begin = [rank.judged_from_ns for rank in ranks]
     end = begin if torn else [rank.end_ns for rank in ranks]
     if names:
-        begin = [int(each.start_ns[each.names.index(names[0])]) for each in steps]
-        end = [int(each.end_ns[each.names.index(names[-1])]) for each in steps]
+        begin, end = ([each[name][side] for each in steps] for side, name in enumerate((names[0], names[-1])))
     return CommonSteps(names, np.array(begin, np.int64), np.array(end, np.int64))
 
 
@@ -104,6 +103,10 @@ class LastArrivals(Columns, frozen=True):
     """Maximum error of the time between two arrivals."""
     together: I64
     """Number of members that arrived last together; 0 where none of them can be named."""
+    waited_ns: I64
+    """Sum over all members."""
+    exposed_ns: I64
+    """Sum over all members."""
     opening: Bool
     """As in `Offsets`: no charge is sure."""
 
@@ -183,7 +186,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     judged = np.logical_and.reduceat(known, met.first[:-1]) & ~offsets.odd
     meetings, axis = met.take(judged), Axis(ranks)
     within = offsets.within_ns[judged]
-    entries = np.repeat(judged, np.diff(met.first))
+    entries = np.repeat(judged, met.members)
     lead, since = offsets.lead_ns[entries], _last_met(met, axis)[entries]
     arrivals, latest = _arrivals(meetings, axis, lead, within, offsets.opening[judged])
     of_messages = met.kernels.take(messages.kernel)
@@ -239,7 +242,7 @@ def _others(arrivals: Arrivals, ranks: int, meetings: int) -> I64:
 
 def _jumped_back(ranks: Sequence[ComparedRank], steps: CommonSteps, meetings: Meetings, inside: Bool) -> bool:
     """Return whether the clock of a rank jumped back over steps, so that kernels of others seem to run in these."""
-    numbers = [[step_number(name) for name in rank.judged_steps.names] for rank in ranks]
+    numbers = [[*map(step_number, rank.steps.windows())] for rank in ranks]
     jumped = np.array([each != sorted(each) for each in numbers], np.bool_)
     step = meetings.kernels.step[meetings.row]
     others = (step >= 0) & ~among(step, [step_number(name) for name in steps.names])
@@ -312,7 +315,9 @@ def _arrivals(
         row=latest,
         spread_ns=arrival[latest] - np.minimum.reduceat(arrival, first),
         error_ns=within_ns,
-        together=np.where((together <= TOGETHER) & (together < np.diff(meetings.first)), together, 0),
+        waited_ns=np.add.reduceat(waited, first),
+        exposed_ns=np.add.reduceat(arrivals.exposed_ns, first),
+        together=np.where((together <= TOGETHER) & (together < meetings.members), together, 0),
         opening=opening,
     )
 
@@ -359,7 +364,7 @@ def _last_met(met: Meetings, axis: Axis) -> I64:
     A rank's own kernel shows that they met, even if those of the others weren't matched with it.
     """
     kernels = met.kernels
-    needs_all = kernels.by_kind(lambda kind: kind.recorded and symmetric(kind))[kernels.kind] != 0
+    needs_all = kernels.are(lambda kind: kind.recorded and symmetric(kind))
     rows = np.flatnonzero(needs_all | mask_of(met.row, len(kernels)))
     rank, group = kernels.rank[rows], kernels.group[rows]
     start, end = (side[rows] + axis.shift[rank] for side in (kernels.start_ns, kernels.end_ns))

@@ -17,7 +17,7 @@ from overlapscope.analysis.facts import period
 from overlapscope.analysis.results import Trust
 from overlapscope.base.intervals import union
 from overlapscope.ranks.messages import CommKernels
-from overlapscope.ranks.reduced import SPENT, ReducedRank, StepFigures
+from overlapscope.ranks.reduced import SPENT, RankSteps, ReducedRank
 
 _OF_COMM = ("exposed_comm", "comm", "sm", "busy", "ideal")
 """Lengths that communication alone makes."""
@@ -67,13 +67,7 @@ def made_rank(
     def column(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.array(list(values), np.int64)
 
-    figures = StepFigures(
-        names=tuple(name for name, _ in steps),
-        judged=np.ones(len(steps), np.bool_),
-        start_ns=begin + np.cumsum([0, *(span for _, span in steps)])[: len(steps)],
-        span_ns=column([span for _, span in steps]),
-        spent_ns=np.outer(column([span for _, span in steps]), np.arange(len(SPENT)) == 0),
-    )
+    spans = column([span for _, span in steps])
     return ReducedRank(
         source=source or f"rank{number}.json",
         rank=number,
@@ -98,8 +92,13 @@ def made_rank(
             ),
         ),
         judged=None,
-        judged_steps=figures.judged_windows(),
-        steps=figures,
+        steps=RankSteps(
+            names=tuple(name for name, _ in steps),
+            judged=np.ones(len(steps), np.bool_),
+            start_ns=begin + np.cumsum([0, *spans.tolist()])[: len(steps)],
+            span_ns=spans,
+        ),
+        spent_ns=np.outer(spans, np.arange(len(SPENT)) == 0),
         findings=(),
         comm=CommKernels(
             kinds=kinds,
@@ -110,11 +109,6 @@ def made_rank(
         ),
         exposed_comm=alone,
     )
-
-
-def with_steps(rank: ReducedRank, steps: StepFigures) -> ReducedRank:
-    """Return a rank with other steps."""
-    return replace(rank, steps=steps, judged_steps=steps.judged_windows())
 
 
 class Met(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext, UrlState, instant_href
-from overlapscope.dashboard.library import Library, RanksFile, Reduced
+from overlapscope.dashboard.library import Library, RanksFile
 from overlapscope.documents.model import Items
 from overlapscope.ranks import tables
-from overlapscope.ranks.charts import Slot, slot_at
+from overlapscope.ranks.charts import slot_at
 from overlapscope.ranks.document import BUCKETS, MAPS, STEPS, clocks, findings, head, maps, stand_outs
 from overlapscope.ranks.join import report_on
-from overlapscope.ranks.result import Meeting, RanksReport, Unreadable
+from overlapscope.ranks.result import RanksReport, Unreadable
 
 # -- The ranks of a written report, or of the traces in a folder -----------------------------------
 
@@ -102,18 +102,14 @@ def of_job(library: Library, job: tuple[str, ...]) -> Ranks | None:
     parts = tuple(part for part in map(library.reduced, job) if part is not None)
     if len(parts) < len(job):
         return None
+
+    def join() -> Ranks:
+        traces = [(part,) if isinstance(part, Unreadable) else part for part in parts]
+        return Ranks(report_on(parts), {trace.source: id for id, its in zip(job, traces, strict=True) for trace in its})
+
     # Keep the report: joining a thousand ranks takes a moment, and every callback needs it.
-    ranks: Ranks = library.results_of_pages.remember(("ranks", job, parts), lambda: _join(job, parts))
+    ranks: Ranks = library.results_of_pages.remember(("ranks", job, parts), join)
     return ranks
-
-
-def _join(ids: Sequence[str], parts: Sequence[Reduced]) -> Ranks:
-    found = [
-        (id, trace)
-        for id, part in zip(ids, parts, strict=True)
-        for trace in ((part,) if isinstance(part, Unreadable) else part)
-    ]
-    return Ranks(report_on(trace for _, trace in found), {trace.source: id for id, trace in found})
 
 
 TABLE = "ranks-table"
@@ -187,6 +183,9 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
     report = ranks.report
     if sum(row.joined for row in report.ranks) < 2 and report.ranks and not report.missing:
         return _side_by_side(context, ranks)
+    # Pages of a single trace may be of another program.
+    timed = any(row.plain_step_ns is not None for row in report.ranks)
+    beside = "; the pages of a single trace show its program without the profiler" if timed else ""
     return parts.page(
         "Ranks",
         *render.draw((*head(report), *maps(report)), context.dark),
@@ -194,15 +193,8 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
         *render.draw((*findings(report), *stand_outs(report)), context.dark),
         *([_grid(context, ranks, "Each rank")] if report.ranks else []),
         *render.draw(clocks(report), context.dark),
-        lead=f"{_LEAD} {_of_recordings(report)}{_OPENS if ranks.traces else ''}",
+        lead=f"{_LEAD} Figures are of the recordings{beside}.{_OPENS if ranks.traces else ''}",
     )
-
-
-def _of_recordings(report: RanksReport) -> str:
-    """Return which program the figures describe, which may be another than on the pages of a single trace."""
-    if any(row.plain_step_ns is not None for row in report.ranks):
-        return "Figures are of the recordings; the pages of a single trace show its program without the profiler."
-    return "Figures are of the recordings."
 
 
 def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
@@ -220,20 +212,15 @@ def _tables(context: PageContext, ranks: Ranks) -> Iterator[Component]:
     """Yield all tables except that of each rank; collectives link to the timeline of the rank that came last."""
     report = ranks.report
     others = tables.other_tables(report, rows=_LISTED, each=0)
+    trace_of = {rank.rank: ranks.trace(row) for row, rank in reversed([*enumerate(report.ranks)]) if rank.joined}
     for table in (*tables.main_tables(report, rows=_LISTED), *(table for _, table in others)):
-        met = report.meetings[: len(table.rows)] if table.id == tables.MEETINGS else ()
+        links = list[Component | None]()
+        for met in report.meetings[: len(table.rows)] if table.id == tables.MEETINGS else ():
+            trace = trace_of.get(met.late_rank)
+            href = None if trace is None else instant_href(context.url, trace, met.window)
+            links.append(None if href is None else html.A("timeline →", href=href, className="timeline-link"))
         if table.id != tables.EACH_RANK:
-            links = [_at(context.url, ranks, meeting) for meeting in met]
             yield parts.table_panel(context, table, table.id and f"ranks-{table.id}", links)
-
-
-def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
-    """Return a link to a collective in the timeline of the rank that came last, if its trace is here."""
-    rows = enumerate(ranks.report.ranks)
-    trace = next((ranks.trace(row) for row, rank in rows if rank.joined and rank.rank == meeting.late_rank), None)
-    if trace is None:
-        return None
-    return html.A("timeline →", href=instant_href(url, trace, meeting.window), className="timeline-link")
 
 
 def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
@@ -286,11 +273,15 @@ def show(context: PageContext, known: bool | None) -> Any:
 
 
 def open_rank(context: PageContext, click: Click | None, chart: str) -> Any:
-    """Return the address of the trace of the clicked rank."""
+    """Return the address of the trace of the clicked rank. For a map, Dash passes only line and column."""
     ranks = _ranks(context)
-    slot = _clicked(ranks.report, click, lines=chart in MAPS) if ranks is not None else None
-    trace = ranks.trace(slot.row) if ranks is not None and slot is not None and slot.row is not None else None
-    return dash.no_update if trace is None else context.url.href("overview", trace=trace)
+    for point in click.points if click and ranks is not None else ():
+        x, y = point.x, point.y if chart in MAPS else 0
+        if ranks is not None and type(x) is int and type(y) is int:
+            slot = slot_at(ranks.report, x, y)
+            trace = ranks.trace(slot.row) if slot is not None and slot.row is not None else None
+            return dash.no_update if trace is None else context.url.href("overview", trace=trace)
+    return dash.no_update
 
 
 for _chart in (*MAPS, STEPS, BUCKETS):
@@ -301,12 +292,3 @@ for _chart in (*MAPS, STEPS, BUCKETS):
 def choose(context: PageContext, source: str | None) -> Any:
     """Return the address of the chosen report."""
     return dash.no_update if source in (None, _source(context)) else context.url.href(report=source)
-
-
-def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot | None:
-    """Return the clicked place of a chart. For a map, Dash passes only line and column."""
-    for point in click.points if click else ():
-        x, y = point.x, point.y if lines else 0
-        if type(x) is int and type(y) is int:
-            return slot_at(report, x, y)
-    return None

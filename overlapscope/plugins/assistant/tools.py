@@ -304,13 +304,10 @@ class Tools(msgspec.Struct, frozen=True):
         from overlapscope.ranks.files import expand_urls
         from overlapscope.ranks.join import report_on
         from overlapscope.ranks.on_host import reduce_any
-        from overlapscope.ranks.result import Unreadable, by_steps, rows_of
+        from overlapscope.ranks.result import by_steps, rows_of
 
         result = report_on(
-            reduced
-            for location in expand_urls(self.folders.files(path))
-            for outcome in each(reduce_any, [location])
-            for reduced in ([outcome] if isinstance(outcome, Unreadable) else outcome)
+            outcome for location in expand_urls(self.folders.files(path)) for outcome in each(reduce_any, [location])
         )
         straggler = result.straggler
         head = {

@@ -19,7 +19,7 @@ from overlapscope.ranks.collectives import Kernels, Meetings
 from overlapscope.ranks.communication import JudgedWindows, judged_windows, time_in
 from overlapscope.ranks.comparison import Comparison
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.waits import RankWaits, sum_by
+from overlapscope.ranks.waits import RankWaits
 
 
 def find_experts(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[ExpertExchange, ...]:
@@ -59,20 +59,14 @@ class _Received(Columns, frozen=True):
 def _to_experts(met: Meetings, begins: Bool) -> _Received:
     """Return the exchanges to experts of whole groups that begin in the judged windows of all members."""
     kernels = met.kernels
-    group_size = kernels.by_kind(lambda kind: kind.group_size)
     known = (kernels.splits == 1) & (np.minimum(kernels.elements, kernels.received) >= 0) & begins
-    if len(met):
-        whole = np.diff(met.first) == group_size[met.kind]
-        met = met.take(np.logical_and.reduceat(known[met.row], met.first[:-1]) & whole)
-    if len(met):
-        first = met.first[:-1]
-        least, most = (side.reduceat(kernels.element_bytes[met.row], first) for side in (np.minimum, np.maximum))
-        received, sent = (
-            np.maximum.reduceat(column[met.row], first) for column in (kernels.received, kernels.elements)
-        )
-        met = met.take((least == most) & (received >= sent))
+    met = met.take(np.logical_and.reduceat(known[met.row], met.first[:-1]) & (met.members == met.group_size))
+    (least, most), (_, received), (_, sent) = map(
+        met.extremes, (kernels.element_bytes, kernels.received, kernels.elements)
+    )
+    met = met.take((least == most) & (received >= sent))
     elements, meeting = kernels.received[met.row], met.meeting
-    most = np.maximum.reduceat(elements, met.first[:-1])[meeting] if len(met) else elements
+    most = met.extremes(kernels.received)[1][meeting]
     largest = elements == most
     alone = largest & (np.bincount(meeting[largest], minlength=len(met))[meeting] == 1)
     return _Received(meeting, elements, most, alone, kernels.received_rows[met.row], met.row, met.rank)
@@ -93,8 +87,7 @@ def _last_at_next(kernels: Kernels, waits: RankWaits) -> tuple[I64, I64]:
     meeting_of[meetings.row] = meetings.meeting
     meeting = pick(meeting_of, following)
     last = np.where(latest.together == 1, arrivals.rank[latest.row], -1)
-    waited = sum_by(arrivals.meeting, arrivals.exposed_ns, len(meetings))
-    return pick(last, meeting), pick(waited, meeting, 0)
+    return pick(last, meeting), pick(latest.exposed_ns, meeting, 0)
 
 
 def _exchange(

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Final, Literal
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -36,12 +37,13 @@ from overlapscope.ranks.waits import common_steps
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-class _Job(Struct, frozen=True, eq=False):
-    """Ranks by place, begin and end of each step of a rank by name, and when the messages of each ran and waited."""
+class _Stage(NamedTuple):
+    """A rank: when it computes, when its messages run and wait, and begin and end of each step by name."""
 
-    ranks: Sequence[ReducedRank]
-    steps: dict[int, dict[str, tuple[int, int]]]
-    messages: dict[int, tuple[Intervals, Intervals]]
+    rank: int
+    compute: Intervals
+    messages: tuple[Intervals, Intervals]
+    steps: dict[str, tuple[int, int]]
 
 
 def find_pipelines(
@@ -50,8 +52,7 @@ def find_pipelines(
     """Return the pipelines among the ranks compared, and notes on those that can't be judged."""
     found, notes = [], []
     by_step, unjudged = _by_step(comparison), _unjudged(comparison)
-    own_steps = {place: _own_steps(rank) for place, rank in enumerate(ranks) if len(rank.messages)}
-    job = _Job(ranks, own_steps, _messages(comparison))
+    messages = _messages(comparison)
     pairs = sorted({pair for traffic in by_step.values() for pair in traffic})
     sender, receiver = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
     label = components(sender, receiver, len(ranks))
@@ -61,9 +62,10 @@ def find_pipelines(
             continue
         names = common_steps([ranks[place] for place in places]).names
         numbers = {name: number for name in names if (number := step_number(name)) >= 0}
-        every = {name: by_step.get(number, {}) for name, number in numbers.items()}
-        within = {name: {pair: step[pair] for pair in step if pair[0] in places} for name, step in every.items()}
-        steps = {name: among for name, among in within.items() if among}
+        steps = dict[str, StepTraffic]()
+        for name, number in numbers.items():
+            if among := {pair: times for pair, times in by_step.get(number, {}).items() if pair[0] in places}:
+                steps[name] = among
         traffic = _traffic(list(steps.values()))
         if traffic is None:
             continue
@@ -71,7 +73,12 @@ def find_pipelines(
             runs = ", ".join(number_runs(rank for place in places if (rank := ranks[place].rank) is not None))
             notes.append(f"The pipeline of ranks {runs} is not judged: {doubt}.")
         else:
-            found.append(_pipeline(job, traffic, list(steps)))
+            stages = [
+                _Stage(rank.rank or 0, rank.compute, messages.get(place, (EMPTY, EMPTY)), _own_steps(rank))
+                for place in traffic.places
+                for rank in [ranks[place]]
+            ]
+            found.append(_pipeline(stages, traffic, list(steps)))
     return tuple(sorted(found, key=lambda pipeline: min(pipeline.ranks))), tuple(notes)
 
 
@@ -120,8 +127,7 @@ def _stages(step: StepTraffic) -> list[int]:
 def _unjudged(comparison: Comparison) -> tuple[I64, I64]:
     """Return rank and step of each kernel that sends or receives with an unknown other side."""
     kernels = comparison.met.kernels
-    sends = np.flatnonzero(kernels.by_kind(is_message)[kernels.kind])
-    rows = sends[~mask_of(comparison.waits.messages.kernel, len(kernels))[sends]]
+    rows = np.flatnonzero(kernels.are(is_message) & ~mask_of(comparison.waits.messages.kernel, len(kernels)))
     return kernels.rank[rows], kernels.step[rows]
 
 
@@ -135,45 +141,38 @@ def _doubt(comparison: Comparison, unjudged: tuple[I64, I64], places: Sequence[i
     return f"the other side of {count:,} of its sends and receives is unknown" if count else ""
 
 
-def _pipeline(job: _Job, traffic: Traffic, names: Sequence[str]) -> Pipeline:
+def _pipeline(stages: Sequence[_Stage], traffic: Traffic, names: Sequence[str]) -> Pipeline:
     schedule, count = recognized(traffic), len(traffic.places)
-    steps = [_step(job, traffic, number, name, steady=schedule.name != "gpipe") for number, name in enumerate(names)]
+    steady = schedule.name != "gpipe"
+    steps = [_step(stages, traffic, number, name, steady=steady) for number, name in enumerate(names)]
     compute = [sum(step.stages[stage].compute_ns for step in steps) for stage in range(count)]
     length = sum(stage.length_ns for step in steps for stage in step.stages)
     bubble, share = Fraction(length - sum(compute), max(length, 1)), schedule.bubble(count)
-    numbers = [stage.rank for stage in steps[0].stages]
     return Pipeline(
-        ranks=tuple(numbers),
+        ranks=tuple(stage.rank for stage in stages),
         schedule=schedule.name,
         microbatches=schedule.microbatches,
         chunks=schedule.chunks,
         bubble_pct=float(100 * bubble),
         theoretical_bubble_pct=None if share is None else float(100 * share),
         formula=schedule.formula,
-        longest_stage=numbers[compute.index(max(compute))],
+        longest_stage=stages[compute.index(max(compute))].rank,
         even_step_ns=None if share is None or bubble <= share else sum(compute) // ((1 - share) * count * len(steps)),
         steps=tuple(steps),
     )
 
 
-def _step(job: _Job, traffic: Traffic, number: int, name: str, *, steady: bool) -> PipelineStep:
+def _step(stages: Sequence[_Stage], traffic: Traffic, number: int, name: str, *, steady: bool) -> PipelineStep:
     """Return the time of each stage in its own step. Without a steady state, the drain follows the warm-up."""
-    stages = []
-    for stage, place in enumerate(traffic.places):
-        compute, messages = job.ranks[place].compute, job.messages.get(place, (EMPTY, EMPTY))
-        first, last = job.steps[place][name]
-        warm, drain = traffic.phases(number, stage)
+    times = []
+    for place, stage in enumerate(stages):
+        first, last = stage.steps[name]
+        warm, drain = traffic.phases(number, place)
         warm = min(max(first if warm is None else warm, first), last)
         drain = min(max(last if drain is None else drain, warm), last) if steady else warm
-        stages.append(
-            StageTime(
-                rank=int(job.ranks[place].rank or 0),
-                warm_up=_phase(compute, messages, first, warm),
-                steady=_phase(compute, messages, warm, drain),
-                drain=_phase(compute, messages, drain, last),
-            )
-        )
-    return PipelineStep(name=name, stages=tuple(stages))
+        phases = (_phase(stage, *edges) for edges in pairwise((first, warm, drain, last)))
+        times.append(StageTime(rank=stage.rank, **dict(zip(("warm_up", "steady", "drain"), phases, strict=True))))
+    return PipelineStep(name=name, stages=tuple(times))
 
 
 def _own_steps(rank: ReducedRank) -> dict[str, tuple[int, int]]:
@@ -205,10 +204,10 @@ def _messages(comparison: Comparison) -> dict[int, tuple[Intervals, Intervals]]:
     }
 
 
-def _phase(compute: Intervals, messages: tuple[Intervals, Intervals], begin: int, end: int) -> PhaseTime:
-    computed = clip(compute, begin, end)
+def _phase(stage: _Stage, begin: int, end: int) -> PhaseTime:
+    computed = clip(stage.compute, begin, end)
     compute_ns = total(computed)
-    running_ns, waiting_ns = (total(subtract(clip(each, begin, end), computed)) for each in messages)
+    running_ns, waiting_ns = (total(subtract(clip(each, begin, end), computed)) for each in stage.messages)
     return PhaseTime(
         compute_ns=compute_ns,
         waiting_ns=waiting_ns,
@@ -245,22 +244,29 @@ class Traffic(Struct, frozen=True, eq=False):
         """True if the last stage sends to the first: ranks have several chunks of layers."""
         return len(self.places) > 2 and self.forward(len(self.places) - 1) in self.counts
 
+    def turns(self, step: int, stage: int) -> tuple[I64, I64]:
+        """Return when a stage passes messages on and when they come back, by its clock.
+
+        The last stage passes none on: when they arrive, and when it sends some back.
+        """
+        times, last = self.steps[step], len(self.places) - 1
+        stage, forward, back = (stage, 0, 1) if stage < last else (stage - 1, 1, 0)
+        none = np.empty((2, 0), np.int64)
+        return times.get(self.forward(stage), none)[forward], times.get(self.back(stage), none)[back]
+
     def phases(self, step: int, stage: int) -> tuple[int | None, int | None]:
         """Return the end of the warm-up and the begin of the drain of a stage, by its clock; None where it has none."""
-        times, last = self.steps[step], len(self.places) - 1
-        if stage < last:
-            sent, came_back = times.get(self.forward(stage)), times.get(self.back(stage))
-            warm = _first(came_back[1]) if came_back else self._first_arrival(step, stage)
-            return warm, _last(sent[0]) if sent else None
-        arrived, sent_back = times.get(self.forward(stage - 1)), times.get(self.back(stage - 1))
-        if sent_back is None:
-            return self._first_arrival(step, stage), None
-        before = arrived[1][arrived[1] <= sent_back[0][0]] if arrived else sent_back[0][:0]
-        return _last(before), _last(sent_back[0])
-
-    def _first_arrival(self, step: int, stage: int) -> int | None:
-        arrived = self.steps[step].get(self.forward(stage - 1)) if stage else None
-        return _first(arrived[1]) if arrived else None
+        forward, back = self.turns(step, stage)
+        is_last = stage == len(self.places) - 1
+        if not len(back):
+            # A model that only infers sends nothing back. Its warm-up lasts until the first message arrives.
+            arrived = self.steps[step].get(self.forward(stage - 1)) if stage else None
+            warm_up = None if arrived is None else int(arrived[1][0])
+            return warm_up, None if is_last or not len(forward) else int(forward[-1])
+        if not is_last:
+            return int(back[0]), int(forward[-1]) if len(forward) else None
+        before = forward[forward <= back[0]]
+        return int(before[-1]) if len(before) else None, int(back[-1])
 
 
 class PipelineSchedule(Struct, frozen=True):
@@ -310,16 +316,12 @@ def _in_order(traffic: Traffic, expected: Callable[[int], I64]) -> bool:
         expected: Returns, for each message that comes back to a stage, the number that it has sent on before. For the
             last stage, it is the number that it has received before it sends each message back.
     """
-    last = len(traffic.places) - 1
-    for times in traffic.steps:
-        for stage in range(last):
-            done = np.searchsorted(times[traffic.forward(stage)][0], times[traffic.back(stage)][1], side="right")
-            if (done != expected(stage)).any():
-                return False
-        arrived, sent_back = times[traffic.forward(last - 1)][1], times[traffic.back(last - 1)][0]
-        if (np.searchsorted(arrived, sent_back, side="right") != expected(last)).any():
-            return False
-    return True
+    return all(
+        (np.searchsorted(forward, back, side="right") == expected(stage)).all()
+        for step in range(len(traffic.steps))
+        for stage in range(len(traffic.places))
+        for forward, back in [traffic.turns(step, stage)]
+    )
 
 
 def _interleaved(traffic: Traffic, many: int) -> PipelineSchedule:
@@ -330,19 +332,12 @@ def _interleaved(traffic: Traffic, many: int) -> PipelineSchedule:
     if len(round_trips) != 1 or microbatches <= 0 or many % microbatches:
         return PipelineSchedule()
     chunks = many // microbatches
-    for times in traffic.steps:
+    for step in range(len(traffic.steps)):
         for stage in range(last):
-            sent = np.searchsorted(times[traffic.forward(stage)][0], times[traffic.back(stage)][1][0], side="right")
+            forward, back = traffic.turns(step, stage)
+            sent = np.searchsorted(forward, back[0], side="right")
             # The first gradients may be received before the first forward after the warm-up is sent.
             warm_up = 2 * (last - stage) + (chunks - 1) * stages
             if sent not in {min(warm_up, many), min(warm_up + 1, many)}:
                 return PipelineSchedule()
     return PipelineSchedule("interleaved-1f1b", microbatches, chunks)
-
-
-def _first(times: I64) -> int | None:
-    return int(times[0]) if len(times) else None
-
-
-def _last(times: I64) -> int | None:
-    return int(times[-1]) if len(times) else None

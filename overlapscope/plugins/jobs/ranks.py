@@ -182,8 +182,9 @@ def why_late(report: RanksReport, part: Jobs) -> Iterator[str]:
 
 def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, rows: int) -> Table:
     """Return the table of ranks by the load of their experts, the highest first: figures of an average step."""
-    exchanges = _shown(experts)
-    steps = report.communication.steps or 1
+    elements = [sum(rank.received_elements or 0 for rank in exchange.ranks) for exchange in experts]
+    least, steps = max(1, _LEAST_SHARE * sum(elements)), report.communication.steps or 1
+    exchanges = [exchange for exchange, count in zip(experts, elements, strict=True) if count >= least]
     every: list[_Row] = [(exchange, rank) for exchange in exchanges for rank in exchange.ranks]
     every.sort(key=lambda row: (-(row[1].load or 0), -(row[1].received_elements or 0), row[1].rank))
     computed = {row.rank: row.buckets.compute_ns for row in rows_of(report) if row.joined}
@@ -191,11 +192,22 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
     longest = unit_for(max((computed.get(rank.rank) or 0 for _, rank in every), default=0))
     counted = any(rank.loaded_rows is not None for _, rank in every)
 
+    def mean_of(total: int | None) -> int | None:
+        return None if total is None else rounded_mean(total, steps)
+
+    def loaded(row: _Row) -> Cell:
+        count = mean_of(row[1].loaded_rows)
+        return Cell(NOTHING if count is None else f"{count:,}")
+
     def moved(of: Callable[[ExpertRank], int | None]) -> Callable[[_Row], Cell]:
-        return lambda row: Cell(size(_bytes(row, of(row[1]), steps)))
+        def cell(row: _Row) -> Cell:
+            count, element_bytes = of(row[1]), row[0].element_bytes
+            return Cell(size(mean_of(None if count is None or element_bytes is None else count * element_bytes)))
+
+        return cell
 
     def time(of: Callable[[CommTime], int | None]) -> Callable[[_Row], Cell]:
-        return lambda row: Cell(unit.number(None if (ns := of(row[1].time)) is None else rounded_mean(ns, steps)))
+        return lambda row: Cell(unit.number(mean_of(of(row[1].time))))
 
     def judged(of: Callable[[CommTime], int]) -> Callable[[_Row], Cell]:
         return time(lambda spent: of(spent) if spent.unjudged_ns < spent.busy_ns else None)
@@ -208,7 +220,7 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
             lambda row: Cell(group_name(row[0].group, row[0].description, row[0].group_ranks)),
         ),
         (Column("load"), lambda row: Cell(NOTHING if row[1].load is None else f"{row[1].load:.2f}")),
-        (Column("rows", spare=1), lambda row: Cell(_rows(row[1].loaded_rows, steps))) if counted else None,
+        (Column("rows", spare=1), loaded) if counted else None,
         (Column("sends", spare=2), moved(lambda rank: rank.sent_elements)),
         (Column("receives"), moved(lambda rank: rank.received_elements)),
         (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
@@ -218,24 +230,6 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
         title=f"Load of experts, {'an average step' if report.communication.steps else 'all time after the lead-in'}",
     )
     return replace(table, note=_note(exchanges, len(every) - rows, counted=counted), id="experts")
-
-
-def _shown(experts: Sequence[ExpertExchange]) -> list[ExpertExchange]:
-    total = sum(map(_elements, experts))
-    return [exchange for exchange in experts if _elements(exchange) >= max(1, _LEAST_SHARE * total)]
-
-
-def _elements(exchange: ExpertExchange) -> int:
-    return sum(rank.received_elements or 0 for rank in exchange.ranks)
-
-
-def _bytes(row: _Row, elements: int | None, steps: int) -> int | None:
-    element_bytes = row[0].element_bytes
-    return None if elements is None or element_bytes is None else rounded_mean(elements * element_bytes, steps)
-
-
-def _rows(count: int | None, steps: int) -> str:
-    return NOTHING if count is None else f"{rounded_mean(count, steps):,}"
 
 
 def _note(exchanges: list[ExpertExchange], left_out: int, *, counted: bool) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_workers, reading_progress, size_limit, whole_number
+from overlapscope.commands._options import add_workers, reduced, whole_number
 from overlapscope.commands._output import present
 from overlapscope.commands.whatif import NOT_PREDICTED, offered
 from overlapscope.errors import UsageError
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for option in ("--no-straggler", "--issue-earlier"):
         job.add_argument(option, action="store_true", help=_CHANGES[option])
     job.add_argument("--bandwidth", metavar="2x", type=_times, help=_CHANGES["--bandwidth 2x"])
-    job.add_argument("--bucket-mb", metavar="N", type=_positive, help=_CHANGES["--bucket-mb N"])
+    job.add_argument("--bucket-mb", metavar="N", type=_megabytes, help=_CHANGES["--bucket-mb N"])
     job.add_argument(
         "--rank",
         dest="rank",
@@ -45,29 +45,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(interventions: list[str], args: argparse.Namespace) -> int:
     """Predict the step of the job, print the result, and return the exit code. Raises UsageError."""
-    from overlapscope.plugins.jobs.joint.join import RankSummary
     from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
     from overlapscope.plugins.jobs.joint.result import document
     from overlapscope.plugins.jobs.joint.summary import summarize
     from overlapscope.prediction.interventions import parse
-    from overlapscope.ranks.engine import each
-    from overlapscope.ranks.files import expand_urls
-    from overlapscope.ranks.result import Unreadable
 
     parse(interventions)
     changes = JobChanges(*(getattr(args, name) for name in _NAMES))
     numbers = tuple(args.rank) if args.rank else None
     if numbers and not (interventions or args.no_straggler):
         raise UsageError("--rank needs a change on ranks, such as --pin or --no-straggler.")
-    locations = expand_urls(args.traces)
     reduction = partial(summarize, changes=tuple(interventions), numbers=numbers)
-    options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
-    summaries = list[RankSummary | Unreadable]()
-    with closing(each(reduction, locations, **options)) as outcomes, reading_progress(len(locations)) as advance:
-        for outcome in outcomes:
-            summaries.append(outcome)
-            advance(sum(isinstance(summary, Unreadable) for summary in summaries))
-    result = predict_job(summaries, changes, numbers)
+    result = predict_job(reduced(reduction, args.traces, args), changes, numbers)
     choice = None if interventions or changes.any else offered(_CHANGES)
     present(result, lambda: document(result, offered=choice), args, verbose=args.verbose)
     return DONE if result.valid else NOT_PREDICTED
@@ -81,8 +70,7 @@ def _times(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not between 0.01x and 1000x")
 
 
-def _positive(text: str) -> float:
-    """Return a size in MB. Raises ArgumentTypeError."""
+def _megabytes(text: str) -> float:
     return _above_zero(text, f"{text!r} is not a number of MB; write it like 25")
 
 

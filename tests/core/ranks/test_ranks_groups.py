@@ -25,7 +25,7 @@ from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.trace.model import Collectives
 from tests.support.comm_programs import PLANTED, HostAct, play
 from tests.support.helpers import MS
-from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank, with_steps
+from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank
 
 ALL_TO_ALL = CommKind("all_to_allv", "0", "[0, 1]", 2)
 
@@ -52,7 +52,7 @@ def ranks_with_steps(draw: st.DrawFn) -> list[ReducedRank]:
         judged_from = begin + draw(st.sampled_from([0, 0, 40]))
         exposed = union(bounds[0::2][: len(bounds) // 2], bounds[1::2])
         figures = replace(reduced.steps, judged=judged)
-        ranks.append(with_steps(replace(reduced, exposed_comm=exposed, judged_from_ns=judged_from), figures))
+        ranks.append(replace(reduced, exposed_comm=exposed, judged_from_ns=judged_from, steps=figures))
     return ranks
 
 

@@ -419,7 +419,7 @@ def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> li
     ranks = []
     for number in range(size):
         rank, ahead = real()[number % 2], ahead_ns[number // 2]
-        comm, steps = rank.comm, rank.judged_steps
+        comm, steps = rank.comm, rank.steps
         start = comm.start_ns.copy()
         first = int(np.flatnonzero(comm.step == 4)[0])
         if number != late:
@@ -437,7 +437,7 @@ def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> li
                 source=f"host{number // 2}/rank{number}.json",
                 judged_from_ns=rank.judged_from_ns + ahead,
                 end_ns=rank.end_ns + ahead,
-                judged_steps=replace(steps, start_ns=steps.start_ns + ahead, end_ns=steps.end_ns + ahead),
+                steps=replace(steps, start_ns=steps.start_ns + ahead),
                 comm=replace(comm, kinds=kinds, start_ns=start + ahead, end_ns=comm.end_ns + ahead),
                 exposed_comm=Intervals(waiting.starts + ahead, waiting.ends + ahead),
             )

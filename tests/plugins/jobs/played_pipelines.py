@@ -13,7 +13,7 @@ from overlapscope.analysis.comm_kinds import CommKind
 from overlapscope.base.intervals import union
 from overlapscope.ranks.messages import BATCH, Messages
 from overlapscope.ranks.reduced import ReducedRank
-from tests.support.ranks_schedules import CommKernel, made_rank, with_steps
+from tests.support.ranks_schedules import CommKernel, made_rank
 
 SEND, RECEIVE = (CommKind(name, "pp", "[0, 1, 2, 3]", 4) for name in ("send", "recv"))
 MEETS = CommKind("allreduce", "world", "[0, 1, 2, 3]", 4)
@@ -114,9 +114,7 @@ class PlayedPipeline(Struct):
                 bytes=np.full(len(sides), size),
                 channel=np.zeros(len(sides), np.int64),
             )
-            ranks.append(
-                with_steps(replace(made, messages=messages, compute=busy), replace(made.steps, start_ns=starts))
-            )
+            ranks.append(replace(made, messages=messages, compute=busy, steps=replace(made.steps, start_ns=starts)))
             truth.append([message for _, message in sides])
         return ranks, truth
 

@@ -2,5 +2,5 @@
 
 `summary` reduces each rank's graph where its file is by `condense`. `join` has the
 structures that are sent, and ties the networks of all ranks together. `changes` and `buckets` have changes
-of a whole job, `contention` what they do to compute, and `predict` makes the `result`.
+of a whole job, and `predict` makes the `result`.
 """

@@ -82,7 +82,9 @@ def rebucketed(
     of_last = job.met.kernels.bytes[job.met.row]
     earlier = np.rint(earlier * (size[job.met.meeting] / np.maximum(of_last, 1))).astype(np.int64)
     alone_ns = _without_sharing(job, transfer_ns, size > 0)
-    transfer = _transfers(job, alone_ns, into, pieces, stance)
+    fixed, ranks, meeting = latencies(job, alone_ns, stance), len(job.ranks), job.met.meeting
+    whole = sum_by(into[meeting] * ranks + job.met.rank, alone_ns - fixed, count * ranks)
+    transfer = fixed + whole[meeting * ranks + job.met.rank] // pieces[meeting]
     kept = into == np.arange(count)
     after = sum(int(pieces[run.meetings[kept[run.meetings]]].sum()) for run in runs)
     spread = np.zeros_like(earlier) if stance == Stance.WORST else earlier
@@ -113,27 +115,21 @@ def _planned(count: int, runs: Sequence[_BucketRun], bucket_bytes: float) -> tup
     into, pieces, size = np.arange(count), np.ones(count, np.int64), np.full(count, -1)
     for run in runs:
         size[run.meetings] = run.bytes
-        begin = 0
-        for end in _ends(run.bytes.tolist(), bucket_bytes):
-            last, total = run.meetings[end - 1], int(run.bytes[begin:end].sum())
+        begin = total = 0
+        following = [*run.bytes[1:].tolist(), None]
+        for end, (bucket, after) in enumerate(zip(run.bytes.tolist(), following, strict=True), 1):
+            total += bucket
+            # The next one is merged if the sum is then nearer to the requested size.
+            if after is not None and total + after / 2 <= bucket_bytes:
+                continue
             if total > MOST_PIECES * bucket_bytes:
                 most = f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets."
                 raise Unpredictable(most)
+            last = run.meetings[end - 1]
             into[run.meetings[begin:end]], size[last] = last, total
             pieces[last] = max(1, round(total / bucket_bytes))
-            begin = end
+            begin, total = end, 0
     return into, pieces, size
-
-
-def _ends(sizes: Sequence[int], bucket_bytes: float) -> Iterator[int]:
-    """Yield the end of each merged bucket: the next one is added if the sum is then nearer to the requested size."""
-    total = 0
-    for place, size in enumerate(sizes):
-        if total and total + size / 2 > bucket_bytes:
-            yield place
-            total = 0
-        total += size
-    yield len(sizes)
 
 
 def _in_turn(part: RankNetwork, buckets: Ties, kind_of: I64, most: int) -> RankNetwork:
@@ -151,13 +147,11 @@ def _runs(job: JoinedJob, parts: Sequence[RankNetwork]) -> Iterator[_BucketRun]:
     A single all-reduce that is waited for, as in tensor parallelism, is not a bucket.
     """
     met, kinds = job.met, job.met.kernels.kinds
-    bucket = met.kernels.by_kind(lambda kind: _BUCKET.fullmatch(kind.collective) is not None)[met.kind] != 0
-    size = met.kernels.bytes[met.row]
-    least, most = (side.reduceat(size, met.first[:-1]) for side in (np.minimum, np.maximum))
-    bucket &= (least > 0) & (least == most)
+    least, most = met.extremes(met.kernels.bytes)
+    bucket = met.are(lambda kind: _BUCKET.fullmatch(kind.collective) is not None) & (least > 0) & (least == most)
     closes = entry_values(job, [part.closed_by for part in parts])
     needed = entry_values(job, [_needed_in(part) for part in parts])
-    step = np.maximum.reduceat(met.kernels.step[met.row], met.first[:-1])
+    _, step = met.extremes(met.kernels.step)
     of_step = Counter(zip(met.kind[bucket].tolist(), step[bucket].tolist(), strict=True))
     filled = np.minimum.reduceat(entry_values(job, [part.filled_ns for part in parts]), met.first[:-1]) >= 0
 
@@ -250,15 +244,6 @@ def _without_sharing(job: JoinedJob, transfer_ns: I64, chosen: Bool) -> I64:
         alone = progress[np.searchsorted(at, end)] - progress[np.searchsorted(at, start)]
         result[rows] = np.rint(alone * transfer_ns[rows] / recorded)
     return result
-
-
-def _transfers(job: JoinedJob, alone_ns: I64, into: I64, pieces: I64, stance: Stance) -> I64:
-    """Return the transfers of the pieces of merged and divided buckets."""
-    meeting = job.met.meeting
-    fixed = latencies(job, alone_ns, stance)
-    whole = sum_by(into[meeting] * len(job.ranks) + job.met.rank, alone_ns - fixed, len(job.met) * len(job.ranks))
-    transfer: I64 = fixed + whole[meeting * len(job.ranks) + job.met.rank] // pieces[meeting]
-    return transfer
 
 
 def _with_launches(job: JoinedJob, part: RankNetwork, place: int, more: I64) -> RankNetwork:

@@ -1,8 +1,18 @@
-"""Changes to a whole job: its late rank, its collectives' launches, and the network between ranks."""
+"""Changes to a whole job: its late rank, its collectives' launches, and the network between ranks.
+
+Compute beside collectives is slower: they take multiprocessors and memory bandwidth from it. So a change that hides
+communication makes compute longer. A recording shows by how much if the same kernels also run apart from collectives.
+Compute lost 27 to 40% of its speed beside NCCL in recordings of two H100s. Lee et al. (arXiv:2507.03114) report that it
+takes 18.9% longer on average, and 40% longer at most.
+
+A collective of a rank is two items in a row, its arrival and its finish (`join`): item `finish - 1` is the arrival.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -10,8 +20,16 @@ from msgspec.structs import replace
 from overlapscope.analysis.event_waits import HIGH
 from overlapscope.base.columns import F64, mask_of
 from overlapscope.base.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64, Bool
-from overlapscope.plugins.jobs.joint.join import BY_EVENT, JoinedJob, RankNetwork, Unpredictable
+from overlapscope.base.intervals import I64, Bool, covered, union
+from overlapscope.plugins.jobs.joint.join import (
+    BY_EVENT,
+    JobReplay,
+    JoinedJob,
+    RankNetwork,
+    Ties,
+    Unpredictable,
+    replay_job,
+)
 from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
@@ -63,8 +81,13 @@ def like_others(job: JoinedJob, parts: Sequence[RankNetwork], place: int, stance
             "No other rank does the same work between the same collectives, so no-straggler is unknown."
         )
     communicates = mask_of(np.concatenate([part.finish, part.finish - 1]), len(part.network.items))
-    shorter = with_device_work(part, np.where(communicates, 1.0, device[part.segment_of_item]))
-    return _with_host_work(shorter, lighter)
+    part = with_device_work(part, np.where(communicates, 1.0, device[part.segment_of_item]))
+    network, items, calls = part.network, part.network.items, part.network.calls
+    items = replace(items, launch_lag_ns=items.launch_lag_ns + lighter.launches_ns - part.work.launched_host_ns)
+    before, length = np.split(np.append(np.maximum(calls.before_ns, 0), calls.length_ns) - lighter.calls_ns, 2)
+    calls = replace(calls, before_ns=calls.before_ns - before, length_ns=calls.length_ns - length)
+    work = replace(part.work, launched_host_ns=lighter.launches_ns)
+    return replace(part, network=replace(network, items=items, calls=calls), work=work)
 
 
 class _HostPieces:
@@ -99,8 +122,7 @@ class _HostPieces:
 def _typical(others: I64, stance: Stance) -> I64:
     """Return the least, the median or the most of sorted values."""
     if stance == Stance.EXPECTED:
-        median: I64 = np.rint(np.median(others, axis=0)).astype(np.int64)
-        return median
+        return _whole(np.median(others, axis=0))
     least_or_most: I64 = others[0 if stance == Stance.BEST else -1]
     return least_or_most
 
@@ -159,16 +181,6 @@ def with_device_work(part: RankNetwork, factor: F64, *, compute_only: bool = Fal
     return replace(part, network=replace(part.network, items=items), work=more_work)
 
 
-def _with_host_work(part: RankNetwork, host: _HostPieces) -> RankNetwork:
-    """Return the rank with other pieces of host work."""
-    network, items, calls = part.network, part.network.items, part.network.calls
-    items = replace(items, launch_lag_ns=items.launch_lag_ns + host.launches_ns - part.work.launched_host_ns)
-    before, length = np.split(np.append(np.maximum(calls.before_ns, 0), calls.length_ns) - host.calls_ns, 2)
-    calls = replace(calls, before_ns=calls.before_ns - before, length_ns=calls.length_ns - length)
-    network = replace(network, items=items, calls=calls)
-    return replace(part, network=network, work=replace(part.work, launched_host_ns=host.launches_ns))
-
-
 def _shortened(work_ns: I64, factor: float) -> I64:
     """Return pieces of the host's work whose sum is multiplied. The longest pieces are shortened first."""
     rows = np.argsort(-work_ns, kind="stable")
@@ -196,29 +208,16 @@ def issued_earlier(part: RankNetwork, stance: Stance) -> tuple[RankNetwork, int]
     ahead = (part.ahead_call >= 0) & (stance != Stance.WORST)
     gathers = arrival[ahead]
     call[gathers], lag[gathers], after_call[gathers] = part.ahead_call[ahead], 0, True
-    moved = replace(
-        network,
-        items=replace(items, call=call, launch_lag_ns=lag, after_call=after_call),
-        orders=_orders_of_earlier(part, arrival[by_call], ahead, stance),
-    )
-    return replace(part, network=moved), int((by_call | by_event | ahead).sum())
-
-
-def _orders_of_earlier(part: RankNetwork, free: I64, ahead: Bool, stance: Stance) -> Orders:
-    """Return the orders if collectives are issued earlier.
-
-    The `free` arrivals wait for no op of another stream, even if they were seen to begin when one had ended. Gathers of
-    weights (`ahead`) wait for the copies of the weights before. At best, they don't, as if they were gathered several
-    layers ahead.
-    """
-    network, gathers = part.network, part.finish[ahead] - 1
-    count, orders = len(network.items), network.orders
-    dropped = mask_of(gathers, count)[orders.then] | (mask_of(free, count)[orders.then] & (orders.why == Why.SEEN))
-    kept = orders.take(~dropped | mask_of(part.finish, count)[orders.first])
-    if stance == Stance.BEST:
-        return kept
-    copied = Orders.of(part.ahead_item[ahead], gathers, network.constants.handover_ns or 0, Why.DATA)
-    return Orders.joined([kept, copied])
+    # Those that wait for a call wait for no op of another stream, even if they were seen to begin when one had ended.
+    count, free = len(items), mask_of(arrival[by_call], len(items))
+    dropped = mask_of(gathers, count)[orders.then] | (free[orders.then] & (orders.why == Why.SEEN))
+    orders = orders.take(~dropped | mask_of(part.finish, count)[orders.first])
+    if stance != Stance.BEST:
+        # Gathers of weights wait for the copies of the weights before. At best, they are several layers ahead.
+        lag_ns = network.constants.handover_ns or 0
+        orders = Orders.joined([orders, Orders.of(part.ahead_item[ahead], gathers, lag_ns, Why.DATA)])
+    items = replace(items, call=call, launch_lag_ns=lag, after_call=after_call)
+    return replace(part, network=replace(network, items=items, orders=orders)), int((by_call | by_event | ahead).sum())
 
 
 def faster_transfers(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> I64:
@@ -250,3 +249,93 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
             latency = _DOUBT[stance] * float(at_0 if slope > 0 else usual[0])
         result[kind] = round(min(max(latency, 0), usual[0]))
     return np.minimum(result[kind_of_entry], np.maximum(transfer_ns, 0))
+
+
+# -- Compute beside collectives ----------------------------------------------------------------------
+
+LOST_SPEED: Final = (0.15, 0.3, 0.4)
+"""Shares of its speed that compute loses beside collectives where no recording shows it: at least, usually, at most."""
+_CORRECTIONS = 2
+"""Number of corrections: longer compute is beside more or less of the collectives."""
+_NEGLIGIBLE = 0.002
+"""Maximum relative change of compute that needs no correction."""
+
+
+def contended_replay(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties, stance: Stance) -> JobReplay:
+    """Replay a job whose compute takes as long as it does beside the collectives that it is beside.
+
+    Its recorded length is that beside the collectives that it was beside in the recording.
+
+    Returns:
+        The times of its ranks.
+
+    Raises:
+        Deadlock: Ranks wait for each other in a circle.
+    """
+    common = lost_speed(job)[:3]
+    every = [rank.lost_speed or common for rank in job.ranks]
+    lost = [(usual,) if stance == Stance.EXPECTED else (least, most) for least, usual, most in every]
+    replayed = replay_job(job, parts, tied)
+    if not any(map(any, lost)):
+        return replayed
+    were = [
+        _shares(part, finish, part.work.recorded_start_ns, part.work.recorded_end_ns)
+        for part, finish in zip(parts, replayed.finish, strict=True)
+    ]
+    for _ in range(_CORRECTIONS):
+        slower, change = list[RankNetwork](), 0.0
+        for place, (part, was) in enumerate(zip(parts, were, strict=True)):
+            now = _shares(part, replayed.finish[place], replayed.start_ns[place], replayed.end_ns[place])
+            factors = np.array([(1 - speed * was) / (1 - speed * now) for speed in lost[place]])
+            factor = factors.max(axis=0) if stance == Stance.WORST else factors.min(axis=0)
+            change = max(change, float(np.abs(factor - 1).max(initial=0)))
+            slower.append(with_device_work(part, factor, compute_only=True))
+        if change < _NEGLIGIBLE:
+            break
+        replayed = replay_job(job, slower, tied)
+    return replayed
+
+
+class LostSpeed(NamedTuple):
+    """Share of its speed that compute loses beside collectives."""
+
+    least: float
+    usual: float
+    most: float
+    recorded: bool
+    """True if a recording shows it."""
+
+
+def lost_speed(job: JoinedJob) -> LostSpeed:
+    """Return the loss of ranks whose recordings don't show it: the median of the others."""
+    measured = [rank.lost_speed for rank in job.ranks if rank.lost_speed is not None]
+    least, usual, most = (median(ends) for ends in zip(*measured, strict=True)) if measured else LOST_SPEED
+    return LostSpeed(least, usual, most, bool(measured))
+
+
+def _shares(part: RankNetwork, finish: I64, start: I64, end: I64) -> F64:
+    """Return the share of its time that each item is beside collectives, given by their finishes."""
+    begin, stop = _spans(part, mask_of(np.append(finish, finish - 1), len(start)), start, end)
+    shares: F64 = covered(union(start[finish - 1], end[finish]), begin, stop) / np.maximum(stop - begin, 1)
+    return shares
+
+
+def _spans(part: RankNetwork, comm: Bool, start: I64, end: I64) -> tuple[I64, I64]:
+    """Return the time in which the work of each item is done.
+
+    Work of a stretch (`prediction.condense`) is done between the item of its lane that takes time before it and the end
+    of its last item.
+    """
+    items = part.network.items
+    solid = (items.duration_ns > 0) | comm
+    begin, stop = start.copy(), end.copy()
+    for _, rows in rows_by(items.lane):
+        firm, ends = solid[rows], end[rows]
+        since = np.maximum.accumulate(np.where(firm, ends, np.iinfo(np.int64).min))
+        following = np.append(np.flatnonzero(firm), len(rows))
+        last = following[np.searchsorted(following, np.arange(len(rows)))] - 1
+        known = ~firm & (since > np.iinfo(np.int64).min)
+        begin[rows[known]], stop[rows[~firm]] = since[known], ends[last[~firm]]
+        unknown = rows[~firm & ~known]
+        begin[unknown] = stop[unknown] - part.work.work_ns[unknown]
+    return begin, stop

@@ -8,6 +8,9 @@ copies keep their order on the engine, and their lengths.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -52,26 +55,15 @@ class Condensed(Struct, frozen=True, eq=False):
     work: ItemWork
 
 
-class _Emitted(Columns, frozen=True):
+class _Emitted(NamedTuple):
     """Items of the reduced network: kept items, or stretches of others."""
 
     at: I64
     """Place before which it comes; of a kept item, its own."""
     row: I64
-    """Place of its last item."""
-    whole: Bool
-    """True for a kept item."""
-    key: I64
-    """As in `_Called`."""
-    lag_ns: I64
-    gap_ns: I64
-    release_ns: I64
-    length_ns: I64
-    work_ns: I64
-    launched_work_ns: I64
-    compute_ns: I64
-    launched_compute_ns: I64
-    launched_host_ns: I64
+    """Row in the graph of its last item."""
+    items: DeviceItems
+    work: ItemWork
 
 
 def condense(graph: Graph, replayed: Replay, items: Bool, calls: Bool, divided: Bool) -> Condensed:
@@ -171,30 +163,19 @@ class _Reducer:
         self._compute = np.where(items.kind[rows] == Kind.COMPUTE, self._length, 0)
 
     def condensed(self, calls: Calls, call_rows: I64) -> Condensed:
-        graph, rows = self._graph, self._rows
-        emitted = _Emitted.joined([self._stretches(), self._whole()])
+        graph, parts = self._graph, (self._stretches(), self._whole())
+        row = np.concatenate([part.row for part in parts])
+        whole = np.repeat((False, True), [len(part.row) for part in parts])
         # Items of a stretch come before the kept item that ends it.
-        emitted = emitted.take(np.lexsort((emitted.whole, emitted.at)))
-        row = rows[emitted.row]
-        items = DeviceItems.of(
-            lane=graph.items.lane[row],
-            duration_ns=emitted.length_ns,
-            call=np.where(emitted.key >= 0, emitted.key // 2, -1),
-            launch_lag_ns=emitted.lag_ns,
-            after_call=(emitted.key >= 0) & (emitted.key % 2 == 1),
-            queue_lag_ns=emitted.gap_ns,
-            release_ns=emitted.release_ns,
-            start_ns=self._replayed.start_ns[row],
-            end_ns=self._replayed.end_ns[row],
-        )
+        order = np.lexsort((whole, np.concatenate([part.at for part in parts])))
+        row, is_whole = row[order], np.flatnonzero(whole[order])
         first_part, last_part = np.full((2, len(graph.items)), -1)
-        is_whole = np.flatnonzero(emitted.whole)
         last_part[row[is_whole]] = is_whole
         first_part[row[is_whole][::-1]] = is_whole[::-1]
         orders, waits = self._orders, graph.waits
         return Condensed(
             network=Network(
-                items,
+                DeviceItems.joined([part.items for part in parts]).take(order),
                 calls,
                 replace(orders, first=last_part[orders.first], then=first_part[orders.then]),
                 Waits(np.searchsorted(call_rows, waits.call), last_part[waits.item], waits.lag_ns, waits.confidence),
@@ -203,16 +184,24 @@ class _Reducer:
             item=row,
             call=call_rows,
             place=last_part,
-            work=ItemWork(
-                emitted.work_ns,
-                emitted.launched_work_ns,
-                emitted.compute_ns,
-                emitted.launched_compute_ns,
-                emitted.launched_host_ns,
-                graph.items.start_ns[row],
-                graph.items.end_ns[row],
-            ),
+            work=ItemWork.joined([part.work for part in parts]).take(order),
         )
+
+    def _emitted(
+        self, at: I64, last: I64, key: I64, columns: dict[str, I64], work: Mapping[str, I64 | int]
+    ) -> _Emitted:
+        """Return items, given the place of the last one of each, its launch as in `_Called`, and other columns."""
+        row, items = self._rows[last], self._graph.items
+        made = DeviceItems.of(
+            lane=items.lane[row],
+            call=np.where(key >= 0, key // 2, -1),
+            after_call=(key >= 0) & (key % 2 == 1),
+            start_ns=self._replayed.start_ns[row],
+            end_ns=self._replayed.end_ns[row],
+            **columns,
+        )
+        recorded = {"recorded_start_ns": items.start_ns[row], "recorded_end_ns": items.end_ns[row]}
+        return _Emitted(at, row, made, ItemWork.filled(**work, **recorded))
 
     def _whole(self) -> _Emitted:
         """Return the kept items, of divided ones both parts."""
@@ -221,21 +210,20 @@ class _Reducer:
         first_of_two = self._divided[at] & ~second
         row, called = self._rows[at], self._called
         length = np.where(first_of_two, 0, self._length[at])
-        return _Emitted.filled(
-            at=at,
-            row=at,
-            whole=True,
-            key=np.where(second, -1, called.key[row]),
-            lag_ns=np.where(second, 0, called.lag_ns[row]),
-            gap_ns=np.where(second, 0, self._graph.items.queue_lag_ns[row]),
-            release_ns=np.where(second, EARLIEST_NS, self._graph.items.release_ns[row]),
-            length_ns=length,
-            work_ns=length,
-            launched_work_ns=0,
-            compute_ns=np.where(first_of_two, 0, self._compute[at]),
-            launched_compute_ns=0,
-            launched_host_ns=np.where(second, 0, called.host_ns[row]),
-        )
+        columns = {
+            "launch_lag_ns": np.where(second, 0, called.lag_ns[row]),
+            "queue_lag_ns": np.where(second, 0, self._graph.items.queue_lag_ns[row]),
+            "release_ns": np.where(second, EARLIEST_NS, self._graph.items.release_ns[row]),
+            "duration_ns": length,
+        }
+        work: dict[str, I64 | int] = {
+            "work_ns": length,
+            "launched_work_ns": 0,
+            "compute_ns": np.where(first_of_two, 0, self._compute[at]),
+            "launched_compute_ns": 0,
+            "launched_host_ns": np.where(second, 0, called.host_ns[row]),
+        }
+        return self._emitted(at, at, np.where(second, -1, called.key[row]), columns, work)
 
     def _stretches(self) -> _Emitted:
         """Return an item for each stretch and each call that it waits for."""
@@ -263,18 +251,17 @@ class _Reducer:
         gap = self._end[at] - self._end[begin] + self._length[begin] + self._graph.items.queue_lag_ns[self._rows[begin]]
         member = inside[order]
         has = key[order] >= 0
-        return _Emitted.filled(
-            at=stop[order],
-            row=at,
-            whole=False,
-            key=key[order],
-            lag_ns=np.where(has, bound[order], 0),
-            gap_ns=np.where(first, gap, 0),
-            release_ns=np.where(first, release[stop[order]], EARLIEST_NS),
-            length_ns=0,
-            work_ns=np.where(first, work[at] - work[begin] + self._length[begin], 0),
-            launched_work_ns=np.where(has, work[at] - work[member] + self._length[member], 0),
-            compute_ns=np.where(first, compute[at] - compute[begin] + self._compute[begin], 0),
-            launched_compute_ns=np.where(has, compute[at] - compute[member] + self._compute[member], 0),
-            launched_host_ns=np.where(has, self._called.host_ns[row[order]], 0),
-        )
+        columns = {
+            "launch_lag_ns": np.where(has, bound[order], 0),
+            "queue_lag_ns": np.where(first, gap, 0),
+            "release_ns": np.where(first, release[stop[order]], EARLIEST_NS),
+            "duration_ns": np.zeros_like(gap),
+        }
+        work_in = {
+            "work_ns": np.where(first, work[at] - work[begin] + self._length[begin], 0),
+            "launched_work_ns": np.where(has, work[at] - work[member] + self._length[member], 0),
+            "compute_ns": np.where(first, compute[at] - compute[begin] + self._compute[begin], 0),
+            "launched_compute_ns": np.where(has, compute[at] - compute[member] + self._compute[member], 0),
+            "launched_host_ns": np.where(has, self._called.host_ns[row[order]], 0),
+        }
+        return self._emitted(stop[order], at, key[order], columns, work_in)

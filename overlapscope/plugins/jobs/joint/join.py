@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -25,7 +24,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
 from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.result import JointChange
-from overlapscope.prediction.graph import DeviceItems, Network, Orders, Why
+from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import mean
@@ -132,14 +131,15 @@ def gather(summaries: Sequence[RankSummary]) -> JoinedJob:
     ranks = tuple(sorted(summaries, key=lambda rank: (rank.reduced.rank or 0, rank.reduced.source)))
     comparison = compare([rank.reduced for rank in ranks])
     known = comparison.offsets.error_ns >= 0
-    met = with_broadcasts(comparison.symmetric.take(~comparison.offsets.odd), comparison.met)
-    if len(met):
-        met = met.take(np.logical_and.reduceat(known[met.rank], met.first[:-1]))
+    met, others = comparison.symmetric.take(~comparison.offsets.odd), comparison.met
+    others = others.take(others.are(is_broadcast))
+    first = np.append(met.first, others.first[1:] + met.first[-1])
+    met = replace(met, first=first, row=np.concatenate([met.row, others.row]))
+    met = met.take(np.logical_and.reduceat(known[met.rank], met.first[:-1]))
     before = _starts([len(rank.reduced.comm) for rank in ranks])
-    needed, last = waited_for(met, comparison.offsets), np.empty(0, np.int64)
+    needed = waited_for(met, comparison.offsets)
     arrival = met.start_ns - comparison.offsets.offset_ns[met.rank]
-    if len(met):
-        last = np.maximum.reduceat(np.where(needed, arrival, np.iinfo(np.int64).min), met.first[:-1])
+    last = np.maximum.reduceat(np.where(needed, arrival, np.iinfo(np.int64).min), met.first[:-1])
     transfer = met.end_ns - met.start_ns - np.maximum(last[met.meeting] - arrival, 0)
     return JoinedJob(ranks, comparison, met, met.row - before[met.rank], needed, last, transfer)
 
@@ -168,8 +168,7 @@ def doubts(job: JoinedJob) -> Iterator[str]:
     if len(job.ranks) > 1 and not len(job.met):
         yield clock_words(job.comparison).reason
         return
-    sizes = np.array([kind.group_size for kind in job.met.kernels.kinds], np.int64)
-    if len(job.met) and (lacking := int((np.diff(job.met.first) < sizes[job.met.kind]).sum())):
+    if lacking := int((job.met.members < job.met.group_size).sum()):
         yield f"In {plural(lacking, 'collective')} the kernels of some ranks are missing, which others waited for."
     yield from _unjoined(job)
 
@@ -177,11 +176,11 @@ def doubts(job: JoinedJob) -> Iterator[str]:
 def _unjoined(job: JoinedJob) -> Iterator[str]:
     """Yield a reason if much communication isn't joined."""
     kernels = job.met.kernels
-    joined = mask_of(job.met.row, len(kernels))
-    alone = kernels.by_kind(lambda kind: kind.group_size == 1)[kernels.kind] != 0
-    others = ~joined & ~alone
+    others = ~mask_of(job.met.row, len(kernels)) & ~kernels.are(lambda kind: kind.group_size == 1)
     for place, rank in enumerate(job.ranks):
-        begin, end = _judged_part(rank)
+        # The judged steps in the rank's own replay.
+        begin = int(rank.recorded.network.items.start_ns[rank.recorded.marks[0]])
+        end = begin + int(rank.lengths_ns.sum())
         within = (kernels.start_ns >= begin) & (kernels.start_ns < end)
         rows = np.flatnonzero(others & (kernels.rank == place) & within)
         pct = 100 * float((kernels.end_ns - kernels.start_ns)[rows].sum()) / max(1, end - begin)
@@ -193,13 +192,6 @@ def _unjoined(job: JoinedJob) -> Iterator[str]:
                 f"or does not wait for all members ({named}), so it is unknown how long it would take."
             )
             return
-
-
-def _judged_part(rank: RankSummary) -> tuple[int, int]:
-    """Return start and end of the judged steps in the rank's own replay."""
-    part = rank.recorded
-    begin = int(part.network.items.start_ns[part.marks[0]])
-    return begin, begin + int(rank.lengths_ns.sum())
 
 
 class Ties(Columns, frozen=True):
@@ -230,9 +222,6 @@ def entry_values(job: JoinedJob, of_collectives: Sequence[I64]) -> I64:
     return values
 
 
-_Table = TypeVar("_Table", bound=Columns)
-
-
 def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Network, I64, I64, I64]:
     """Tie the networks of all ranks together.
 
@@ -241,15 +230,12 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Netw
         tie's arrival, and that of its meeting.
     """
     networks = [part.network for part in parts]
-    items, of_item = _joined([network.items for network in networks])
-    calls, of_call = _joined([network.calls for network in networks])
-    orders, of_order = _joined([network.orders for network in networks])
-    waits, of_wait = _joined([network.waits for network in networks])
     item = _starts([len(network.items) for network in networks])
     call = _starts([len(network.calls) for network in networks])
     lane = _starts([int(network.items.lane.max(initial=-1)) + 1 for network in networks])
     thread = _starts([int(network.calls.thread.max(initial=-1)) + 1 for network in networks])
-    shift = job.comparison.offsets.offset_ns
+    ahead_ns = job.comparison.offsets.offset_ns
+    networks = list(map(_beside_others, networks, item, call, lane, thread, ahead_ns))
     finish = tied.finish + item[tied.rank]
     # Hubs share a lane in the order in which they happen.
     first = group_starts(tied.meeting)
@@ -259,81 +245,63 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Netw
     hub = np.repeat(number, np.diff(np.append(first, len(finish))))
     at = tied.last_ns[first][order]
     hubs = DeviceItems.of(lane=int(lane[-1]), duration_ns=0, queue_lag_ns=NO_QUEUE_NS, start_ns=at, end_ns=at)
-    items = replace(
-        items,
-        call=_moved(items.call, call[of_item]),
-        lane=items.lane + lane[of_item],
-        **_shifted(items, shift[of_item]),
-    )
-    items = DeviceItems.joined([items, hubs]).copied("duration_ns")
+    items = DeviceItems.joined([*(network.items for network in networks), hubs]).copied("duration_ns")
     items.duration_ns[finish] = np.maximum(tied.transfer_ns, 0)
-    calls = replace(
-        calls,
-        thread=calls.thread + thread[of_call],
-        handed_by=_moved(calls.handed_by, call[of_call]),
-        **_shifted(calls, shift[of_call]),
-    )
-    by = item[of_order]
     tying = (
         Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT),
         replace(Orders.of(hub, finish, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)),
     )
-    orders = Orders.joined([replace(orders, first=orders.first + by, then=orders.then + by), *tying])
-    waits = replace(waits, call=waits.call + call[of_wait], item=waits.item + item[of_wait])
+    orders = Orders.joined([*(network.orders for network in networks), *tying])
+    calls = Calls.joined([network.calls for network in networks])
+    waits = Waits.joined([network.waits for network in networks])
     return Network(items, calls, orders, waits, networks[0].constants), item, finish - 1, hub
 
 
-def _joined(tables: Sequence[_Table]) -> tuple[_Table, I64]:
-    """Return the rows of all ranks' tables, and the place of the rank of each row."""
-    return type(tables[0]).joined(tables), np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+def _beside_others(network: Network, item: int, call: int, lane: int, thread: int, ahead_ns: int) -> Network:
+    """Return a rank's network with its first numbers in the job's, and times by the reference clock."""
+    items, calls, orders, waits = network.items, network.calls, network.orders, network.waits
+
+    def times(table: DeviceItems | Calls) -> dict[str, I64]:
+        release = np.where(table.release_ns > EARLIEST_NS, table.release_ns - ahead_ns, table.release_ns)
+        return {"release_ns": release, "start_ns": table.start_ns - ahead_ns, "end_ns": table.end_ns - ahead_ns}
+
+    by_call, handed_by = (np.where(rows >= 0, rows + call, -1) for rows in (items.call, calls.handed_by))
+    return Network(
+        replace(items, call=by_call, lane=items.lane + lane, **times(items)),
+        replace(calls, thread=calls.thread + thread, handed_by=handed_by, **times(calls)),
+        replace(orders, first=orders.first + item, then=orders.then + item),
+        replace(waits, call=waits.call + call, item=waits.item + item),
+        network.constants,
+    )
 
 
 def _starts(sizes: Sequence[int]) -> I64:
     return np.append(0, np.cumsum(sizes)).astype(np.int64)
 
 
-def _moved(rows: I64, by: I64) -> I64:
-    return np.where(rows >= 0, rows + by, -1)
-
-
-def _shifted(table: DeviceItems | Calls, by_ns: I64) -> dict[str, I64]:
-    """Return the times of rows by the reference clock."""
-    release = np.where(table.release_ns > EARLIEST_NS, table.release_ns - by_ns, table.release_ns)
-    return {"release_ns": release, "start_ns": table.start_ns - by_ns, "end_ns": table.end_ns - by_ns}
-
-
-class JobTimes(Struct, frozen=True, eq=False):
-    """Steps and waiting of all ranks in a joint replay."""
-
-    lengths_ns: tuple[I64, ...]
-    """Lengths of the judged steps of each rank."""
-    waited_ns: tuple[int, ...]
-    """Mean time that each rank waits for others in a step."""
-
-    steps_ns: tuple[int, ...]
-    """Mean step of each rank."""
-
-    @property
-    def step_ns(self) -> int:
-        """The job's step: the mean of all ranks' steps."""
-        return mean(np.array(self.steps_ns))
-
-
 class JobReplay(Struct, frozen=True, eq=False):
     """Times of all ranks in a joint replay."""
 
-    parts: tuple[RankNetwork, ...]
+    job: JoinedJob
     finish: tuple[I64, ...]
     """Finishes of each rank's collectives, joined or not; divided collectives have several."""
     start_ns: tuple[I64, ...]
     """Start of each rank's items, by the reference clock."""
     end_ns: tuple[I64, ...]
-    times: JobTimes
+    lengths_ns: tuple[I64, ...]
+    """Lengths of the judged steps of each rank."""
+    waited_ns: tuple[int, ...]
+    """Mean time that each rank waits for others in a step."""
 
+    @property
+    def steps_ns(self) -> tuple[int, ...]:
+        """Mean step of each rank."""
+        return tuple(map(mean, self.lengths_ns))
 
-def times(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobTimes:
-    """Return the steps and waits of a job's ranks in its replay. Raises Deadlock as `replay_job` does."""
-    return replay_job(job, parts, tied).times
+    @property
+    def step_ns(self) -> int:
+        """The job's step: the mean of all ranks' steps."""
+        return mean(np.array(self.steps_ns))
 
 
 def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobReplay:
@@ -349,19 +317,17 @@ def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobR
     replayed = replay(network)
     arrived = replayed.end_ns[arrival]
     waited = np.maximum(replayed.end_ns[hub] - arrived, 0)
-    items_of_rank = [slice(*map(int, first_item[place : place + 2])) for place in range(len(parts))]
-    lengths, waits = [], []
+    starts, ends = (np.split(values, first_item[1:])[:-1] for values in (replayed.start_ns, replayed.end_ns))
+    finishes, lengths, waits = [], [], []
     for place, part in enumerate(parts):
-        marks = replayed.start_ns[part.marks + first_item[place]]
+        marks, mine = starts[place][part.marks], tied.rank == place
         if len(marks) < 2:
-            marks = np.append(marks, replayed.end_ns[items_of_rank[place]].max())
-        within: Bool = (tied.rank == place) & (arrived >= marks[0]) & (arrived < marks[-1])
+            marks = np.append(marks, ends[place].max())
+        within = mine & (arrived >= marks[0]) & (arrived < marks[-1])
+        finishes.append(distinct(np.append(part.finish, tied.finish[mine])))
         lengths.append(np.diff(marks))
         waits.append(int(waited[within].sum()) // (len(marks) - 1))
-    result = JobTimes(tuple(lengths), tuple(waits), tuple(map(mean, lengths)))
-    starts, ends = ([values[rows] for rows in items_of_rank] for values in (replayed.start_ns, replayed.end_ns))
-    finish = [distinct(np.append(part.finish, tied.finish[tied.rank == place])) for place, part in enumerate(parts)]
-    return JobReplay(tuple(parts), tuple(finish), tuple(starts), tuple(ends), result)
+    return JobReplay(job, tuple(finishes), tuple(starts), tuple(ends), tuple(lengths), tuple(waits))
 
 
 _BROADCAST = re.compile(r"broadcast", re.IGNORECASE)
@@ -372,20 +338,10 @@ def is_broadcast(kind: CommKind) -> bool:
     return _BROADCAST.search(kernel_name(kind)) is not None
 
 
-def with_broadcasts(symmetric: Meetings, met: Meetings) -> Meetings:
-    """Return symmetric meetings, and the broadcasts among all that were matched."""
-    others = met.where(is_broadcast)
-    first = np.append(symmetric.first, others.first[1:] + symmetric.first[-1])
-    return Meetings(met.kernels, first, np.concatenate([symmetric.row, others.row]), met.not_collective)
-
-
 def waited_for(met: Meetings, offsets: Offsets) -> Bool:
     """Return a mask of the entries of `Meetings.row` that the others wait for, as far as the recording shows."""
-    if not len(met):
-        return np.zeros(0, np.bool_)
     offset, error = offsets.offset_ns[met.rank], offsets.error_ns[met.rank]
     first_end = np.minimum.reduceat(met.end_ns - offset + error, met.first[:-1])
-    broadcast = met.kernels.by_kind(is_broadcast)[met.kind] != 0
     late = met.start_ns - offset - error > first_end[met.meeting]
-    needed: Bool = ~(broadcast[met.meeting] & late)
+    needed: Bool = ~(met.are(is_broadcast)[met.meeting] & late)
     return needed

@@ -9,21 +9,25 @@ scaled by what is then still missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.columns import quantile
-from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, listed, percent, plural
 from overlapscope.plugins.jobs.joint.buckets import rebucketed
-from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
-from overlapscope.plugins.jobs.joint.contention import contended_times, lost_speed
+from overlapscope.plugins.jobs.joint.changes import (
+    contended_replay,
+    faster_transfers,
+    issued_earlier,
+    like_others,
+    lost_speed,
+)
 from overlapscope.plugins.jobs.joint.join import (
-    JobTimes,
+    JobReplay,
     JoinedJob,
     RankNetwork,
     RankSummary,
@@ -32,8 +36,8 @@ from overlapscope.plugins.jobs.joint.join import (
     doubts,
     gather,
     obstacles,
+    replay_job,
     ties,
-    times,
 )
 from overlapscope.plugins.jobs.joint.result import JointChange, JointRank, JointWhatIf
 from overlapscope.prediction.base import MOST_ERROR_PCT
@@ -76,19 +80,18 @@ def predict_job(
     Returns:
         The predicted step as an interval, or the reasons why there is none.
     """
-    reasons = tuple(obstacles(summaries))
-    if reasons:
-        return _refused(reasons)
+    if reasons := tuple(obstacles(summaries)):
+        return _refused(*reasons)
     job = gather([summary for summary in summaries if isinstance(summary, RankSummary)])
     if absent := [f"rank {number}" for number in numbers or () if number not in job.numbers]:
-        return _refused((f"There is no trace of {listed(absent, 5)}.",))
-    reasons = tuple(doubts(job))
-    if reasons:
-        return _refused(reasons)
+        return _refused(f"There is no trace of {listed(absent, 5)}.")
+    if reasons := tuple(doubts(job)):
+        return _refused(*reasons)
     try:
-        before = times(job, *_recorded(job))
+        parts = [rank.recorded for rank in job.ranks]
+        before = replay_job(job, parts, ties(job, parts, job.transfer_ns))
     except Deadlock:
-        return _refused(("The ranks' collectives contradict each other: they wait for each other in a circle.",))
+        return _refused("The ranks' collectives contradict each other: they wait for each other in a circle.")
     errors = [
         100 * quantile(np.abs(lengths - rank.lengths_ns) / np.maximum(rank.lengths_ns, 1), 0.5)
         for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)
@@ -96,25 +99,18 @@ def predict_job(
     if max(errors) > MOST_ERROR_PCT:
         worst = job.numbers[int(np.argmax(errors))]
         return _refused(
-            (
-                f"The joint replay's steps differ from the recorded ones by {percent(max(errors))} (median of rank "
-                f"{worst}), more than {MOST_ERROR_PCT:g}%.",
-            )
+            f"The joint replay's steps differ from the recorded ones by {percent(max(errors))} (median of rank "
+            f"{worst}), more than {MOST_ERROR_PCT:g}%."
         )
     try:
-        return _as_plain(job, before.step_ns, changes, numbers) or _predicted(_timed(job), changes, numbers)
+        return _as_plain(job, before.step_ns, changes, numbers) or _predicted(_replayed(job), changes, numbers)
     except Deadlock:
-        return _refused(("With these changes, ranks wait for each other in a circle.",))
+        return _refused("With these changes, ranks wait for each other in a circle.")
     except Unpredictable as error:
-        return _refused((str(error),))
+        return _refused(str(error))
 
 
-def _recorded(job: JoinedJob) -> tuple[list[RankNetwork], Ties]:
-    recorded = [rank.recorded for rank in job.ranks]
-    return recorded, ties(job, recorded, job.transfer_ns)
-
-
-def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
+def _refused(*reasons: str) -> JointWhatIf:
     return JointWhatIf(
         valid=False,
         reasons=reasons,
@@ -130,36 +126,29 @@ def _refused(reasons: tuple[str, ...]) -> JointWhatIf:
     )
 
 
-class _TimedJob(NamedTuple):
-    """A job, and its times without changes."""
-
-    job: JoinedJob
-    times: JobTimes
-
-
-def _timed(job: JoinedJob) -> _TimedJob:
-    return _TimedJob(job, contended_times(job, *_recorded(job), Stance.EXPECTED))
+def _replayed(job: JoinedJob) -> JobReplay:
+    """Replay a job without changes."""
+    parts = [rank.recorded for rank in job.ranks]
+    return contended_replay(job, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED)
 
 
-def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
-    job, before = timed
+def _predicted(before: JobReplay, changes: JobChanges, numbers: Sequence[int] | None) -> JointWhatIf:
+    job = before.job
     applied = _changes_on_ranks(job)
-    places = _late(job, numbers) if changes.no_straggler else []
-    is_changed = changes.any or bool(applied)
-    after: dict[Stance, JobTimes] = {}
-    for stance in Stance if is_changed else ():
-        parts, tied, done = _changed(job, changes, places, stance)
-        after[stance] = contended_times(job, parts, tied, stance)
+    late = _late(job, numbers) if changes.no_straggler else []
+    after: dict[Stance, JobReplay] = {}
+    for stance in Stance if changes.any or applied else ():
+        parts, tied, done = _changed(job, changes, late, stance)
+        after[stance] = contended_replay(job, parts, tied, stance)
         if stance == Stance.EXPECTED:
             applied += done
-    touched = any(change.touched for change in applied)
     step = None
-    if is_changed and touched:
-        step = _estimate(job, {stance: each.step_ns for stance, each in after.items()})
-    elif is_changed:
+    if any(change.touched for change in applied):
+        step = _estimate({stance: each.step_ns for stance, each in after.items()}, _variation(job))
+    elif after:
+        after = dict.fromkeys(Stance, before)
         step = Estimate(value=before.step_ns, low=before.step_ns, high=before.step_ns)
-    gain = None if step is None else step.below(before.step_ns)
-    return JointWhatIf(
+    result = JointWhatIf(
         valid=True,
         reasons=(),
         meetings=len(job.met),
@@ -167,8 +156,8 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
         recorded_step_ns=mean(np.array([mean(rank.lengths_ns) for rank in job.ranks])),
         replayed_step_ns=before.step_ns,
         predicted_step_ns=step,
-        gain_ns=gain,
-        gain_pct=None if gain is None or not before.step_ns else 100 * gain.value / before.step_ns,
+        gain_ns=None,
+        gain_pct=None,
         changes=tuple(applied),
         ranks=tuple(
             JointRank(
@@ -176,47 +165,42 @@ def _predicted(timed: _TimedJob, changes: JobChanges, numbers: Sequence[int] | N
                 source=rank.reduced.source,
                 recorded_step_ns=mean(rank.lengths_ns),
                 replayed_step_ns=before.steps_ns[place],
-                predicted_step_ns=_rank_step(before, after, place, touched=touched) if is_changed else None,
-                waited_ns=before.waited_ns[place],
-                predicted_waited_ns=(after[Stance.EXPECTED] if touched else before).waited_ns[place]
-                if is_changed
+                predicted_step_ns=_estimate({stance: each.steps_ns[place] for stance, each in after.items()})
+                if after
                 else None,
+                waited_ns=before.waited_ns[place],
+                predicted_waited_ns=after[Stance.EXPECTED].waited_ns[place] if after else None,
             )
             for place, rank in enumerate(job.ranks)
         ),
     )
+    return _with_gain(result)
 
 
-def _contention(job: JoinedJob) -> str:
-    """Return the assumption on compute beside collectives."""
-    lost = lost_speed(job)
-    share, ends = percent(100 * lost.usual), f"{percent(100 * lost.least)} to {percent(100 * lost.most)}"
-    return (
-        f"Compute loses {share} of its speed beside collectives ({ends}), "
-        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}."
-    )
+def _with_gain(result: JointWhatIf) -> JointWhatIf:
+    before_ns, step = result.replayed_step_ns or 0, result.predicted_step_ns
+    if step is None:
+        return result
+    gain = step.below(before_ns)
+    return replace(result, gain_ns=gain, gain_pct=100 * gain.value / before_ns if before_ns else None)
 
 
-def _rank_step(before: JobTimes, after: dict[Stance, JobTimes], place: int, *, touched: bool) -> Estimate:
-    by_stance = [after[stance].steps_ns[place] if touched else before.steps_ns[place] for stance in Stance]
-    return Estimate(value=by_stance[Stance.EXPECTED], low=min(by_stance), high=max(by_stance))
+def _estimate(by_stance: dict[Stance, int], variation: tuple[float, float] = (1.0, 1.0)) -> Estimate:
+    """Return a step, as an interval that includes steps that are shorter at best and longer at worst by factors."""
+    least, most = variation
+    ends = [*by_stance.values(), round(by_stance[Stance.BEST] * least), round(by_stance[Stance.WORST] * most)]
+    return Estimate(value=by_stance[Stance.EXPECTED], low=min(ends), high=max(ends))
 
 
-def _estimate(job: JoinedJob, by_stance: dict[Stance, int]) -> Estimate:
-    """Return the step, as an interval that includes the variation of the recorded steps."""
+def _variation(job: JoinedJob) -> tuple[float, float]:
+    """Return the quartiles of the recorded steps, as multiples of their mean."""
     lengths = [rank.lengths_ns for rank in job.ranks]
     common = min(map(len, lengths))
     each = np.sort(np.mean([length[:common] for length in lengths], axis=0))
     aside = (len(each) - 1) // 4
     # Steps of no length have no variation.
     usual = each.mean()
-    least, most = (each[aside] / usual, each[len(each) - 1 - aside] / usual) if usual else (1.0, 1.0)
-    ends = [
-        *by_stance.values(),
-        round(by_stance[Stance.BEST] * least),
-        round(by_stance[Stance.WORST] * most),
-    ]
-    return Estimate(value=by_stance[Stance.EXPECTED], low=min(ends), high=max(ends))
+    return (each[aside] / usual, each[len(each) - 1 - aside] / usual) if usual else (1.0, 1.0)
 
 
 def _late(job: JoinedJob, numbers: Sequence[int] | None) -> list[int]:
@@ -249,87 +233,66 @@ def _changes_on_ranks(job: JoinedJob) -> list[JointChange]:
     return merged
 
 
-def _without_straggler(
-    job: JoinedJob, parts: list[RankNetwork], late: Sequence[int], stance: Stance
-) -> tuple[list[RankNetwork], JointChange]:
-    """Return the ranks' networks in which the late ranks take the median time of the others, and the change."""
-    changed = [like_others(job, parts, place, stance) if place in late else part for place, part in enumerate(parts)]
-    ranks = listed([f"rank {job.numbers[place]}" for place in late])
-    what = f"Between collectives, {ranks} {'takes' if len(late) == 1 else 'take'} the median time of the others."
-    return changed, JointChange(
-        change="no-straggler",
-        title="let the latest rank compute like the others",
-        touched=len(late),
-        what=what if late else "Not applicable: no rank makes the others wait for 1% of a step.",
-        assumptions=("The extra work isn't needed. At the high end, all ranks share that of the GPU.",) if late else (),
-    )
-
-
 def _changed(
     job: JoinedJob, changes: JobChanges, late: Sequence[int], stance: Stance
 ) -> tuple[list[RankNetwork], Ties, list[JointChange]]:
-    """Return the ranks' networks and their ties with the changes at a stance, and the changes."""
+    """Return the ranks' networks and their ties with the changes at a stance, and the changes.
+
+    The `late` ranks take the median time of the others without a straggler.
+    """
     parts = [rank.by_stance[stance] for rank in job.ranks]
     transfer = np.rint(job.transfer_ns * (1 + KERNELS.get(stance, 0.0))).astype(np.int64)
-    applied = []
+    applied = list[JointChange]()
+
+    def add(change: str, title: str, touched: int, what: str, *assumptions: str) -> None:
+        applied.append(JointChange(change=change, title=title, touched=touched, what=what, assumptions=assumptions))
+
     if changes.no_straggler:
-        parts, change = _without_straggler(job, parts, late, stance)
-        applied.append(change)
+        parts = [like_others(job, parts, place, stance) if place in late else part for place, part in enumerate(parts)]
+        ranks = listed([f"rank {job.numbers[place]}" for place in late])
+        what = f"Between collectives, {ranks} {'takes' if len(late) == 1 else 'take'} the median time of the others."
+        what = what if late else "Not applicable: no rank makes the others wait for 1% of a step."
+        assumed = ("The extra work isn't needed. At the high end, all ranks share that of the GPU.",) if late else ()
+        add("no-straggler", "let the latest rank compute like the others", len(late), what, *assumed)
     if changes.issue_earlier:
-        parts, change = _issued_earlier(parts, stance)
-        applied.append(change)
-    if changes.bandwidth is not None:
-        transfer, change = _faster(job, transfer, changes.bandwidth, stance)
-        applied.append(change)
+        moved = [issued_earlier(part, stance) for part in parts]
+        parts, count = [part for part, _ in moved], sum(count for _, count in moved)
+        total = plural(sum(len(part.finish) for part in parts), "collective")
+        what = f"{count:,} of {total} start when the last op that they wait for has ended."
+        assumption = "The program can start a collective right after the op that makes its input."
+        add("issue-earlier", "start collectives when their input is ready", count, what, assumption)
+    if (times := changes.bandwidth) is not None:
+        faster = faster_transfers(job, transfer, times, stance)
+        was, now = (duration(mean(each) if len(each) else 0) for each in (transfer, faster))
+        what, transfer = f"Transfers take {now} instead of {was} on average.", faster
+        assumption = "Only the part of a transfer after the latency gets shorter."
+        add(f"bandwidth {times:g}x", f"a network {times:g} times as fast", len(job.met), what, assumption)
     tied = ties(job, parts, transfer)
-    if changes.bucket_mb is not None:
-        parts, tied, change = _rebucketed(job, parts, transfer, changes.bucket_mb, stance)
-        applied.append(change)
+    if (size_mb := changes.bucket_mb) is not None:
+        made = rebucketed(job, parts, transfer, size_mb * 2**20, stance)
+        parts, tied = made.parts, made.tied
+        in_steps = f" in {plural(made.steps, 'step')}" if made.steps else ""
+        what = f"{plural(made.before, 'bucket')} become {made.after:,}{in_steps}."
+        add(f"bucket-mb {size_mb:g}", f"buckets of {size_mb:g} MB", made.before, what, *_OF_BUCKETS)
     if applied and applied[-1].touched:
         applied[-1] = replace(applied[-1], assumptions=(*applied[-1].assumptions, _contention(job)))
     return parts, tied, applied
 
 
-def _issued_earlier(parts: Sequence[RankNetwork], stance: Stance) -> tuple[list[RankNetwork], JointChange]:
-    moved = [issued_earlier(part, stance) for part in parts]
-    count, total = sum(count for _, count in moved), sum(len(part.finish) for part in parts)
-    return [part for part, _ in moved], JointChange(
-        change="issue-earlier",
-        title="start collectives when their input is ready",
-        touched=count,
-        what=f"{count:,} of {plural(total, 'collective')} start when the last op that they wait for has ended.",
-        assumptions=("The program can start a collective right after the op that makes its input.",),
+_OF_BUCKETS: Final = (
+    "Gradients become ready evenly within a bucket.",
+    "A transfer takes a latency and its bytes per bandwidth, as recorded transfers of the group do.",
+)
+
+
+def _contention(job: JoinedJob) -> str:
+    """Return the assumption on compute beside collectives."""
+    lost = lost_speed(job)
+    share, ends = percent(100 * lost.usual), f"{percent(100 * lost.least)} to {percent(100 * lost.most)}"
+    return (
+        f"Compute loses {share} of its speed beside collectives ({ends}), "
+        f"{'as recorded' if lost.recorded else 'which the recordings do not show'}."
     )
-
-
-def _faster(job: JoinedJob, transfer_ns: I64, times: float, stance: Stance) -> tuple[I64, JointChange]:
-    faster = faster_transfers(job, transfer_ns, times, stance)
-    was, now = (mean(each) if len(each) else 0 for each in (transfer_ns, faster))
-    return faster, JointChange(
-        change=f"bandwidth {times:g}x",
-        title=f"a network {times:g} times as fast",
-        touched=len(job.met),
-        what=f"Transfers take {duration(now)} instead of {duration(was)} on average.",
-        assumptions=("Only the part of a transfer after the latency gets shorter.",),
-    )
-
-
-def _rebucketed(
-    job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64, bucket_mb: float, stance: Stance
-) -> tuple[list[RankNetwork], Ties, JointChange]:
-    bucketed = rebucketed(job, parts, transfer_ns, bucket_mb * 2**20, stance)
-    in_steps = f" in {plural(bucketed.steps, 'step')}" if bucketed.steps else ""
-    change = JointChange(
-        change=f"bucket-mb {bucket_mb:g}",
-        title=f"buckets of {bucket_mb:g} MB",
-        touched=bucketed.before,
-        what=f"{plural(bucketed.before, 'bucket')} become {bucketed.after:,}{in_steps}.",
-        assumptions=(
-            "Gradients become ready evenly within a bucket.",
-            "A transfer takes a latency and its bytes per bandwidth, as recorded transfers of the group do.",
-        ),
-    )
-    return bucketed.parts, bucketed.tied, change
 
 
 # -- A job without the profiler ----------------------------------------------------------------------
@@ -344,9 +307,9 @@ def _as_plain(job: JoinedJob, step_ns: int, changes: JobChanges, numbers: Sequen
     if len(known) < len(job.ranks) or not step_ns:
         return None
     plain_ns = sum(plain.step_ns for plain in known) // len(known)
-    recorded = _timed(job)
+    recorded = _replayed(job)
     heavier, lighter = _around(recorded, plain_ns)
-    above, below = heavier.times.step_ns, lighter.times.step_ns
+    above, below = heavier.step_ns, lighter.step_ns
     share = min(max((above - plain_ns) / (above - below), 0.0), 1.0) if above > below else 1.0
     scale = plain_ns / (above + share * (below - above))
     low, high = (
@@ -356,43 +319,34 @@ def _as_plain(job: JoinedJob, step_ns: int, changes: JobChanges, numbers: Sequen
     longer = _predicted(heavier, changes, numbers)
     shorter = longer if lighter is heavier else _predicted(lighter, changes, numbers)
     result = _between(longer, shorter, share, scale, (min(low, 1.0), max(high, 1.0)))
-    if not changes.no_straggler:
+    step = result.predicted_step_ns
+    if not changes.no_straggler or step is None:
         return result
-    # The profiler may have made the rank late.
     as_recorded = longer if heavier is recorded else _predicted(recorded, changes, numbers)
-    return _if_recording_delays(result, as_recorded, step_ns - plain_ns)
+    if (gain := as_recorded.gain_ns) is None:
+        return result
+    # The late rank may owe as much of its delay to the profiler as a step is longer by it.
+    slowest_ns = (result.replayed_step_ns or 0) - max(0, gain.low - max(0, step_ns - plain_ns))
+    return _with_gain(replace(result, predicted_step_ns=replace(step, high=max(step.high, slowest_ns))))
 
 
-def _around(recorded: _TimedJob, plain_ns: int) -> tuple[_TimedJob, _TimedJob]:
+def _around(recorded: JobReplay, plain_ns: int) -> tuple[JobReplay, JobReplay]:
     """Return jobs with more and with less host work than the plain program; the same twice if its step is alike."""
-    lighter = map(_timed, _lighter(recorded.job))
+    job = recorded.job
+    # Ranks with fewer lighter summaries keep their last.
+    jobs = (
+        replace(job, ranks=tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks))
+        for number in range(max(len(rank.lighter) for rank in job.ranks))
+    )
+    lighter = map(_replayed, jobs)
     longer, shorter = recorded, next(lighter, recorded)
-    if abs(shorter.times.step_ns - plain_ns) <= DIFFER * plain_ns:
+    if abs(shorter.step_ns - plain_ns) <= DIFFER * plain_ns:
         return shorter, shorter
-    if recorded.times.step_ns <= plain_ns:
+    if recorded.step_ns <= plain_ns:
         return recorded, recorded
-    while shorter.times.step_ns > plain_ns and (tried := next(lighter, None)) is not None:
+    while shorter.step_ns > plain_ns and (tried := next(lighter, None)) is not None:
         longer, shorter = shorter, tried
     return longer, shorter
-
-
-def _lighter(job: JoinedJob) -> Iterator[JoinedJob]:
-    """Yield the job with ever less host work. Ranks with fewer such summaries keep their last."""
-    for number in range(max(len(rank.lighter) for rank in job.ranks)):
-        yield replace(job, ranks=tuple(rank.lighter[min(number, len(rank.lighter) - 1)] for rank in job.ranks))
-
-
-def _if_recording_delays(result: JointWhatIf, recorded: JointWhatIf, overhead_ns: int) -> JointWhatIf:
-    """Return the result for a late rank that may owe as much of its delay to recording as a step is longer by it."""
-    step, gain, before_ns = result.predicted_step_ns, recorded.gain_ns, _step_ns(result)
-    if step is None or gain is None:
-        return result
-    step = replace(step, high=max(step.high, before_ns - max(0, gain.low - max(0, overhead_ns))))
-    return replace(result, predicted_step_ns=step, gain_ns=step.below(before_ns))
-
-
-def _step_ns(result: JointWhatIf) -> int:
-    return result.replayed_step_ns or 0
 
 
 def _between(
@@ -403,36 +357,21 @@ def _between(
     def at(one: int, other: int) -> int:
         return round(scale * (one + share * (other - one)))
 
-    def estimate(one: Estimate | None, other: Estimate | None) -> Estimate | None:
-        if one is None or other is None:
+    def figure(one: int | Estimate | None, other: int | Estimate | None) -> int | Estimate | None:
+        if isinstance(one, int) and isinstance(other, int):
+            return at(one, other)
+        if not isinstance(one, Estimate) or not isinstance(other, Estimate):
             return None
-        return Estimate(
-            value=at(one.value, other.value),
-            low=min(at(one.value, other.value), round(at(one.low, other.low) * ends[0])),
-            high=max(at(one.value, other.value), round(at(one.high, other.high) * ends[1])),
-        )
+        value, (least, most) = at(one.value, other.value), ends
+        low, high = round(at(one.low, other.low) * least), round(at(one.high, other.high) * most)
+        return Estimate(value=value, low=min(value, low), high=max(value, high))
 
-    def rank(one: JointRank, other: JointRank) -> JointRank:
-        waits = (one.predicted_waited_ns, other.predicted_waited_ns)
-        return replace(
-            one,
-            replayed_step_ns=at(one.replayed_step_ns, other.replayed_step_ns),
-            waited_ns=at(one.waited_ns, other.waited_ns),
-            predicted_step_ns=estimate(one.predicted_step_ns, other.predicted_step_ns),
-            predicted_waited_ns=None if waits[0] is None or waits[1] is None else at(waits[0], waits[1]),
-        )
+    def figures(one: JointWhatIf | JointRank, other: JointWhatIf | JointRank, *names: str) -> dict[str, Any]:
+        return {name: figure(getattr(one, name), getattr(other, name)) for name in names}
 
-    before, step = (
-        at(_step_ns(longer), _step_ns(shorter)),
-        estimate(longer.predicted_step_ns, shorter.predicted_step_ns),
+    of_both = ("replayed_step_ns", "predicted_step_ns")
+    ranks = tuple(
+        replace(one, **figures(one, other, *of_both, "waited_ns", "predicted_waited_ns"))
+        for one, other in zip(longer.ranks, shorter.ranks, strict=True)
     )
-    gain = None if step is None else step.below(before)
-    return replace(
-        longer,
-        replayed_step_ns=before,
-        predicted_step_ns=step,
-        gain_ns=gain,
-        gain_pct=None if gain is None or not before else 100 * gain.value / before,
-        ranks=tuple(map(rank, longer.ranks, shorter.ranks)),
-        plain=True,
-    )
+    return _with_gain(replace(longer, **figures(longer, shorter, *of_both), ranks=ranks, plain=True))

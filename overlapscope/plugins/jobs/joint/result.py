@@ -6,6 +6,7 @@ recorded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Final, Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
 from overlapscope.base.words import Unit, between, clean, clean_lines, duration, percent, plural, unit_for
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
-from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
+from overlapscope.documents.table import Cell, Column, Table, Tone, prose, table_of, words
 from overlapscope.prediction.result import Estimate
 
 
@@ -134,9 +135,10 @@ def headline(result: JointWhatIf) -> str:
         return f"The joint simulation matches the recordings ({unit.text(before)}), so changes can be predicted."
     if not any(change.touched for change in result.changes):
         return "A step would take as long as now: these changes do not apply to these recordings."
-    reach = _reach(after, unit)
     if unit.text(after.value) == unit.text(before):
-        return f"A step of the job would take as long as now, {unit.text(before)}{f' ({reach})' if reach else ''}."
+        reach = _reach(after, unit)
+        reach = f" (between {reach})" if reach else ""
+        return f"A step of the job would take as long as now, {unit.text(before)}{reach}."
     share = f"{percent(abs(result.gain_pct or 0))} {'less' if gain.value > 0 else 'more'}"
     if gain.value > 0:
         share += (
@@ -145,36 +147,36 @@ def headline(result: JointWhatIf) -> str:
     return f"A step of the job would take {unit.text(after.value)} instead of {unit.text(before)} ({share})."
 
 
-def _reach(estimate: Estimate, unit: Unit) -> str:
-    low, high = unit.number(estimate.low), unit.number(estimate.high)
-    return "" if low == high else f"between {low} and {high} {unit.name}"
+def _reach(estimate: Estimate | None, unit: Unit) -> str:
+    """Return the ends of an interval; empty if they look the same."""
+    low, high = (unit.number(estimate.low), unit.number(estimate.high)) if estimate is not None else ("", "")
+    return "" if low == high else f"{low} and {high} {unit.name}"
 
 
 def _ranks(result: JointWhatIf) -> Table:
     """Return the table of the ranks that change most, in the order of ranks."""
     unit = unit_for(max((rank.replayed_step_ns for rank in result.ranks), default=0))
-    shown = sorted(sorted(result.ranks, key=_unchanged)[:MOST_ROWS], key=lambda rank: rank.rank)
-    changed = result.predicted_step_ns is not None
-    columns = [words("rank"), Column(f"step now, {unit.name}"), Column(f"waits now, {unit.name}")]
-    if changed:
-        columns += [Column(f"step then, {unit.name}"), prose("between", spare=1), Column(f"waits then, {unit.name}")]
+
+    def change(rank: JointRank) -> tuple[int, int]:
+        then = rank.waited_ns if rank.predicted_waited_ns is None else rank.predicted_waited_ns
+        return -abs(rank.waited_ns - then), rank.rank
+
+    def time(title: str, of: Callable[[JointRank], int | None]) -> tuple[Column, Callable[[JointRank], Cell]]:
+        return Column(f"{title}, {unit.name}"), lambda rank: Cell(unit.number(of(rank)), of(rank))
+
+    shown = sorted(sorted(result.ranks, key=change)[:MOST_ROWS], key=lambda rank: rank.rank)
+    then = result.predicted_step_ns is not None
     left_out = len(result.ranks) - len(shown)
-    note = f"{plural(left_out, 'rank')} that change less are left out; --format json has all." if left_out else ""
-    return Table("Ranks", tuple(columns), rows(_row(rank, unit) for rank in shown), note=note)
-
-
-def _unchanged(rank: JointRank) -> tuple[int, int]:
-    """Return a key that sorts the ranks whose waiting changes most first."""
-    then = rank.waited_ns if rank.predicted_waited_ns is None else rank.predicted_waited_ns
-    return -abs(rank.waited_ns - then), rank.rank
-
-
-def _row(rank: JointRank, unit: Unit) -> list[str | Cell]:
-    def cell(ns: int) -> Cell:
-        return Cell(unit.number(ns), ns)
-
-    line: list[str | Cell] = [Cell(str(rank.rank), rank.rank), cell(rank.replayed_step_ns), cell(rank.waited_ns)]
-    if rank.predicted_step_ns is not None and rank.predicted_waited_ns is not None:
-        then = rank.predicted_step_ns
-        line += [cell(then.value), _reach(then, unit).removeprefix("between "), cell(rank.predicted_waited_ns)]
-    return line
+    return table_of(
+        shown,
+        (words("rank"), lambda rank: Cell(str(rank.rank), rank.rank)),
+        time("step now", lambda rank: rank.replayed_step_ns),
+        time("waits now", lambda rank: rank.waited_ns),
+        time("step then", lambda rank: None if (step := rank.predicted_step_ns) is None else step.value)
+        if then
+        else None,
+        (prose("between", spare=1), lambda rank: Cell(_reach(rank.predicted_step_ns, unit))) if then else None,
+        time("waits then", lambda rank: rank.predicted_waited_ns) if then else None,
+        title="Ranks",
+        note=f"{plural(left_out, 'rank')} that change less are left out; --format json has all." if left_out else "",
+    )

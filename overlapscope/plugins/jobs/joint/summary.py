@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.jobs.joint.condense import condense
@@ -66,8 +65,9 @@ def _device_rank(trace: Trace, reduced: ComparedRank, changes: Sequence[str]) ->
         raise UnreadableTrace(trace.source, "its collectives are not on its busiest GPU.")
     if base.recorded.is_window:
         raise UnreadableTrace(trace.source, "it has no steps.")
-    comm = _items_of_collectives(base.graph, reduced.device)
-    if comm is None:
+    ops = base.graph.trace.gpu_ops
+    comm = base.graph.item_of_op[(ops.kind == Kind.COMM) & (ops.device == reduced.device)]
+    if (np.bincount(base.graph.item_of_op, minlength=len(base.graph.items))[comm] > 1).any():
         raise UnreadableTrace(trace.source, "some of its collectives are part of a CUDA graph.")
     timed = measured(trace.plain_steps, base.recorded.mean_ns, trace.host_activity)
     plain = None if timed is None else timed.usual
@@ -111,14 +111,6 @@ def _summary(base: Base, reduced: ComparedRank, comm: I64, changes: Sequence[str
     )
 
 
-def _items_of_collectives(graph: Graph, device: int) -> I64 | None:
-    """Return the item of each communication kernel of a device; None if several ops are one item."""
-    ops = graph.trace.gpu_ops
-    items = graph.item_of_op[(ops.kind == Kind.COMM) & (ops.device == device)]
-    alone = np.bincount(graph.item_of_op, minlength=len(graph.items)) == 1
-    return items if alone[items].all() else None
-
-
 def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> RankNetwork:
     calls, items = graph.calls, graph.items
     callers = items.call[comm]
@@ -128,10 +120,13 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> RankNetwork
     segment = pick(segment_of_call, items.call, 0)
     marks = first_items(graph, base.judged, replayed.start_ns)
     step = step_of_calls(graph, base.judged)
-    ahead = one_ahead(graph, comm, step)
-    kept = mask_of(np.append(marks, ahead.item[ahead.item >= 0]), len(items)) | _ends_segment(graph, segment)
+    ahead_call, ahead_item = _one_ahead(graph, comm, step)
+    # Kept are also the items after which their lane goes on with another segment.
+    order = np.argsort(items.lane, kind="stable")
+    ends_segment = order[:-1][segment[order[1:]] != segment[order[:-1]]]
+    kept = mask_of(np.concatenate([marks, ahead_item[ahead_item >= 0], ends_segment]), len(items))
     free = _free_from(base, graph, comm)
-    needed = np.concatenate([launching, free, ahead.call])
+    needed = np.concatenate([launching, free, ahead_call])
     needed = mask_of(needed[needed >= 0], len(calls))
     reduced = condense(graph, replayed, kept, needed, mask_of(comm, len(items)))
     ends, place_of_call = reduced.place[comm], np.full(len(calls), NOT_SHOWN)
@@ -147,20 +142,13 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> RankNetwork
         closed_by=np.where(callers >= 0, np.searchsorted(launching, callers), -1),
         work=reduced.work,
         ready=np.where(by_event, BY_EVENT, pick(place_of_call, free, NOT_SHOWN)),
-        ahead_call=pick(place_of_call, ahead.call),
-        ahead_item=pick(reduced.place, ahead.item),
+        ahead_call=pick(place_of_call, ahead_call),
+        ahead_item=pick(reduced.place, ahead_item),
         filled_ns=_filled(graph, replayed, comm, step),
         before_launch_ns=before_launch,
         after_launch_ns=after_launch,
         marks=reduced.place[marks],
     )
-
-
-def _ends_segment(graph: Graph, segment: I64) -> Bool:
-    """Return a mask of the items after which their lane goes on with another segment."""
-    order = np.argsort(graph.items.lane, kind="stable")
-    changes = np.flatnonzero(segment[order[1:]] != segment[order[:-1]])
-    return mask_of(order[changes], len(segment))
 
 
 def _free_from(base: Base, graph: Graph, comm: I64) -> I64:
@@ -241,22 +229,17 @@ def _filled(graph: Graph, replayed: Replay, comm: I64, step: I64) -> I64:
 _GATHERS, _COPIES_OUT = re.compile(r"FSDP::all_gather( \(.*)?", re.DOTALL), "FSDP::all_gather_copy_out"
 
 
-class OneAhead(NamedTuple):
-    """Launches of weights' all-gathers one layer ahead, an entry for each collective; -1 for others."""
-
-    call: I64
-    """Call of the graph that it would be launched right after."""
-    item: I64
-    """Item of the graph that it would wait for."""
-
-
-def one_ahead(graph: Graph, comm: I64, step: I64) -> OneAhead:
-    """Return where all-gathers would be launched that are now launched when their layer is reached.
+def _one_ahead(graph: Graph, comm: I64, step: I64) -> tuple[I64, I64]:
+    """Return where all-gathers of weights would be launched one layer ahead that are launched at their layer now.
 
     `comm` are the items of collectives, and `step` is the step of each call, -1 for none.
+
+    Returns:
+        The call of the graph that each collective would be launched right after, and the item that it would wait for;
+        -1 for others.
     """
     calls, items, notes = graph.calls, graph.items, graph.trace.annotations
-    result = OneAhead(np.full(len(comm), -1), np.full(len(comm), -1))
+    ahead_call, ahead_item = np.full((2, len(comm)), -1)
     caller, threads = items.call[comm], np.array(graph.recorded.threads, np.int64)
     at = pick(calls.start_ns, caller)
     gathering = notes.take(notes.named(lambda name: _GATHERS.fullmatch(name) is not None))
@@ -278,5 +261,5 @@ def one_ahead(graph: Graph, comm: I64, step: I64) -> OneAhead:
         launched = by_call[slice(*np.searchsorted(in_order, (first, last)))]
         launched = launched[threads[calls.thread[items.call[launched]]] == copying.thread[row]]
         if len(launched):
-            result.call[gather], result.item[gather] = items.call[launched].max(), launched.max()
-    return result
+            ahead_call[gather], ahead_item[gather] = items.call[launched].max(), launched.max()
+    return ahead_call, ahead_item

@@ -24,7 +24,7 @@ from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.verdict import judge
 from tests.core.ranks.test_ranks_groups import recorded
 from tests.support.helpers import MS
-from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank, with_steps
+from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank
 
 WIDTH = 10
 """Number of elements in a row."""
@@ -89,7 +89,7 @@ def _rank(draw: st.DrawFn, job: ScheduledJob, sizes: dict[int, Sizes], rank: int
     steps = [("ProfilerStep#0", edge - begin), ("ProfilerStep#1", end - edge)]
     made = made_rank(rank, kernels, window=(begin, end), steps=steps)
     judged = np.array([draw(st.booleans()), True]) if rank == 0 else np.ones(2, np.bool_)
-    return with_steps(made, replace(made.steps, judged=judged))
+    return replace(made, steps=replace(made.steps, judged=judged))
 
 
 def windows_of(ranks: list[ReducedRank]) -> list[range]:

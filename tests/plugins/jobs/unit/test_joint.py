@@ -19,11 +19,10 @@ from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.timeline import build
 from overlapscope.base.intervals import I64
 from overlapscope.plugins.jobs.joint.buckets import Bucketed, rebucketed
-from overlapscope.plugins.jobs.joint.changes import faster_transfers, issued_earlier, like_others
+from overlapscope.plugins.jobs.joint.changes import contended_replay, faster_transfers, issued_earlier, like_others
 from overlapscope.plugins.jobs.joint.condense import condense
-from overlapscope.plugins.jobs.joint.contention import contended_times
 from overlapscope.plugins.jobs.joint.join import (
-    JobTimes,
+    JobReplay,
     JoinedJob,
     RankNetwork,
     RankSummary,
@@ -31,7 +30,6 @@ from overlapscope.plugins.jobs.joint.join import (
     gather,
     replay_job,
     ties,
-    times,
 )
 from overlapscope.plugins.jobs.joint.predict import JobChanges, predict_job
 from overlapscope.plugins.jobs.joint.summary import summarize
@@ -69,11 +67,11 @@ def waited(program: RanksProgram, its: list[Times]) -> list[int]:
     return result
 
 
-def times_of(job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64) -> JobTimes:
-    return times(job, parts, ties(job, parts, transfer_ns))
+def times_of(job: JoinedJob, parts: Sequence[RankNetwork], transfer_ns: I64) -> JobReplay:
+    return replay_job(job, parts, ties(job, parts, transfer_ns))
 
 
-def lengths(result: JobTimes) -> list[list[int]]:
+def lengths(result: JobReplay) -> list[list[int]]:
     return [length.tolist() for length in result.lengths_ns]
 
 
@@ -223,7 +221,7 @@ def test_merged_buckets_are_what_a_simulation_of_them_gives(program: RanksProgra
         for its in program.turns
     )
     truth = simulated(replace(program, turns=turns, transfer_ns=transfers))
-    for length, expected in zip(lengths(times(job, made.parts, made.tied)), steps(program, truth), strict=True):
+    for length, expected in zip(lengths(replay_job(job, made.parts, made.tied)), steps(program, truth), strict=True):
         assert length == pytest.approx(expected, abs=2 * len(size_of))
 
 
@@ -248,9 +246,9 @@ def test_divided_buckets_without_latency_take_as_long_if_their_parts_are_not_rea
     job, recorded = joined(program)
     made = rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 1, Stance.WORST)
     assert made.after == sum(program.bytes)
-    assert lengths(times(job, made.parts, made.tied)) == steps(program, recorded)
+    assert lengths(replay_job(job, made.parts, made.tied)) == steps(program, recorded)
     earlier = rebucketed(job, [rank.recorded for rank in job.ranks], job.transfer_ns, 1, Stance.EXPECTED)
-    assert times(job, earlier.parts, earlier.tied).step_ns <= times(job, made.parts, made.tied).step_ns
+    assert replay_job(job, earlier.parts, earlier.tied).step_ns <= replay_job(job, made.parts, made.tied).step_ns
 
 
 def _all_reduces(sizes: tuple[int, ...], awaited: tuple[int, ...], ready_ns: int = 10) -> RanksProgram:
@@ -290,7 +288,7 @@ def test_a_bucket_that_is_merged_and_divided_has_even_pieces() -> None:
     assert (made.before, made.after) == (2, 2)
     first_ready, transfer = 10 + 840 + 320, 50 + 10 * 260
     last_kernel = first_ready + 2 * transfer + 10
-    assert lengths(times(job, made.parts, made.tied)) == [[840, last_kernel - 850]] * 2
+    assert lengths(replay_job(job, made.parts, made.tied)) == [[840, last_kernel - 850]] * 2
 
 
 @pytest.mark.parametrize(
@@ -349,9 +347,9 @@ def test_compute_that_a_change_puts_beside_a_collective_gets_longer() -> None:
     ]
     for lost, length in ((0.0, 1_000), (0.5, 2_000)):
         job = replace(job, ranks=tuple(replace(rank, lost_speed=(lost,) * 3) for rank in job.ranks))
-        after = contended_times(job, free, ties(job, free, job.transfer_ns), Stance.EXPECTED)
+        after = contended_replay(job, free, ties(job, free, job.transfer_ns), Stance.EXPECTED)
         assert lengths(after) == [[1_000, length]] * 2
-        same = contended_times(job, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED)
+        same = contended_replay(job, parts, ties(job, parts, job.transfer_ns), Stance.EXPECTED)
         assert lengths(same) == lengths(times_of(job, parts, job.transfer_ns))
 
 
@@ -365,9 +363,9 @@ def test_a_rank_whose_recording_does_not_show_its_loss_loses_as_much_speed_as_th
         for part in (first.recorded, second.recorded)
     ]
     tied = ties(job, free, job.transfer_ns)
-    assert lengths(contended_times(job, free, tied, Stance.EXPECTED)) == [[1_000, 2_000]] * 2
-    assert lengths(contended_times(job, free, tied, Stance.BEST)) == [[1_000, round(1_000 / 0.85)]] * 2
-    assert lengths(contended_times(job, free, tied, Stance.WORST)) == [[1_000, 2_000]] * 2
+    assert lengths(contended_replay(job, free, tied, Stance.EXPECTED)) == [[1_000, 2_000]] * 2
+    assert lengths(contended_replay(job, free, tied, Stance.BEST)) == [[1_000, round(1_000 / 0.85)]] * 2
+    assert lengths(contended_replay(job, free, tied, Stance.WORST)) == [[1_000, 2_000]] * 2
 
 
 def _event(category: str, name: str, start: int, length: int, thread: int) -> dict[str, Any]:
