@@ -24,11 +24,10 @@ from overlapscope.budgets.gate import (
     program_of,
     refuse_predicted,
 )
-from overlapscope.budgets.judge import combine, judge
+from overlapscope.budgets.judge import WORST_FIRST, Exemptions, combine, judge, judge_rule, verdict
 from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule, verdict
-from overlapscope.budgets.settings import DEFAULT_ORIGIN, Settings
+from overlapscope.budgets.settings import DEFAULT_ORIGIN, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status
 from overlapscope.compare.doubts import differences, fingerprint, is_plain
 from overlapscope.errors import UsageError
@@ -38,6 +37,9 @@ from overlapscope.report.verdict import Verdict
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
 from overlapscope.trace.lost import FIGURES, HOST
+
+ExplainedVerdict = tuple[Budget, BudgetVerdict, Sequence[JudgedPlace]]
+"""A budget, a verdict on it, and the places that it combines."""
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warnings mean that figures may be wrong."""
@@ -144,34 +146,34 @@ class Job:
         """Yield every verdict."""
         for obstacle in (*mixed(self.report), *self._obstacles):
             yield obstacle_verdict(obstacle, allowed=self._settings.allow_missing)
-        yield from (verdict for verdict, _ in self.judge_budgets())
+        yield from (verdict for _, verdict, _ in self.judge_budgets())
         if self._settings.verdict:
             yield _verdict_on_report(self.report)
         for rule in self._settings.forbid:
             yield judge_rule(self.report, rule, self._settings, self._absent, self._exemptions)
 
-    def judge_budgets(self) -> Iterator[tuple[BudgetVerdict, Sequence[Ruling]]]:
-        """Yield verdicts on budgets with the rulings that each combines.
+    def judge_budgets(self) -> Iterator[ExplainedVerdict]:
+        """Yield verdicts on budgets with the places that each combines.
 
         A budget has a verdict for each range, and for each rank if it asks for that.
         """
         for budget in self._settings.budgets:
-            by_scope: dict[str, list[Ruling]] = {}
+            by_scope: dict[str, list[JudgedPlace]] = {}
             for place in find_places(self.report, budget, self._absent):
-                ruling = self._ruling(place)
+                judged = self._judged(budget, place)
                 # A default budget is dropped if neither the traces nor the baseline have anything to compare.
-                if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
-                    ruling = self._exemptions.apply(budget.metric, budget.title, ruling)
-                    by_scope.setdefault(place.subject.scope, []).append(ruling)
+                if not (judged.nothing and budget.origin == DEFAULT_ORIGIN):
+                    judged = self._exemptions.apply(budget.metric, budget.title, judged)
+                    by_scope.setdefault(place.subject.scope, []).append(judged)
             for of_scope in by_scope.values():
-                for rulings in [[ruling] for ruling in of_scope] if budget.ranks == "each" else [of_scope]:
-                    yield combine(self.report, rulings, budget, self._settings), rulings
+                for places in [[place] for place in of_scope] if budget.ranks == "each" else [of_scope]:
+                    yield budget, combine(self.report, places, budget, self._settings), places
 
-    def _ruling(self, place: JudgedPlace) -> Ruling:
-        if place.budget.relative and self._not_comparable:
-            sentence = f"{place.budget.metric} is not compared: {self._not_comparable}"
-            return Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
-        return judge(place, self._baseline, only=len(self.report.devices) == 1)
+    def _judged(self, budget: Budget, place: JudgedPlace) -> JudgedPlace:
+        if budget.relative and self._not_comparable:
+            sentence = f"{budget.metric} is not compared: {self._not_comparable}"
+            return JudgedPlace(subject=place.subject, status="skipped", sentence=sentence)
+        return judge(budget, place, self._baseline, only=len(self.report.devices) == 1)
 
 
 # -- Comparison with a baseline ----------------------------------------------------------------------
@@ -239,7 +241,7 @@ def _beside(
 def obstacle_verdict(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
     """Return the verdict that something can't be judged. `allowed`: whether that passes."""
     return verdict(
-        Ruling(status="unknown", limit=0),
+        JudgedPlace(status="unknown", limit=0),
         budget=obstacle.name,
         metric=obstacle.metric,
         message=obstacle.sentence,
@@ -254,7 +256,7 @@ def _verdict_on_report(report: Report) -> BudgetVerdict:
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
     message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
-    ruling = Ruling(status=status, value=poor, limit=0, note=worst.level)
+    ruling = JudgedPlace(status=status, value=poor, limit=0, note=worst.level)
     return verdict(ruling, budget="verdict", metric="verdict", message=message, unit="devices", counts=status != "pass")
 
 
@@ -342,19 +344,19 @@ def explain(
     *,
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
-) -> tuple[Report, list[tuple[BudgetVerdict, Sequence[Ruling]]]]:
+) -> tuple[Report, list[ExplainedVerdict]]:
     """Return the judged report, and `Job.judge_budgets` of budgets whose name or metric matches a name or pattern.
 
     Raises:
         UsageError: Nothing matches, or `check` would raise it.
     """
     job = Job(report, settings, baseline, today)
-    judged = [((verdict.budget, verdict.metric), verdict, rulings) for verdict, rulings in job.judge_budgets()]
-    names = dict.fromkeys(name for each, _, _ in judged for name in each)
+    judged = list(job.judge_budgets())
+    names = dict.fromkeys(name for _, verdict, _ in judged for name in (verdict.budget, verdict.metric))
     matching = {name for name in names if name == budget or fnmatchcase(name, budget)}
-    wanted = [(verdict, rulings) for each, verdict, rulings in judged if not matching.isdisjoint(each)]
+    wanted = [each for each in judged if not matching.isdisjoint((each[1].budget, each[1].metric))]
     if not wanted:
-        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(name for (name, _), _, _ in judged))
+        listed = ", ".join(dict.fromkeys(clean(verdict.budget, 80) for _, verdict, _ in judged))
         raise UsageError(
             f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}. "
             "`overlapscope explain` explains rules."

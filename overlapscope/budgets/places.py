@@ -31,9 +31,10 @@ from overlapscope.budgets.samples import (
 )
 from overlapscope.budgets.samples import of_host as host_steps
 from overlapscope.budgets.settings import Budget, step_fits
-from overlapscope.budgets.verdicts import Subject
+from overlapscope.budgets.verdicts import Status, Subject
 from overlapscope.catalog.measures import CAUSES_OF, METRICS, Measure
 from overlapscope.report.model import Report, of_program
+from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
 NO_STEPS = (
@@ -42,21 +43,44 @@ NO_STEPS = (
 )
 
 
-class JudgedPlace(Struct, frozen=True, eq=False):
-    """Samples of one device, and the budget that they are judged by."""
+class JudgedPlace(Struct, frozen=True, eq=False, kw_only=True):
+    """A place with what is judged there, and the judgement; figures are in the metric's unit."""
 
-    budget: Budget
-    subject: Subject
+    subject: Subject = Subject(scope="window")
+    """By default all traces together."""
     trace: TraceResult | None = None
     device: Device | None = None
     samples: MetricSamples = NO_SAMPLES
-    missing: str | None = None
-    """Reason why nothing can be judged here."""
+    before: MetricSamples | None = None
+    """The baseline's samples that they were compared with; None without a comparison."""
+    status: Status = "pass"
+    """`unknown` before the judgement, too, if nothing can be judged here for the reason in `sentence`."""
+    value: float | None = None
+    known: int = 0
+    """Number of samples that have a value. A percentage of nothing has none."""
+    limit: float | None = None
+    baseline: float | None = None
+    low: float | None = None
+    high: float | None = None
+    sentence: str = ""
+    """The result without its place and full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
+    note: str = ""
+    """Reason why a change beyond the allowed percentage passes: `18% more, within noise`."""
+    nothing: bool = False
+    """True if both sides of a comparison have nothing to measure."""
+    exception: str = ""
+    """Sentence about the exception that applies, or that has ended."""
+    findings: tuple[Finding, ...] = ()
+    """Findings of a forbidden rule."""
+
+    def unknown(self, reason: str) -> JudgedPlace:
+        """Return the place where nothing can be judged."""
+        return replace(self, status="unknown", sentence=reason)
 
     @property
     def spent(self) -> Spent:
         """Mean times of the samples."""
-        return spent(self.samples, self.budget.direction)
+        return spent(self.samples, self.subject.direction)
 
 
 class JudgedFigure(NamedTuple):
@@ -70,7 +94,7 @@ class JudgedFigure(NamedTuple):
     @property
     def value(self) -> float:
         """Value as a budget judges it."""
-        return self.place.budget.combine(self.values.known())
+        return self.values.mean
 
     @property
     def noise_floor(self) -> float:
@@ -91,13 +115,14 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
     """
     report = of_program(report)
     for metric in METRICS.values():
-        for place in find_places(report, Budget(metric=metric.metric), {}):
-            trace, device = place.trace, place.device
-            if trace is not None and device is not None and not device.steps and metric.unit != "ns":
-                whole = replace(place.budget, scope="window")
-                [place] = _places(whole, replace(place.subject, scope="window"), trace, device)
+        budget = Budget(metric=metric.metric)
+        for place in find_places(report, budget, {}):
+            device, subject = place.device, place.subject
+            if device is not None and not device.steps and metric.unit != "ns":
+                whole = replace(place, subject=replace(subject, scope="window"), status="pass")
+                [place] = _sampled(replace(budget, scope="window"), whole)
             values = series(place.samples, metric, None)
-            if place.missing is not None or lacking(metric, None, place.samples, values):
+            if place.status == "unknown" or lacking(metric, None, place.samples, values):
                 continue
             yield JudgedFigure(place, metric, values)
             if place.trace is not None and not doubt(place.trace, CAUSES):
@@ -137,37 +162,41 @@ def place_words(report: Report, subject: Subject) -> str:
 
 
 def find_places(report: Report, budget: Budget, absent: Mapping[int, str]) -> Iterator[JudgedPlace]:
-    """Yield every place at which to judge a budget. An absent rank is a place that states why it is missing."""
+    """Yield every place at which to judge a budget. One with nothing to judge, such as an absent rank, is unknown."""
     anywhere = False
     for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction, phase=budget.phase):
         if replace(budget, range=None).matches(subject):
             anywhere = True
-            yield from _places(budget, subject, trace, device)
+            yield from _sampled(budget, JudgedPlace(subject=subject, trace=trace, device=device))
     if not anywhere:
-        yield JudgedPlace(budget, Subject(scope=budget.scope), missing="there is no such trace, rank or device")
+        nowhere = JudgedPlace(subject=Subject(scope=budget.scope))
+        yield nowhere.unknown("there is no such trace, rank or device")
     if budget.rank is None and budget.trace is None and budget.device is None:
         for rank, reason in absent.items():
             subject = Subject(rank=rank, scope=budget.scope, direction=budget.direction)
-            yield JudgedPlace(budget, subject, missing=reason)
+            yield JudgedPlace(subject=subject).unknown(reason)
 
 
-def _places(budget: Budget, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[JudgedPlace]:
-    """Yield the places of one device: one for each range that matches, otherwise a single one."""
-    of_host, skip = budget.what.of_host, budget.skip_steps
-    place = JudgedPlace(budget, subject, trace, None if of_host else device)
-    if missing := doubt(trace, budget.what.rests_on) or (_host_lacks(budget, trace) if of_host else None):
-        yield replace(place, missing=missing)
-    elif of_host and trace.host is not None:
-        yield _steps(place, host_steps(trace.host, skip=skip), marked=trace.host.by_steps)
+def _sampled(budget: Budget, place: JudgedPlace) -> Iterator[JudgedPlace]:
+    """Yield a device's place with its samples: one for each range that matches, otherwise a single one."""
+    trace, device, skip = place.trace, place.device, budget.skip_steps
+    assert trace is not None
+    if budget.what.of_host:
+        place = replace(place, device=None)
+    if missing := doubt(trace, budget.what.rests_on) or (_host_lacks(budget, trace) if budget.what.of_host else None):
+        yield place.unknown(missing)
+    elif budget.what.of_host and trace.host is not None:
+        yield _of_steps(budget, place, host_steps(trace.host, skip=skip), marked=trace.host.by_steps)
     elif device is None:
-        yield replace(place, missing="nothing ran on the GPU")
+        yield place.unknown("nothing ran on the GPU")
     elif budget.range is not None:
-        yield from _ranges(place, budget.range, device)
+        yield from _of_ranges(budget, place, device, budget.range)
     elif budget.scope == "window":
         samples = of_window(device)
-        yield replace(place, samples=samples, missing=None if samples else "all of it is lead-in, which is not judged")
+        yield replace(place, samples=samples) if samples else place.unknown("all of it is lead-in, which is not judged")
     else:
-        yield _steps(place, of_steps(device, skip=skip, phase=budget.phase), marked=bool(device.steps))
+        samples = of_steps(device, skip=skip, phase=budget.phase)
+        yield _of_steps(budget, place, samples, marked=bool(device.steps))
 
 
 def _host_lacks(budget: Budget, trace: TraceResult) -> str | None:
@@ -179,27 +208,27 @@ def _host_lacks(budget: Budget, trace: TraceResult) -> str | None:
     return "it is known only for steps" if budget.scope == "window" else None
 
 
-def _ranges(place: JudgedPlace, pattern: str, device: Device) -> Iterator[JudgedPlace]:
-    ranged = [replace(place.subject, scope=name) for name in of_ranges(device)]
-    matching = [subject for subject in ranged if place.budget.matches(subject)]
-    judged = of_ranges(device, skip=place.budget.skip_steps)
-    for subject in matching:
-        samples = judged.get(subject.scope, NO_SAMPLES)
-        missing = None if samples else "it does not occur after the skipped steps"
-        yield replace(place, subject=subject, samples=samples, missing=missing)
+def _of_ranges(budget: Budget, place: JudgedPlace, device: Device, pattern: str) -> Iterator[JudgedPlace]:
+    ranged = [replace(place, subject=replace(place.subject, scope=name)) for name in of_ranges(device)]
+    matching = [each for each in ranged if budget.matches(each.subject)]
+    judged = of_ranges(device, skip=budget.skip_steps)
+    for each in matching:
+        samples = judged.get(each.subject.scope)
+        yield replace(each, samples=samples) if samples else each.unknown("it does not occur after the skipped steps")
     if not matching:
-        yield replace(place, missing=f"there is no whole range {clean(pattern, 80)}")
+        yield place.unknown(f"there is no whole range {clean(pattern, 80)}")
 
 
-def _steps(place: JudgedPlace, samples: MetricSamples, *, marked: bool) -> JudgedPlace:
-    """Return a place with its steps that match the budget's pattern. `marked`: whether the recording has steps."""
-    pattern, phase = place.budget.step, place.budget.phase
+def _of_steps(budget: Budget, place: JudgedPlace, samples: MetricSamples, *, marked: bool) -> JudgedPlace:
+    """Return a place with the steps that match the budget's pattern. `marked`: whether the recording has steps."""
+    pattern = budget.step
     kept = samples.take([row for row, name in enumerate(samples.names) if pattern is None or step_fits(name, pattern)])
     if kept:
         return replace(place, subject=replace(place.subject, step=pattern), samples=kept)
-    missing = "no step is left after the skipped ones" if marked else NO_STEPS
-    if marked and phase is not None:
-        missing = f"there is no whole step of the phase {phase}"
     if samples:
-        missing = f"there is no step {clean(pattern or '', 80)}"
-    return replace(place, missing=missing)
+        return place.unknown(f"there is no step {clean(pattern or '', 80)}")
+    if not marked:
+        return place.unknown(NO_STEPS)
+    if budget.phase is not None:
+        return place.unknown(f"there is no whole step of the phase {budget.phase}")
+    return place.unknown("no step is left after the skipped ones")

@@ -56,7 +56,6 @@ class MetricSamples(Struct, frozen=True, eq=False):
 class Series(Struct, frozen=True):
     """Values of a metric, one per sample; None for a percentage of nothing."""
 
-    names: tuple[str, ...]
     values: tuple[float | None, ...]
     spans_ns: tuple[int, ...]
     """Lengths of the samples. They seed the bootstrap, so that all metrics of the same samples are drawn alike."""
@@ -70,7 +69,6 @@ class Series(Struct, frozen=True):
     def take(self, kept: Sequence[int]) -> Series:
         """Return the series of some samples, by number."""
         return Series(
-            tuple(self.names[number] for number in kept),
             tuple(self.values[number] for number in kept),
             tuple(self.spans_ns[number] for number in kept),
             tuple(self.wholes[number] for number in kept),
@@ -105,7 +103,7 @@ def series(samples: MetricSamples, metric: Measure, direction: Direction | None,
         None if lacks else float(share) if whole is None else metric.ratio(share, divisor)
         for share, divisor, lacks in zip(parts, wholes, unknown, strict=True)
     )
-    return Series(samples.names, values, tuple(facts["span"].tolist()), tuple(map(float, wholes)))
+    return Series(values, tuple(facts["span"].tolist()), tuple(map(float, wholes)))
 
 
 def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> MetricSamples:

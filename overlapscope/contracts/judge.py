@@ -24,7 +24,8 @@ from overlapscope.budgets.gate import (
     program_of,
     refuse_predicted,
 )
-from overlapscope.budgets.rulings import Ruling, verdict
+from overlapscope.budgets.judge import verdict
+from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
@@ -204,7 +205,7 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
         advice = f"{ADVICE[promise.part]}{no_line}"
         where = promise.line or None
         yield verdict(
-            Ruling(
+            JudgedPlace(
                 subject=subject,
                 status=_STATUS[promise.result],
                 value=promise.value,

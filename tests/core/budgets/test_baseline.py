@@ -543,7 +543,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
     baseline = of(with_spans(before))
     budget = Budget(metric="step_time", limit="max_increase", bound=limit)
     [place] = find_places(with_spans(after), budget, {})
-    judged = judge(place, baseline, only=True)
+    judged = judge(budget, place, baseline, only=True)
     assert judged.value is not None and judged.limit is not None and judged.low is not None
     if judged.status == "fail":
         assert judged.value > judged.limit
