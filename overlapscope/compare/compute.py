@@ -62,7 +62,7 @@ def compare_compute(
         else:
             add("new" if count_after else "gone", name, ns_after - ns)
     parts = [_part(part, named) for part, named in changes.items()]
-    change_ns = round(compute.change or 0)
+    change_ns = round(compute.moved)
     rest_ns = change_ns - sum(each.change_ns for each in parts)
     if parts and abs(rest_ns) <= len(parts) + 1:
         # Rounding each figure to whole nanoseconds makes as much of a difference.

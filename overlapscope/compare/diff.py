@@ -17,7 +17,7 @@ from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChang
 from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
 from overlapscope.compare.figures import compare, occurrences
 from overlapscope.compare.groups import compare_copies, compare_kernels, compare_ops, compare_stalls, pairs
-from overlapscope.compare.noise import Pair, floor_ns, side
+from overlapscope.compare.noise import Pair, floor_ns
 from overlapscope.compare.words import of_all, of_device, of_lost
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import FLOOR, Finding
@@ -131,8 +131,7 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         steps, devices = ((), ()), (after_lead_in(before.device), after_lead_in(after.device))
     periods = _periods(devices[0], steps[0]), _periods(devices[1], steps[1])
     lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
-    side_before, side_after = (side([period.span_ns for period in mine]) for mine in periods)
-    pair = Pair(side_before, side_after, reliable=not lost & FIGURES)
+    pair = _pair(*periods, reliable=not lost & FIGURES)
     figures = compare(*periods, pair)
     findings = compare_findings(
         before.findings,
@@ -165,6 +164,10 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
 
 def _periods(device: Device, steps: Sequence[int]) -> Sequence[TimeFigures]:
     return [device.steps[number] for number in steps] or [device]
+
+
+def _pair(before: Sequence[TimeFigures], after: Sequence[TimeFigures], *, reliable: bool) -> Pair:
+    return Pair([period.span_ns for period in before], [period.span_ns for period in after], reliable=reliable)
 
 
 def _rules_floor_ns(device: Device) -> int:
@@ -216,8 +219,7 @@ def _by_name(
         first, second = periods_before.get(name, ()), periods_after.get(name, ())
         figures = None
         if first and second:
-            side_before, side_after = (side([period.span_ns for period in periods]) for periods in (first, second))
-            figures = compare(first, second, Pair(side_before, side_after, reliable=reliable), copies_stay=False)
+            figures = compare(first, second, _pair(first, second, reliable=reliable), copies_stay=False)
         ranges.append(
             RangeDiff(
                 name=name,
@@ -268,7 +270,7 @@ def compare_findings(
             cost = replace(cost, low=None, high=None, beyond_noise=None)
         standing = _standing(first, second, cost)
         changes.append(FindingChange(rule=rule, standing=standing, before=first, after=second, cost=cost))
-    return tuple(sorted(changes, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
+    return tuple(sorted(changes, key=lambda each: (-each.cost.larger, each.rule)))
 
 
 def _place(finding: Finding) -> tuple[str, str | None, str | None]:
@@ -314,4 +316,4 @@ def _standing(
         return "gone"
     if not cost.beyond_noise:
         return "same"
-    return "grown" if (cost.change or 0) > 0 else "shrunk"
+    return "grown" if cost.moved > 0 else "shrunk"

@@ -45,6 +45,20 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     """True if the interval excludes zero and the change exceeds `noise_floor`; None if unknown."""
 
     @property
+    def moved(self) -> float:
+        """The change; 0 if it is unknown."""
+        return self.change or 0
+
+    @property
+    def larger(self) -> float:
+        """The larger of the two sides' figures."""
+        return max(self.before or 0, self.after or 0)
+
+    def exceeds(self, least: float) -> bool:
+        """Return whether the change is more than noise, or if that is unknown, more than `least`."""
+        return abs(self.moved) > least if self.beyond_noise is None else self.beyond_noise
+
+    @property
     def change_pct(self) -> float | None:
         """The change as a percentage of the figure before; None if that is zero."""
         return 100 * self.change / self.before if self.before and self.change is not None else None
@@ -216,7 +230,7 @@ class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The result in a sentence."""
 
 
-class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+class Doubt(msgspec.Struct, frozen=True):
     """A reason why the reports, or some of their figures, can't be compared."""
 
     id: Literal[

@@ -57,20 +57,16 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
         ("driver", before.driver, after.driver),
         ("world-size", before.world_size, after.world_size),
     ]
-    differing = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
-    if is_plain(before) != is_plain(after):
-        return (
-            *differing,
-            Difference("profiler", *("plain" if is_plain(side) else "recorded" for side in (before, after))),
-        )
     unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
-    if unlike:
-        sides = [
+    if is_plain(before) != is_plain(after):
+        pairs.append(("profiler", *("plain" if is_plain(side) else "recorded" for side in (before, after))))
+    elif unlike:
+        sides = (
             ", ".join(f"{'with' if side.flags[name] else 'without'} {name.replace('_', ' ')}" for name in unlike)
             for side in (before, after)
-        ]
-        differing.append(Difference("profiler", *sides))
-    return tuple(differing)
+        )
+        pairs.append(("profiler", *sides))
+    return tuple(Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b)
 
 
 def is_plain(environment: Environment) -> bool:
@@ -84,6 +80,7 @@ def _common(values: Iterable[T | None]) -> T | None:
     return stated.pop() if len(stated) == 1 else None
 
 
+_ANY_REASON = "idle time and stalls may differ for that reason alone."
 _OTHER_VERSION = "All figures: they show the effect of the other version. Kernel names may differ."
 _ASPECTS: dict[Aspect, tuple[str, str]] = {
     "gpu": ("GPUs", "Causes and findings. Times and percentages differ because of the GPU alone."),
@@ -91,10 +88,7 @@ _ASPECTS: dict[Aspect, tuple[str, str]] = {
     "cuda": ("versions of CUDA", _OTHER_VERSION),
     "driver": ("drivers", "All figures: they show the effect of the other driver."),
     "world-size": ("numbers of ranks", "Copies and compute of each rank, but not communication."),
-    "profiler": (
-        "ways of recording",
-        "Copies and kernels. Recording more slows the host, so idle time and stalls may differ for that reason alone.",
-    ),
+    "profiler": ("ways of recording", f"Copies and kernels. Recording more slows the host, so {_ANY_REASON}"),
 }
 """Name of each attribute that may differ, and the figures that can still be compared."""
 
@@ -120,26 +114,24 @@ def find_doubts(
     recorded: tuple[Report, Report],
 ) -> Iterator[Doubt]:
     """Yield the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
-    yield from _trust(before, after)
+    for name, report, other in (("before", before, after), ("after", after, before)):
+        yield from _trust(name, report, other)
     for name, report in (("Before", before), ("After", after)):
         if PREDICTED in fingerprint(report).flags:
-            yield Doubt(
-                id="predicted",
-                detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
-                holds="The predicted effect of the changes. Only a recording can confirm it.",
-            )
+            holds = "The predicted effect of the changes. Only a recording can confirm it."
+            yield Doubt("predicted", f"{name} was predicted by `overlapscope whatif`, not recorded.", holds)
     for name, report in (("before", before), ("after", after)):
         for note in report.notes:
-            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
+            yield Doubt("files", f"{clean(note)} ({name})", "The traces that were read.")
     for difference in differences(fingerprint(before), fingerprint(after)):
         name, holds = _ASPECTS[difference.what]
         detail = f"Different {name}: {clean(difference.before, 80)} before, {clean(difference.after, 80)} after."
-        yield Doubt(id=difference.what, detail=detail, holds=holds)
+        yield Doubt(difference.what, detail, holds)
     yield from _plain(before, recorded)
     if unmatched:
         some = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
         holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
-        yield Doubt(id="ranks", detail=f"Not in both: {some}.", holds=holds)
+        yield Doubt("ranks", f"Not in both: {some}.", holds)
     yield from _steps(devices)
     # Steps of other phases, or of other numbers of requests, differ for that reason.
     mine, theirs = (
@@ -147,37 +139,26 @@ def find_doubts(
         for report in (before, after)
     )
     if mine and theirs and mine != theirs:
-        yield Doubt(
-            id="phases",
-            detail=f"Most time goes to {mine} before, to {theirs} after.",
-            holds="Figures by phase. All others are of the phase that takes most time in both, if both have one.",
-        )
+        holds = "Figures by phase. All others are of the phase that takes most time in both, if both have one."
+        yield Doubt("phases", f"Most time goes to {mine} before, to {theirs} after.", holds)
 
 
-def _trust(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, report, other in (("before", before, after), ("after", after, before)):
-        shared = {check.id for trace in other.traces for check in trace.trust.checks if check.status != "ok"}
-        for trace in report.traces:
-            where = clean(trace.source, 80)
-            if trace.trust.verdict == "unusable":
-                failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
-                yield Doubt(id="trust", detail=f"{where} ({name}): {failed}", holds="Nothing in this trace.")
-                continue
-            for check in trace.trust.checks:
-                if lost := _lost_by(check) & FIGURES:
-                    yield Doubt(
-                        id="lost",
-                        detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=f"No figure: all depend on {part_words(lost)}.",
-                    )
-                    continue
-                # A warning that holds for both sides says nothing about their difference.
-                if check.status == "fail" or (check.status == "warn" and check.id not in shared):
-                    yield Doubt(
-                        id="trust",
-                        detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=check_by_id(check.id).comparable,
-                    )
+def _trust(name: str, report: Report, other: Report) -> Iterator[Doubt]:
+    """Yield doubts from the trust checks of a side."""
+    shared = {check.id for trace in other.traces for check in trace.trust.checks if check.status != "ok"}
+    for trace in report.traces:
+        where = f"{clean(trace.source, 80)} ({name})"
+        if trace.trust.verdict == "unusable":
+            failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
+            yield Doubt("trust", f"{where}: {failed}", "Nothing in this trace.")
+            continue
+        for check in trace.trust.checks:
+            detail = f"{where}, check {check.id}: {check.detail}"
+            if lost := _lost_by(check) & FIGURES:
+                yield Doubt("lost", detail, f"No figure: all depend on {part_words(lost)}.")
+            # A warning that holds for both sides says nothing about their difference.
+            elif check.status == "fail" or (check.status == "warn" and check.id not in shared):
+                yield Doubt("trust", detail, check_by_id(check.id).comparable)
 
 
 def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
@@ -186,47 +167,33 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
         for difference in differences(*map(fingerprint, recorded)):
             if difference.what == "profiler":
                 detail = f"Different ways of recording: {difference.before} before, {difference.after} after."
-                yield Doubt(
-                    id="profiler",
-                    detail=detail,
-                    holds="All figures, corrected for the profiler, but not causes that one side did not record.",
-                )
+                holds = "All figures, corrected for the profiler, but not causes that one side did not record."
+                yield Doubt("profiler", detail, holds)
         return
     plain = [is_plain(fingerprint(of_program(report))) for report in recorded]
     if any(plain):
         which = "before" if plain[0] else "after"
-        yield Doubt(
-            id="plain",
-            detail=f"Only the trace {which} has a step time without the profiler, so recorded figures are compared.",
-            holds=(
-                "Copies and kernels. Recording slows the host, so idle time and stalls may differ for that "
-                "reason alone."
-            ),
-        )
+        detail = f"Only the trace {which} has a step time without the profiler, so recorded figures are compared."
+        yield Doubt("plain", detail, f"Copies and kernels. Recording slows the host, so {_ANY_REASON}")
 
 
 def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
     if any(device.basis == "window" for device in devices):
-        yield Doubt(
-            id="no-steps",
-            detail="One of the two has no steps to compare, so all that was recorded after the lead-in is compared. "
-            "That may be different amounts of work.",
-            holds="Percentages, causes and findings, if both do the same amount of work. Noise is unknown.",
+        detail = (
+            "One of the two has no steps to compare, so all that was recorded after the lead-in is compared. "
+            "That may be different amounts of work."
         )
+        holds = "Percentages, causes and findings, if both do the same amount of work. Noise is unknown."
+        yield Doubt("no-steps", detail, holds)
     counts = {(device.steps_before, device.steps_after) for device in devices if device.basis == "step"}
     unlike = sorted((mine, theirs) for mine, theirs in counts if mine != theirs)
     if unlike:
         detail = f"{plural(unlike[0][0], 'step')} before, {unlike[0][1]} after."
-        yield Doubt(id="steps", detail=detail, holds="All figures, as means per step.")
+        yield Doubt("steps", detail, "All figures, as means per step.")
     few = min((min(pair) for pair in counts), default=FEWEST)
     if few < FEWEST:
-        yield Doubt(
-            id="few-steps",
-            detail=f"Only {plural(few, 'step')} can be compared; {FEWEST} are needed to measure how much steps vary.",
-            holds=(
-                "Means per step. A change counts as more than noise only if every step of one side differs from every "
-                "step of the other."
-            )
-            if few > 1
-            else "Means per step. Noise is unknown.",
+        detail = f"Only {plural(few, 'step')} can be compared; {FEWEST} are needed to measure how much steps vary."
+        extremes = (
+            "A change counts as more than noise only if every step of one side differs from every step of the other."
         )
+        yield Doubt("few-steps", detail, f"Means per step. {extremes if few > 1 else 'Noise is unknown.'}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -17,7 +17,6 @@ from overlapscope.compare.difference import (
     OpChange,
     OpStanding,
     StallChange,
-    Standing,
 )
 from overlapscope.compare.noise import F64, LINK_SHARE, Pair, PairRow, floor_ns
 
@@ -48,20 +47,14 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
                 ),
             )
 
-    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
     copies = [
-        CopyChange(
-            direction=key[0],
-            source_kind=key[1],
-            target_kind=key[2],
-            stream=key[3],
-            standing=standing(key, first, second),
-            **changed,
+        CopyChange(direction=direction, source_kind=source, target_kind=target, stream=stream, **changed)
+        for (direction, source, target, stream), changed in _changed(
+            tables(before, steps[0]), tables(after, steps[1]), _copy_rows, pair
         )
-        for key, changed in changes(both(first, second, pair), _copy_rows, pair)
     ]
     return tuple(
-        sorted(copies, key=lambda change: (-larger(change.time), change.direction, change.source_kind, change.stream))
+        sorted(copies, key=lambda change: (-change.time.larger, change.direction, change.source_kind, change.stream))
     )
 
 
@@ -100,22 +93,14 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
         }
 
-    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
     stalls = [
-        StallChange(
-            call=key[0],
-            op=key[1],
-            standing=standing(key, first, second),
-            where_before=_line(before, key),
-            where_after=_line(after, key),
-            **changed,
-        )
-        for key, changed in changes(both(first, second, pair), rows, pair)
+        StallChange(call=key[0], op=key[1], where_before=_line(before, key), where_after=_line(after, key), **changed)
+        for key, changed in _changed(tables(before, steps[0]), tables(after, steps[1]), rows, pair)
     ]
     return tuple(
         sorted(
             stalls,
-            key=lambda change: (-larger(change.idle_caused), -larger(change.host_wait), change.call, change.op or ""),
+            key=lambda change: (-change.idle_caused.larger, -change.host_wait.larger, change.call, change.op or ""),
         )
     )
 
@@ -129,6 +114,18 @@ def changes(
     each = [(key, rows_of(before, after, pair.spans_ns)) for key, before, after in tables]
     changed = iter(pair.changes([row for _, rows in each for row in rows.values()]))
     return [(key, {name: next(changed) for name in rows}) for key, rows in each]
+
+
+def _changed(
+    before: Iterable[tuple[K, F64]],
+    after: Iterable[tuple[K, F64]],
+    rows_of: Callable[[F64, F64, tuple[float, float]], Mapping[str, PairRow]],
+    pair: Pair,
+) -> Iterator[tuple[K, dict[str, Any]]]:
+    """Yield the changed figures of each key, and its standing."""
+    first, second = summed(before), summed(after)
+    for key, changed in changes(both(first, second, pair), rows_of, pair):
+        yield key, {"standing": "new" if key not in first else "gone" if key not in second else "both", **changed}
 
 
 def summed(groups: Iterable[tuple[K, F64]]) -> dict[K, F64]:
@@ -145,14 +142,9 @@ def both(before: Mapping[K, F64], after: Mapping[K, F64], pair: Pair) -> list[tu
     tables = []
     for key in sorted({*before, *after}, key=repr):
         numbers = len(before[key] if key in before else after[key])
-        zeros = [np.zeros((numbers, len(side.spans_ns))) for side in (pair.before, pair.after)]
+        zeros = [np.zeros((numbers, steps)) for steps in pair.steps]
         tables.append((key, before.get(key, zeros[0]), after.get(key, zeros[1])))
     return tables
-
-
-def standing(key: K, before: Mapping[K, F64], after: Mapping[K, F64]) -> Standing:
-    """Return on which sides a key exists."""
-    return "new" if key not in before else "gone" if key not in after else "both"
 
 
 def table(by_step: Sequence[Sequence[int]], whole: Sequence[float], steps: Steps) -> F64:
@@ -200,11 +192,6 @@ def _line(device: Device, key: tuple[str, str | None]) -> str | None:
 def least(row: int, *sides: F64) -> float:
     """Return the smaller side's mean of a row over the steps."""
     return min(float(side[row].mean()) for side in sides)
-
-
-def larger(change: FigureChange) -> float:
-    """Return the larger of the two sides' figures."""
-    return max(change.before or 0, change.after or 0)
 
 
 # -- Kernels, and the ops that launch them -----------------------------------------------------------
@@ -372,20 +359,13 @@ def _kernel_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> dict
 def _kernel_standing(before: bool, after: bool, count: FigureChange, time: FigureChange) -> OpStanding:
     if not (before and after):
         return "gone" if before else "new"
-    if _differs(count, 0.0):
-        return "more" if (count.change or 0) > 0 else "fewer"
-    if _differs(time, OWN_SHARE):
-        return "slower" if (time.change or 0) > 0 else "faster"
+    if count.exceeds(0):
+        return "more" if count.moved > 0 else "fewer"
+    if time.exceeds(OWN_SHARE * time.larger):
+        return "slower" if time.moved > 0 else "faster"
     return "same"
-
-
-def _differs(change: FigureChange, share: float) -> bool:
-    """Return whether a change is more than noise, or without steps, more than a share of the figure."""
-    if change.beyond_noise is not None:
-        return change.beyond_noise
-    return abs(change.change or 0) > share * larger(change)
 
 
 def _rank(time: FigureChange) -> tuple[float, float]:
     """Return a sort key: the largest change first, then the largest time."""
-    return -abs(time.change or 0), -larger(time)
+    return -abs(time.moved), -time.larger

@@ -105,20 +105,6 @@ def interval(before: F64, after: F64) -> tuple[F64, F64]:
 # -- Two sides ---------------------------------------------------------------------------------------
 
 
-class PairSide(Struct, frozen=True, eq=False):
-    """Steps of a side, and the draws that resample all its figures."""
-
-    spans_ns: tuple[int, ...]
-    weights: F64 | None
-    """Weights of the steps in each draw; None if there are too few steps for a bootstrap."""
-
-
-def side(spans_ns: Sequence[int]) -> PairSide:
-    """Return a side from the spans of its steps."""
-    spans = tuple(spans_ns)
-    return PairSide(spans, weights(draw(spans)) if len(spans) >= FEWEST else None)
-
-
 class PairRow(Struct, frozen=True, eq=False):
     """A figure of every step of both sides, to be compared."""
 
@@ -133,18 +119,19 @@ class PairRow(Struct, frozen=True, eq=False):
     """Figures of the sides, rounded so that they add up; None for the mean, or the ratio of the sums."""
 
 
-class Pair(Struct, frozen=True, eq=False):
-    """Both sides of a comparison."""
+class Pair:
+    """Both sides of a comparison, by the spans of their steps."""
 
-    before: PairSide
-    after: PairSide
-    reliable: bool = True
-    """True if the recordings are complete enough to set changes apart from noise."""
-
-    @property
-    def spans_ns(self) -> tuple[float, float]:
-        """Mean spans of both sides, in nanoseconds. Noise is a share of them."""
-        return float(np.mean(self.before.spans_ns)), float(np.mean(self.after.spans_ns))
+    def __init__(self, before_ns: Sequence[int], after_ns: Sequence[int], *, reliable: bool = True) -> None:
+        """Draw from both. `reliable`: whether the recordings are complete enough to tell changes from noise."""
+        self.steps = len(before_ns), len(after_ns)
+        self.spans_ns = float(np.mean(before_ns)), float(np.mean(after_ns))
+        """Mean spans of both sides. Noise is a share of them."""
+        self.reliable = reliable
+        self._weights: tuple[F64, F64] | None = None
+        """Weights of the steps in each draw; None if there are too few steps for a bootstrap."""
+        if reliable and min(self.steps) >= FEWEST:
+            self._weights = weights(draw(before_ns)), weights(draw(after_ns))
 
     def changes(self, rows: Sequence[PairRow]) -> list[FigureChange]:
         """Return the change of each figure with its interval."""
@@ -179,10 +166,9 @@ class Pair(Struct, frozen=True, eq=False):
         return changes
 
     def _intervals(self, before: F64, after: F64) -> tuple[F64, F64] | None:
-        side_before, side_after = self.before, self.after
-        if side_before.weights is not None and side_after.weights is not None:
-            return interval(_ratio(side_before.weights @ before), _ratio(side_after.weights @ after))
-        if min(len(side_before.spans_ns), len(side_after.spans_ns)) > 1:
+        if self._weights is not None:
+            return interval(_ratio(self._weights[0] @ before), _ratio(self._weights[1] @ after))
+        if min(self.steps) > 1:
             # There are too few steps to resample, so the interval has the extreme differences of any two steps.
             first, second = _ratio(before), _ratio(after)
             return second.min(axis=0) - first.max(axis=0), second.max(axis=0) - first.min(axis=0)

@@ -250,7 +250,7 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
     for name, by_cause in buckets.items():
         whole = figures.bucket(name)
         if any(map(worth_showing, (whole, *by_cause))) or (verbose and _exists(whole)):
-            existing = sorted(filter(_exists, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
+            existing = sorted(filter(_exists, by_cause), key=lambda cause: (-abs(cause.moved), cause.name))
             lines = [*(_Line(cause.name, cause, "less") for cause in existing), _Line("total", whole, "less")]
             title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
@@ -273,7 +273,7 @@ def phases(device: DeviceDiff) -> Table:
         parts += [_Line(f"idle: {cause.name}", cause, "less") for cause in figures.idle_by_cause]
         lines.append(_Line("step", figures.span, "less", group=group))
         lines.append(_Line("GPU busy", _busy(figures)))
-        lines += [part for part in parts if _most(part.change) >= max(1, WORTH_SAYING * _most(figures.span))]
+        lines += [part for part in parts if part.change.larger >= max(1, WORTH_SAYING * figures.span.larger)]
     unit = unit_of(diff.figures.span for diff in device.phases or () if diff.figures is not None)
     return _changes("Steps by phase", ["by phase", ""], lines, unit)
 
@@ -281,14 +281,8 @@ def phases(device: DeviceDiff) -> Table:
 def _busy(figures: Figures) -> FigureChange:
     """Return the time of a step in which the GPU worked. No interval is known for its change."""
     span, idle = figures.span, figures.bucket("idle")
-    before, after = (
-        (whole or 0) - (part or 0) for whole, part in ((span.before, idle.before), (span.after, idle.after))
-    )
+    before, after = (span.before or 0) - (idle.before or 0), (span.after or 0) - (idle.after or 0)
     return replace(span, before=before, after=after, change=after - before, low=None, high=None, beyond_noise=None)
-
-
-def _most(change: FigureChange) -> float:
-    return max(change.before or 0, change.after or 0)
 
 
 def _compute(device: DeviceDiff, verbose: bool) -> Table:
@@ -385,12 +379,10 @@ def _stalls(device: DeviceDiff, verbose: bool) -> Table:
 def _kernels(device: DeviceDiff, verbose: bool) -> Table:
     """Return the kernels that changed."""
     shown, note = _longest(device.kernels, verbose, "kernel")
-    unit = unit_of(kernel.time for kernel in shown)
-    names = (words("kernels", flexible=True, heads=True), _LAUNCHED_BY)
     name = _kernel_namer(shown, verbose)
-    lines = [(name(kernel), clean(kernel.op or "", _NAME_LIMIT), *_times(kernel, unit)) for kernel in shown]
-    columns = (*names, words(""), Column("count"), *_change_columns(unit.name))
-    return Table("Kernels that changed", columns, rows(lines), note, id="kernels")
+    names = [(name(kernel), clean(kernel.op or "", _NAME_LIMIT)) for kernel in shown]
+    columns = (words("kernels", flexible=True, heads=True), _LAUNCHED_BY)
+    return replace(_launched("Kernels that changed", columns, names, "count", shown, note), id="kernels")
 
 
 def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[KernelChange], str]:
@@ -409,15 +401,26 @@ def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[Ker
 def _ops(device: DeviceDiff, verbose: bool) -> Table:
     """Return the ops whose kernels changed."""
     shown, note = _longest(device.ops, verbose, "op")
-    unit = unit_of(op.time for op in shown)
-    name = words("ops, by kernel time", flexible=True, heads=True)
-    lines = [(clean(op.op, _NAME_LIMIT), *_times(op, unit)) for op in shown]
-    columns = (name, words(""), Column("kernels"), *_change_columns(unit.name))
-    return Table("Ops that changed", columns, rows(lines), note, id="ops")
+    column = words("ops, by kernel time", flexible=True, heads=True)
+    names = [(clean(op.op, _NAME_LIMIT),) for op in shown]
+    return replace(_launched("Ops that changed", (column,), names, "kernels", shown, note), id="ops")
 
 
-def _times(row: KernelChange | OpChange, unit: Unit) -> tuple[str, ...]:
-    return (row.standing, pair(row.count, unit), *_change_cells(row.time, unit))
+def _launched(
+    title: str,
+    columns: Sequence[Column],
+    names: Sequence[tuple[str, ...]],
+    count: str,
+    shown: Sequence[KernelChange | OpChange],
+    note: str,
+) -> Table:
+    """Return a table of what changed in count or time, by its `names`."""
+    unit = unit_of(each.time for each in shown)
+    lines = [
+        (*name, each.standing, pair(each.count, unit), *_change_cells(each.time, unit))
+        for name, each in zip(names, shown, strict=True)
+    ]
+    return Table(title, (*columns, words(""), Column(count), *_change_columns(unit.name)), rows(lines), note)
 
 
 def _ranges(device: DeviceDiff, verbose: bool) -> Table:
@@ -428,8 +431,8 @@ def _ranges(device: DeviceDiff, verbose: bool) -> Table:
 
     def weight(diff: RangeDiff) -> float:
         """Return the total change of all occurrences."""
-        change = diff.figures.span.change if diff.figures is not None else None
-        return abs(change or 0) * max(diff.count_before, diff.count_after)
+        change = diff.figures.span.moved if diff.figures is not None else 0
+        return abs(change) * max(diff.count_before, diff.count_after)
 
     changed = sorted((diff for diff in device.ranges if verbose or moved(diff)), key=weight, reverse=True)
     shown = changed if verbose else changed[:MOST]
