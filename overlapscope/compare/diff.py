@@ -12,11 +12,17 @@ from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
 from overlapscope.analysis.figures import Period, TimeFigures
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.compare.compute import compare_compute
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
 from overlapscope.compare.figures import compare, occurrences
-from overlapscope.compare.groups import compare_copies, compare_kernels, compare_ops, compare_stalls, pairs
+from overlapscope.compare.groups import (
+    compare_compute,
+    compare_copies,
+    compare_kernels,
+    compare_ops,
+    compare_stalls,
+    pairs,
+)
 from overlapscope.compare.noise import Pair, floor_ns
 from overlapscope.compare.words import of_all, of_device, of_lost
 from overlapscope.report.model import Report, of_program
@@ -31,7 +37,7 @@ def diff(before: Report, after: Report) -> Diff:
     recorded = before, after
     if not mixed:
         before, after = of_program(before), of_program(after)
-    matches, unmatched = _matched(before, after)
+    matches, unmatched = _matched(_subjects(before), _subjects(after))
     devices = tuple(_device(*pair, alike=not mixed) for pair in matches)
     return Diff(
         verdict=of_all(devices),
@@ -64,58 +70,47 @@ def _side(report: Report) -> Side:
 # -- Matching -------------------------------------------------------------------------------------
 
 
-def _matched(before: Report, after: Report) -> tuple[list[tuple[_Subject, _Subject]], tuple[str, ...]]:
+_Subjects = Mapping[str, Mapping[int, _Subject]]
+"""Devices by rank and ordinal. An unusable trace has none."""
+
+
+def _matched(before: _Subjects, after: _Subjects) -> tuple[list[tuple[_Subject, _Subject]], tuple[str, ...]]:
     """Return the pairs of devices, and descriptions of devices that only one side has or can use."""
-    traces_before, traces_after = _by_rank(before.traces), _by_rank(after.traces)
-    if len(traces_before) == len(traces_after) == 1:
+    if len(before) == len(after) == 1:
         # The user wants to compare two single traces even if they state different ranks.
-        traces_after = dict(zip(traces_before, traces_after.values(), strict=True))
-    matches, unmatched = [], []
-    for key in dict.fromkeys([*traces_before, *traces_after]):
-        devices = [
-            _subjects(report, traces.get(key)) for report, traces in ((before, traces_before), (after, traces_after))
-        ]
-        if len(devices[0]) == len(devices[1]) == 1:
-            matches.append((devices[0][0], devices[1][0]))
+        after = dict(zip(before, after.values(), strict=True))
+    matches: list[tuple[_Subject, _Subject]] = []
+    unmatched: list[str] = []
+    for key in dict.fromkeys([*before, *after]):
+        first, second = before.get(key, {}), after.get(key, {})
+        if len(first) == len(second) == 1:
+            matches.append((*first.values(), *second.values()))
             continue
-        by_ordinal = [{subject.device.device: subject for subject in side} for side in devices]
-        for ordinal in sorted({*by_ordinal[0], *by_ordinal[1]}):
-            subject_before, subject_after = (side.get(ordinal) for side in by_ordinal)
-            if subject_before is not None and subject_after is not None:
-                matches.append((subject_before, subject_after))
-            else:
-                unmatched.append(
-                    f"{key}, device {ordinal}, is only in {'before' if subject_before is not None else 'after'}"
-                )
-        for name, traces, usable in (("before", traces_before, devices[0]), ("after", traces_after, devices[1])):
-            if not usable and key in traces:
-                unmatched.append(f"{key} of {name} is unusable")
+        matches += [(first[ordinal], second[ordinal]) for ordinal in sorted(first.keys() & second.keys())]
+        alone = {ordinal: "before" if ordinal in first else "after" for ordinal in first.keys() ^ second.keys()}
+        unmatched += [f"{key}, device {ordinal}, is only in {alone[ordinal]}" for ordinal in sorted(alone)]
+        sides = {"before": before.get(key), "after": after.get(key)}
+        unmatched += [f"{key} of {name} is unusable" for name, devices in sides.items() if devices == {}]
     return matches, tuple(unmatched)
 
 
-def _by_rank(traces: Sequence[TraceResult]) -> dict[str, TraceResult]:
-    """Return the traces by rank, or by position if ranks are missing or repeated."""
-    ranks = [trace.rank for trace in traces]
-    if None in ranks or len({*ranks}) < len(ranks):
-        return {f"trace {number}": trace for number, trace in enumerate(traces, 1)}
-    return {f"rank {trace.rank}": trace for trace in sorted(traces, key=lambda trace: trace.rank or 0)}
-
-
-def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
-    if trace is None or trace.trust.verdict == "unusable":
-        return []
-    return [
-        _Subject(
-            trace,
-            device,
-            tuple(
-                finding
-                for finding in report.findings
-                if (finding.source, finding.device) == (trace.source, device.device)
-            ),
-        )
-        for device in trace.devices
-    ]
+def _subjects(report: Report) -> _Subjects:
+    """Return the devices of a report by rank, or by position of the trace if ranks are missing or repeated."""
+    ranks = [trace.rank for trace in report.traces]
+    named = [(f"trace {number}", trace) for number, trace in enumerate(report.traces, 1)]
+    if None not in ranks and len({*ranks}) == len(ranks):
+        by_rank = sorted(report.traces, key=lambda trace: trace.rank or 0)
+        named = [(f"rank {trace.rank}", trace) for trace in by_rank]
+    findings: dict[tuple[str, int | None], list[Finding]] = {}
+    for finding in report.findings:
+        findings.setdefault((finding.source, finding.device), []).append(finding)
+    return {
+        name: {
+            device.device: _Subject(trace, device, tuple(findings.get((trace.source, device.device), ())))
+            for device in (() if trace.trust.verdict == "unusable" else trace.devices)
+        }
+        for name, trace in named
+    }
 
 
 # -- Devices --------------------------------------------------------------------------------------
@@ -136,7 +131,7 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
     findings = compare_findings(
         before.findings,
         after.findings,
-        floors_ns=(_rules_floor_ns(before.device), _rules_floor_ns(after.device)),
+        floors_ns=tuple(round(FLOOR * in_frame(side.device).span_ns) for side in (before, after)),
         spans_ns=pair.spans_ns,
         reliable=alike and not lost & CAUSES,
     )
@@ -168,11 +163,6 @@ def _periods(device: Device, steps: Sequence[int]) -> Sequence[TimeFigures]:
 
 def _pair(before: Sequence[TimeFigures], after: Sequence[TimeFigures], *, reliable: bool) -> Pair:
     return Pair([period.span_ns for period in before], [period.span_ns for period in after], reliable=reliable)
-
-
-def _rules_floor_ns(device: Device) -> int:
-    """Return the cost below which rules report nothing, of an average step if there are steps."""
-    return round(FLOOR * in_frame(device).span_ns)
 
 
 def _common_phase(before: Device, after: Device) -> Phase | None:
@@ -239,7 +229,7 @@ def compare_findings(
     before: Sequence[Finding],
     after: Sequence[Finding],
     *,
-    floors_ns: tuple[int, int],
+    floors_ns: tuple[int, ...],
     spans_ns: tuple[float, float],
     reliable: bool,
 ) -> tuple[FindingChange, ...]:
@@ -258,17 +248,20 @@ def compare_findings(
         for side in (before, after)
     ]
     matched, gone, new = pairs(sides[0], sides[1], (_place, lambda finding: finding.rule))
-    everything: list[tuple[str, Finding | None, Finding | None]] = [
-        *((first.rule, first, second) for first, second in matched),
-        *((finding.rule, finding, None) for finding in gone),
-        *((finding.rule, None, finding) for finding in new),
+    everything: list[tuple[Finding | None, Finding | None]] = [
+        *matched,
+        *((finding, None) for finding in gone),
+        *((None, finding) for finding in new),
     ]
     changes = []
-    for rule, first, second in everything:
-        cost = _cost(rule, first, second, floors_ns, spans_ns)
+    for first, second in everything:
+        cost = _cost(first, second, floors_ns, spans_ns)
         if not reliable:
             cost = replace(cost, low=None, high=None, beyond_noise=None)
-        standing = _standing(first, second, cost)
+        standing: Literal["new", "gone", "grown", "shrunk", "same"] = "new" if first is None else "gone"
+        if first is not None and second is not None:
+            standing = "same" if not cost.beyond_noise else "grown" if cost.moved > 0 else "shrunk"
+        rule = next(finding.rule for finding in (first, second) if finding is not None)
         changes.append(FindingChange(rule=rule, standing=standing, before=first, after=second, cost=cost))
     return tuple(sorted(changes, key=lambda each: (-each.cost.larger, each.rule)))
 
@@ -279,41 +272,25 @@ def _place(finding: Finding) -> tuple[str, str | None, str | None]:
 
 
 def _cost(
-    rule: str,
-    before: Finding | None,
-    after: Finding | None,
-    floors_ns: tuple[int, int],
-    spans_ns: tuple[float, float],
+    before: Finding | None, after: Finding | None, floors_ns: tuple[int, ...], spans_ns: tuple[float, float]
 ) -> FigureChange:
+    findings = [finding for finding in (before, after) if finding is not None]
     costs = [None if finding is None else finding.mean_cost_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
     # The cost of a finding often depends on the host.
-    loads, least = rule == IdleCause.DATA_LOADING, min(minima)
+    loads, least = findings[0].rule == IdleCause.DATA_LOADING, min(minima)
     noise = floor_ns(spans_ns, host_ns=0 if loads else least, loading_ns=least if loads else 0)
-    on_both_sides = None not in costs
-    informs = any(finding is not None and not finding.cost_ns for finding in (before, after))
+    informs = not all(finding.cost_ns for finding in findings)
     return FigureChange(
         name="cost",
         unit="ns",
         before=costs[0],
         after=costs[1],
-        change=high if on_both_sides else None,
+        change=high if None not in costs else None,
         low=low,
         high=high,
         noise_floor=noise,
         beyond_noise=None if informs else low > noise or high < -noise,
     )
-
-
-def _standing(
-    before: Finding | None, after: Finding | None, cost: FigureChange
-) -> Literal["new", "gone", "grown", "shrunk", "same"]:
-    if before is None:
-        return "new"
-    if after is None:
-        return "gone"
-    if not cost.beyond_noise:
-        return "same"
-    return "grown" if cost.moved > 0 else "shrunk"
