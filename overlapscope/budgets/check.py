@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import clean, did_you_mean, duration, listed, plural
+from overlapscope.base.words import capital, clean, did_you_mean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.gate import (
     Obstacle,
@@ -111,7 +111,14 @@ class Job:
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
-        self._obstacles = [] if baseline is None else list(_unlike(self.report, baseline, self._settings))
+        self._obstacles: list[Obstacle] = []
+        """Reasons why nothing can be compared with the baseline, or not everything."""
+        if baseline is not None:
+            if not self._settings.other_program:
+                self._obstacles += other_program(baseline, program_of(self.report.traces), "the baseline")
+            devices = Counter(device.rank for device in baseline.devices)
+            for trace in self.report.traces:
+                self._obstacles += absent_devices(trace, devices[trace.rank], "the baseline")
         obstacles = {obstacle.metric for obstacle in self._obstacles}
         beside = list(_beside(self.report, baseline, other_program="program" in obstacles, recorded=recorded))
         self._not_comparable = next((reason for reason, _ in beside if reason), "")
@@ -179,15 +186,6 @@ class Job:
 # -- Comparison with a baseline ----------------------------------------------------------------------
 
 
-def _unlike(report: Report, baseline: Baseline, settings: Settings) -> Iterator[Obstacle]:
-    """Yield the reasons why nothing can be compared with the baseline, or not everything."""
-    if not settings.other_program:
-        yield from other_program(baseline, program_of(report.traces), "the baseline")
-    devices = Counter(device.rank for device in baseline.devices)
-    for trace in report.traces:
-        yield from absent_devices(trace, devices[trace.rank], "the baseline")
-
-
 def _beside(
     report: Report, baseline: Baseline | None, *, other_program: bool, recorded: bool
 ) -> Iterator[tuple[str, str]]:
@@ -228,11 +226,8 @@ def _beside(
             "step time as --plain-step.",
         )
     elif elsewhere:
-        yield (
-            f"the baseline was made elsewhere ({elsewhere})",
-            f"The baseline was made elsewhere ({elsewhere}), so nothing is compared with it. Run the "
-            "check there, or write a baseline here.",
-        )
+        why = f"the baseline was made elsewhere ({elsewhere})"
+        yield why, f"{capital(why)}, so nothing is compared with it. Run the check there, or write a baseline here."
 
 
 # -- Verdicts on all traces together -----------------------------------------------------------------
