@@ -204,7 +204,8 @@ def expression(text: str) -> Budget:
         if words and words[-1] in choices:
             content[key] = words.pop()
     if words:
-        content["scope" if words[-1] == "window" else "aggregate"] = words.pop()
+        word = words.pop()
+        content["scope" if word == "window" else "aggregate"] = word
     if words:
         raise location.error(f"{words[0]!r} is unexpected; write [AGGREGATE] [PHASE] [h2d|d2h] METRIC <= LIMIT")
     [budget] = _budgets(content, metric, {}, location)
