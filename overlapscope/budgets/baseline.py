@@ -28,6 +28,7 @@ from overlapscope.base.words import clean, plural, size
 from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import LENGTHS, MetricSamples, of_range, steps_of
+from overlapscope.budgets.verdicts import Unit
 from overlapscope.compare.doubts import PREDICTED, fingerprint
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -219,24 +220,21 @@ def _series(
     """Yield the series of each length that isn't zero. `judged` has the numbers of judged samples."""
     for length in LENGTHS:
         values = [None if value == UNKNOWN else value for value in samples.facts[length].tolist()]
+        known = [value for number in judged if (value := values[number]) is not None]
+        typical, mean = "unknown", fmean(known or [0])
+        if known:
+            unit: Unit = "launches" if "launches" in length else "ns"
+            typical = size(round(mean)) if length.endswith(":bytes") else show(mean, unit)
         if length == "span" or any(value != 0 for value in values):
             yield BaselineSeries(
                 rank=of.rank,
                 device=of.device,
                 scope=scope,
                 length=length,
-                typical=_typical(length, [value for number in judged if (value := values[number]) is not None]),
+                typical=typical,
                 steps=tuple(begun) if begun is not None and length == "span" else None,
                 values=tuple(values),
             )
-
-
-def _typical(length: str, values: list[int]) -> str:
-    """Return the mean of some values as text."""
-    if not values:
-        return "unknown"
-    mean = fmean(values)
-    return size(round(mean)) if length.endswith(":bytes") else show(mean, "launches" if "launches" in length else "ns")
 
 
 def _order(rank: int | None) -> int:

@@ -32,8 +32,7 @@ from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, S
 from overlapscope.compare.doubts import differences, fingerprint, is_plain
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
-from overlapscope.report.page import DeviceReport, Page
-from overlapscope.report.verdict import Verdict
+from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
 from overlapscope.trace.lost import FIGURES, HOST
@@ -167,7 +166,11 @@ class Job:
         for budget in self._settings.budgets:
             by_scope: dict[str, list[JudgedPlace]] = {}
             for place in find_places(self.report, budget, self._absent):
-                judged = self._judged(budget, place)
+                if budget.relative and self._not_comparable:
+                    sentence = f"{budget.metric} is not compared: {self._not_comparable}"
+                    judged = JudgedPlace(subject=place.subject, status="skipped", sentence=sentence)
+                else:
+                    judged = judge(budget, place, self._baseline, only=len(self.report.devices) == 1)
                 # A default budget is dropped if neither the traces nor the baseline have anything to compare.
                 if not (judged.nothing and budget.origin == DEFAULT_ORIGIN):
                     judged = self._exemptions.apply(budget.metric, budget.title, judged)
@@ -175,12 +178,6 @@ class Job:
             for of_scope in by_scope.values():
                 for places in [[place] for place in of_scope] if budget.ranks == "each" else [of_scope]:
                     yield budget, combine(self.report, places, budget, self._settings), places
-
-    def _judged(self, budget: Budget, place: JudgedPlace) -> JudgedPlace:
-        if budget.relative and self._not_comparable:
-            sentence = f"{budget.metric} is not compared: {self._not_comparable}"
-            return JudgedPlace(subject=place.subject, status="skipped", sentence=sentence)
-        return judge(budget, place, self._baseline, only=len(self.report.devices) == 1)
 
 
 # -- Comparison with a baseline ----------------------------------------------------------------------
@@ -246,20 +243,19 @@ def obstacle_verdict(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
 
 def _verdict_on_report(report: Report) -> BudgetVerdict:
     """Return the verdict on the report's verdicts, of which the worst decides."""
-    verdicts = sorted(map(_verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
-    worst = verdicts[0]
+    verdicts = []
+    for section in Page(report).sections():
+        judged = verdict_on(section)
+        # Its figures may be wrong.
+        if lost := doubt(section.trace, FIGURES if section.device is not None else HOST):
+            judged = replace(judged, level="unknown", lead=f"Unknown: {lost}.", why="", remedy="")
+        verdicts.append(judged)
+    worst = min(verdicts, key=lambda verdict: _WORST.index(verdict.level))
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
     message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
     ruling = JudgedPlace(status=status, value=poor, limit=0, note=worst.level)
     return verdict(ruling, budget="verdict", metric="verdict", message=message, unit="devices", counts=status != "pass")
-
-
-def _verdict_on(section: DeviceReport) -> Verdict:
-    """Return the verdict on a device; `unknown` if its figures may be wrong."""
-    verdict = verdict_on(section)
-    lost = doubt(section.trace, FIGURES if section.device is not None else HOST)
-    return replace(verdict, level="unknown", lead=f"Unknown: {lost}.", why="", remedy="") if lost else verdict
 
 
 _WORST: Final = ("poor", "unusable", "unknown", "fair", "good", "recorded")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
@@ -120,7 +120,7 @@ def _value(value: object, key: ConfigKey, location: ConfigLocation) -> Any:
         return msgspec.convert(value, wanted, builtin_types=_DATES)
     except msgspec.ValidationError:
         shown = str(value).lower() if isinstance(value, bool | datetime.date) else repr(value)
-        hint = did_you_mean(str(value), get_args(wanted) if get_origin(wanted) is Literal else ())
+        hint = did_you_mean(str(value), get_args(wanted) if getattr(wanted, "__origin__", None) is Literal else ())
         raise location.error(f"is {clean(shown, _VALUE_CHARACTERS)}, but must be {description}{hint}") from None
 
 

@@ -209,6 +209,7 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {unit: (unit, 1) for unit in get_a
     "gb_per_s": ("bytes_per_second", 1e-9),
 }
 """Name of the base unit, and the divisor."""
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def openmetrics(result: CheckResult) -> str:
@@ -281,14 +282,11 @@ def family(
         yield f"# UNIT {name} {unit}"
     yield f"# HELP {name} {help_text}"
     for labels, value in samples:
-        written = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
+        escaped = {key: value.translate(_ESCAPES) for key, value in labels.items()}
+        written = ",".join(f'{key}="{value}"' for key, value in escaped.items())
         yield f"{name}{{{written}}} {value!r}"
 
 
 def text(lines: Iterable[str]) -> str:
     """Return the complete exposition."""
     return "\n".join([*lines, "# EOF"]) + "\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

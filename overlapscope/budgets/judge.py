@@ -303,65 +303,60 @@ def judge_rule(
         JudgedPlace(subject=Subject(rank=rank, scope="window")).unknown(f"rank {rank}: {reason}")
         for rank, reason in absent.items()
     ]
-    worst = min(places, key=lambda place: (WORST_FIRST[place.status], -max(map(_mean_ns, place.findings), default=0)))
+    worst = min(
+        places,
+        key=lambda place: (WORST_FIRST[place.status], -max((each.mean_cost_ns for each in place.findings), default=0)),
+    )
     # If the rule fails at one place, the verdict is not about places where its findings are accepted.
     decisive = [place for place in places if worst.status != "fail" or place.status == "fail"]
-    findings = sorted((finding for place in decisive for finding in place.findings), key=_mean_ns, reverse=True)
+    found = [
+        (finding, place_words(report, place.subject) if len(report.devices) > 1 else "")
+        for place in decisive
+        for finding in place.findings
+    ]
+    found.sort(key=lambda each: each[0].mean_cost_ns, reverse=True)
     unknown = worst.status == "unknown"
     return verdict(
-        replace(worst, value=None if unknown else len(findings), limit=0),
+        replace(worst, value=None if unknown else len(found), limit=0),
         places,
         budget=f"forbid {rule}",
         metric=rule,
         unit="findings",
-        message=_rule_message(report, rule, worst, findings, floor_pct),
-        reasons=tuple(finding_reason(finding, _where(report, finding)) for finding in findings),
+        message=f"{rule} cannot be judged: {worst.sentence}."
+        if unknown
+        else f"{_found_words(rule, found, floor_pct)} {worst.exception}".rstrip(),
+        reasons=tuple(finding_reason(finding, where) for finding, where in found),
         unknown_because=worst.sentence if unknown else UNSET,
         counts=can_count(worst.status, "error", settings, allow_missing=settings.allow_missing),
     )
 
 
-def _mean_ns(finding: Finding) -> int:
-    return finding.mean_cost_ns
-
-
-def _rule_places(report: Report, rule: str, floor_pct: float) -> list[JudgedPlace]:
-    """Return a place on each device."""
-    rests_on = RULES[rule].rests_on
-    places = []
+def _rule_places(report: Report, rule: str, floor_pct: float) -> Iterator[JudgedPlace]:
+    """Yield a place for each device, with its findings that cost enough."""
     for subject, trace, device in subjects(report, scope="window"):
-        where = place_words(report, subject) if len(report.traces) > 1 else ""
-        findings = () if device is None else _findings(report, trace.source, device, rule, floor_pct)
-        missing = doubt(trace, rests_on)
-        if device is not None and any(_stands(each, device, floor_pct) for each in findings):
-            # What is lost may hide more, but takes nothing back.
-            missing = None
-        elif findings and not missing:
-            missing = "how much of the cost is the profiler's is not known; `overlapscope run` measures it"
-        status: Status = "unknown" if missing else "fail" if findings else "pass"
-        places.append(
-            JudgedPlace(
-                subject=subject,
-                status=status,
-                value=None if missing else len(findings),
-                sentence=f"{where}: {missing}" if missing and where else missing or "",
-                findings=findings,
+        place = JudgedPlace(subject=subject)
+        missing = doubt(trace, RULES[rule].rests_on)
+        if device is not None:
+            least = floor_pct / 100 * (device.per_step or device.judged or device).span_ns
+            findings = tuple(
+                finding
+                for finding in report.findings
+                if (finding.rule, finding.source, finding.device) == (rule, trace.source, device.device)
+                # Good news counts only if the rule has nothing else.
+                and (finding.cost_ns or RULES[rule].severity == "info")
+                and finding.mean_cost_ns >= least
             )
-        )
-    return places
-
-
-def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
-    """Return a device's findings that cost enough. Good news counts only if the rule has nothing else."""
-    least = floor_pct / 100 * (device.per_step or device.judged or device).span_ns
-    only_informs = RULES[rule].severity == "info"
-    return tuple(
-        finding
-        for finding in report.findings
-        if (finding.rule, finding.source, finding.device) == (rule, source, device.device)
-        and (finding.cost_ns or only_informs)
-        and finding.mean_cost_ns >= least
-    )
+            place = replace(place, status="fail" if findings else "pass", findings=findings)
+            if any(_stands(each, device, floor_pct) for each in findings):
+                # What is lost may hide more, but takes nothing back.
+                missing = None
+            elif findings and not missing:
+                missing = "how much of the cost is the profiler's is not known; `overlapscope run` measures it"
+        where = place_words(report, subject) if len(report.traces) > 1 else ""
+        if missing:
+            yield place.unknown(f"{where}: {missing}" if where else missing)
+        else:
+            yield replace(place, value=len(place.findings))
 
 
 def _stands(finding: Finding, device: Device, floor_pct: float) -> bool:
@@ -373,25 +368,15 @@ def _stands(finding: Finding, device: Device, floor_pct: float) -> bool:
     return least_ns >= floor_pct / 100 * alone.low_ns
 
 
-def _where(report: Report, finding: Finding) -> str:
-    """Return `rank 1, device 0`; empty if the report has a single device."""
-    if len(report.devices) < 2:
-        return ""
-    return place_words(report, Subject(source=finding.source, rank=finding.rank, device=finding.device, scope="window"))
-
-
-def _rule_message(report: Report, rule: str, worst: JudgedPlace, findings: Sequence[Finding], floor_pct: float) -> str:
-    """Return the verdict as a sentence. `findings` are sorted, the costliest first."""
-    if worst.status == "unknown":
-        return f"{rule} cannot be judged: {worst.sentence}."
-    if not findings:
+def _found_words(rule: str, found: Sequence[tuple[Finding, str]], floor_pct: float) -> str:
+    """Return a sentence about findings with their places, the costliest first."""
+    if not found:
         least = f" that costs {show(floor_pct, 'pct')} of the time or more" if floor_pct else ""
         return f"There is no finding of {rule}{least}."
-    costliest, where = findings[0], _where(report, findings[0])
-    on = f", on {where}" if where else ""
+    costliest, where = found[0]
     there_are, largest = "There is 1 finding", ", which"
-    if len(findings) > 1:
-        there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
+    if len(found) > 1:
+        there_are, largest = f"There are {plural(len(found), 'finding')}", "; the largest"
     a_step = " a step" if costliest.steps else ""
     cost = f"{largest} costs {duration(costliest.mean_cost_ns)}{a_step}" if costliest.cost_ns else ""
-    return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()
+    return f"{there_are} of {rule}{cost}{f', on {where}' if where else ''}."

@@ -186,6 +186,11 @@ def _check(
     from overlapscope.contracts.judge import check_job
     from overlapscope.inputs import read_baseline, read_recordings
 
+    def near(path: str | Path) -> str:
+        """Return a path relative to the current directory if it lies in it."""
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith(os.pardir) else relative
+
     settings = replace(settings, contract=args.contract or settings.contract or find_contract(_here()))
     reading = {"limit_bytes": args.max_size, "cache": args.cache}
     report = cache(lambda: report_of(args.traces, args))
@@ -198,7 +203,7 @@ def _check(
         baseline = of(find(report()), ranges=settings.compared_ranges)
     recordings = partial(read_recordings, args.traces, steps_by=args.steps_by, **reading)
     result = check_job(settings, recordings, report, baseline)
-    result = replace(result, files=tuple(map(_near, filter(None, (config, settings.contract, file)))))
+    result = replace(result, files=tuple(map(near, filter(None, (config, settings.contract, file)))))
     for target in targets:
         write(_written(result, target, verbose=args.verbose), target.path, force=True)
         if target.format == "github":
@@ -230,12 +235,6 @@ def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path |
             "`overlapscope check` compare with it."
         )
     return DONE
-
-
-def _near(path: str | Path) -> str:
-    """Return a path relative to the current directory if it lies in it."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith(os.pardir) else relative
 
 
 def _here() -> Path:

@@ -84,7 +84,8 @@ def _matched(before: _Subjects, after: _Subjects) -> tuple[list[tuple[_Subject, 
     for key in dict.fromkeys([*before, *after]):
         first, second = before.get(key, {}), after.get(key, {})
         if len(first) == len(second) == 1:
-            matches.append((*first.values(), *second.values()))
+            [mine], [theirs] = first.values(), second.values()
+            matches.append((mine, theirs))
             continue
         matches += [(first[ordinal], second[ordinal]) for ordinal in sorted(first.keys() & second.keys())]
         alone = {ordinal: "before" if ordinal in first else "after" for ordinal in first.keys() ^ second.keys()}
@@ -247,7 +248,12 @@ def compare_findings(
         sorted((replace(each, saving=None, doubt="") for each in side), key=lambda each: -each.cost_ns)
         for side in (before, after)
     ]
-    matched, gone, new = pairs(sides[0], sides[1], (_place, lambda finding: finding.rule))
+
+    def place(finding: Finding) -> tuple[str, str | None, str | None]:
+        where = finding.where
+        return (finding.rule, where.op, where.call) if where else (finding.rule, None, None)
+
+    matched, gone, new = pairs(sides[0], sides[1], (place, lambda finding: finding.rule))
     everything: list[tuple[Finding | None, Finding | None]] = [
         *matched,
         *((finding, None) for finding in gone),
@@ -264,11 +270,6 @@ def compare_findings(
         rule = next(finding.rule for finding in (first, second) if finding is not None)
         changes.append(FindingChange(rule=rule, standing=standing, before=first, after=second, cost=cost))
     return tuple(sorted(changes, key=lambda each: (-each.cost.larger, each.rule)))
-
-
-def _place(finding: Finding) -> tuple[str, str | None, str | None]:
-    where = finding.where
-    return (finding.rule, where.op, where.call) if where else (finding.rule, None, None)
 
 
 def _cost(

@@ -331,17 +331,17 @@ def phases(device: DeviceDiff) -> Table:
         parts = [_Line(each.name, each, "less") for each in figures.buckets if each.name != "compute"]
         parts += [_Line(f"idle: {cause.name}", cause, "less") for cause in figures.idle_by_cause]
         lines.append(_Line("step", figures.span, "less", group=group))
-        lines.append(_Line("GPU busy", _busy(figures)))
+        idle = figures.bucket("idle")
+        busy = [
+            (span or 0) - (part or 0)
+            for span, part in ((figures.span.before, idle.before), (figures.span.after, idle.after))
+        ]
+        # No interval is known for its change.
+        unsure = replace(figures.span, change=busy[1] - busy[0], low=None, high=None, beyond_noise=None)
+        lines.append(_Line("GPU busy", replace(unsure, before=busy[0], after=busy[1])))
         lines += [part for part in parts if part.change.larger >= max(1, WORTH_SAYING * figures.span.larger)]
     unit = unit_of(diff.figures.span for diff in device.phases or () if diff.figures is not None)
     return _changes("Steps by phase", ["by phase", ""], lines, unit)
-
-
-def _busy(figures: Figures) -> FigureChange:
-    """Return the time of a step in which the GPU worked. No interval is known for its change."""
-    span, idle = figures.span, figures.bucket("idle")
-    before, after = (span.before or 0) - (idle.before or 0), (span.after or 0) - (idle.after or 0)
-    return replace(span, before=before, after=after, change=after - before, low=None, high=None, beyond_noise=None)
 
 
 def _compute(device: DeviceDiff, verbose: bool) -> Table:
@@ -372,7 +372,15 @@ def findings(device: DeviceDiff, *, verbose: bool) -> Table:
     per_step = "per step" if device.basis == "step" else "over the window"
     columns = (words("finding", heads=True), words("rule"), *_change_columns(unit.name)[:-1], _WHAT)
     note = f"Costs are {per_step}. {note}".rstrip()
-    return Table("Findings", columns, rows(_finding(finding, unit) for finding in shown), note, id=FINDINGS)
+    lines: list[tuple[str | Cell, ...]] = []
+    for change in shown:
+        finding, word = change.after or change.before, finding_standing(change)
+        costs = ["" if cost is None else unit.number(round(cost)) for cost in (change.cost.before, change.cost.after)]
+        # A side without the finding may still have a small cost.
+        moved = interval(change.cost, unit) if change.cost.change is None else signed("ns", change.cost.change, unit)
+        state = Cell(word, tone=_FINDING_TONES.get(word, ""))
+        lines.append((state, clean(change.rule, 60), *costs, moved, clean(finding.title, 400) if finding else ""))
+    return Table("Findings", columns, rows(lines), note, id=FINDINGS)
 
 
 def shown_findings(device: DeviceDiff, *, verbose: bool) -> tuple[list[FindingChange], str]:
@@ -383,15 +391,6 @@ def shown_findings(device: DeviceDiff, *, verbose: bool) -> tuple[list[FindingCh
         if finding.standing != "same" or (_exists(finding.cost) if verbose else worth_showing(finding.cost))
     ]
     return shown, _left_out([finding for finding in device.findings if _exists(finding.cost)], shown, "finding")
-
-
-def _finding(change: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
-    finding, word = change.after or change.before, finding_standing(change)
-    costs = ["" if cost is None else unit.number(round(cost)) for cost in (change.cost.before, change.cost.after)]
-    # A side without the finding may still have a small cost.
-    moved = interval(change.cost, unit) if change.cost.change is None else signed("ns", change.cost.change, unit)
-    standing = Cell(word, tone=_FINDING_TONES.get(word, ""))
-    return standing, clean(change.rule, 60), *costs, moved, clean(finding.title, 400) if finding else ""
 
 
 def _overlap(device: DeviceDiff, verbose: bool) -> Table:

@@ -59,13 +59,14 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
     ]
     unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
     if is_plain(before) != is_plain(after):
-        pairs.append(("profiler", *("plain" if is_plain(side) else "recorded" for side in (before, after))))
+        was, now = ("plain" if is_plain(side) else "recorded" for side in (before, after))
+        pairs.append(("profiler", was, now))
     elif unlike:
-        sides = (
+        was, now = (
             ", ".join(f"{'with' if side.flags[name] else 'without'} {name.replace('_', ' ')}" for name in unlike)
             for side in (before, after)
         )
-        pairs.append(("profiler", *sides))
+        pairs.append(("profiler", was, now))
     return tuple(Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b)
 
 

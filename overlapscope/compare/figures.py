@@ -85,38 +85,25 @@ def _compared(
 ) -> PairRow:
     """Return a figure for every period of both sides. `by_host` are the lengths that depend on the host."""
     noisy, _ = (figure.part if figure.noise is None else Amount(figure.noise)).columns()
-    floor = _floor_ns(noisy, mean, spans_ns, by_host)
+    # The noise of a sum of lengths depends on the side with the smaller sum.
+    link, host, loading = (
+        min(sum(side[column] for column in noisy if column in some) for side in mean)
+        for some in (_LINK - by_host, by_host, {_LOADING})
+    )
+    floor = floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
     parts = [figure.part.of(side).astype(np.float64) for side in sides]
     if figure.whole is None:
         points = figure.part.of(mean[0]), figure.part.of(mean[1])
         return PairRow(figure.label, "ns", parts[0], parts[1], floor, points)
     ratios = [
         np.stack([100 * part, figure.whole.of(side).astype(np.float64)], axis=1)
-        * (_copies_matter(side) or not figure.of_copies)
+        # Percentages of copies mean something only if copies take enough time.
+        * (not figure.of_copies or bool(side["copy"].sum() >= COPIES_MATTER_FROM * side["span"].sum()))
         for part, side in zip(parts, sides, strict=True)
     ]
     divisor = min(float(ratio[:, 1].mean()) for ratio in ratios)
     noise = 100 * floor / divisor if divisor > 0 else 0.0
     return PairRow(figure.label, "pct", ratios[0], ratios[1], max(POINTS, noise))
-
-
-def _floor_ns(
-    columns: Sequence[str],
-    mean: tuple[_Means, _Means],
-    spans_ns: tuple[float, float],
-    by_host: frozenset[str],
-) -> float:
-    """Return the noise of a sum of lengths, which depends on the side with the smaller sum."""
-    link, host, loading = (
-        min(sum(side[column] for column in columns if column in some) for side in mean)
-        for some in (_LINK - by_host, by_host, {_LOADING})
-    )
-    return floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
-
-
-def _copies_matter(side: Facts) -> bool:
-    """Return whether copies take enough time for percentages of them to be meaningful."""
-    return bool(side["copy"].sum() >= COPIES_MATTER_FROM * side["span"].sum())
 
 
 def occurrences(device: Device, *, skip: int = 0) -> dict[str, tuple[Period, ...]]:

@@ -77,8 +77,7 @@ def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
         unknown = (now if contract.launches else contract).unknown
         message = " ".join(unknown) or "Nothing is known of the GPU."
         return (Promise("unknown", "overlap", "overlap", message), *_loader(contract, now))
-    return (
-        *_not_promised(contract),
+    promises = [
         *_unrecorded(contract, now),
         *_transfers(contract, contract.copies, now.copies, now),
         *_calls("sync", "host sync", contract.syncs, now.syncs),
@@ -86,14 +85,12 @@ def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
         *_transfers(contract, contract.collectives, now.collectives, now),
         *_launches(contract, now),
         *_loader(contract, now),
-    )
-
-
-def _not_promised(contract: Contract) -> Iterator[Promise]:
-    """Yield an unknown promise if a contract promises no overlap, and its recording didn't exclude it."""
+    ]
+    # Its recording doesn't exclude overlap, either.
     if contract.not_promised and not any(group.promised for group in contract.transfers):
         message = f"The contract promises no overlap. {contract.not_promised}"
-        yield Promise("unknown", "overlap", "overlap", message)
+        promises.insert(0, Promise("unknown", "overlap", "overlap", message))
+    return tuple(promises)
 
 
 def _unrecorded(contract: Contract, now: Contract) -> Iterator[Promise]:
@@ -128,7 +125,10 @@ def _transfers(
     for other in new:
         # The wait for a small copy is a loss that says it all.
         if other.bytes > SMALL_BYTES or other.count > awaited[_place(other)]:
-            yield _new(other)
+            pageable = ", from pageable memory" if other.memory == "pageable" else ""
+            message = f"new {_words(other)}, {other.count} a step: may run beside {_beside(other)}{pageable}."
+            name = f"amount of {_words(other)}"
+            yield Promise("lost", "amount", name, message, other.line, 0, other.count, "copies")
 
 
 def _by_place(groups: Sequence[TransferGroup]) -> list[TransferGroup]:
@@ -260,13 +260,6 @@ def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Itera
         yield Promise("lost", "amount", f"amount of {_words(old)}", message, new.line, limit, value, unit)
 
 
-def _new(new: TransferGroup) -> Promise:
-    """Return the loss for a new group, which the contract doesn't have."""
-    pageable = ", from pageable memory" if new.memory == "pageable" else ""
-    message = f"new {_words(new)}, {new.count} a step: may run beside {_beside(new)}{pageable}."
-    return Promise("lost", "amount", f"amount of {_words(new)}", message, new.line, 0, new.count, "copies")
-
-
 # -- Calls of the host --------------------------------------------------------------------------------
 
 
@@ -285,7 +278,7 @@ def _calls(
     added = [(replace(call, count=0), call) for call in new]
     for old, other in [*matched, *((old, replace(old, count=0)) for old in gone), *added]:
         result = _result(lost=other.count > old.count, gained=other.count < old.count)
-        where, more = _place_words(other), "more of " if result == "lost" else ""
+        where, more = _where(replace(other, op=other.op or other.call)), "more of " if result == "lost" else ""
         what = f"new {noun}: {where}," if other in new else f"{more}{noun} {where}:"
         message = f"{what} {other.count} {per}; by the contract {old.count}."
         yield Promise(result, part, f"{noun} {_stable(old)}", message, other.line, old.count, other.count)
@@ -351,11 +344,6 @@ def _words(transfer: TransferGroup) -> str:
 
 def _where(place: CallPlace) -> str:
     return ", ".join(filter(None, (place.op, place.line.rpartition(" in ")[0])))
-
-
-def _place_words(call: HostCall) -> str:
-    """Return `aten::item, train.py:103`, or the call in place of an op."""
-    return _where(replace(call, op=call.op or call.call))
 
 
 def _stable(call: HostCall) -> str:

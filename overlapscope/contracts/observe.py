@@ -396,17 +396,15 @@ def _beside(members: I64, step: I64, count: int, windows: Windows) -> tuple[tupl
     whole = usual.copy()
     np.logical_and.at(whole, of_step, windows.closed[members])
     chosen = members[(whole if whole.any() else usual)[of_step]]
-    least, most = (_typical_rows(chosen, step, count, width) for width in (windows.least, windows.most))
+    # The median of the members with the smallest window in each step, then of those with the second, and so on.
+    typical = []
+    for width in (windows.least, windows.most):
+        by_step = chosen[np.lexsort((width[chosen], step[chosen]))].reshape(-1, count)
+        middle = np.argsort(width[by_step], axis=0, kind="stable")[(len(by_step) - 1) // 2]
+        typical.append(by_step[middle, np.arange(count)])
+    least, most = typical
     pairs = zip(windows.least[least].tolist(), windows.most[most].tolist(), strict=True)
     return tuple(Beside(len([*alike]), *pair) for pair, alike in groupby(pairs)), int(least[0])
-
-
-def _typical_rows(rows: I64, step: I64, count: int, width: I64) -> I64:
-    """Return the median of the rows with the smallest width in each step, then of those with the second, and so on."""
-    by_step = rows[np.lexsort((width[rows], step[rows]))].reshape(-1, count)
-    middle = np.argsort(width[by_step], axis=0, kind="stable")[(len(by_step) - 1) // 2]
-    chosen: I64 = by_step[middle, np.arange(count)]
-    return chosen
 
 
 def _neighbour_words(trace: Trace, ops: I64) -> Iterator[tuple[str, str]]:
