@@ -26,7 +26,7 @@ from overlapscope.budgets import baseline
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.budgets.config import from_mapping
-from overlapscope.budgets.samples import Spent, noise_floor, of_steps, series, spent
+from overlapscope.budgets.places import Spent, noise_floor, of_steps, series, spent
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.catalog.measures import METRICS, Direction

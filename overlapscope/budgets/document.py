@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
-from overlapscope.budgets.places import JudgedPlace, place_words
+from overlapscope.budgets.places import JudgedPlace, place_words, series
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.samples import series
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Outcome, Status
 from overlapscope.documents import table

@@ -15,10 +15,19 @@ from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.baseline import STEPS, Baseline
 from overlapscope.budgets.gate import doubt
-from overlapscope.budgets.places import JudgedPlace, place_words, subjects
+from overlapscope.budgets.places import (
+    JudgedPlace,
+    Series,
+    aggregated,
+    lacking,
+    noise_floor,
+    place_words,
+    series,
+    spent,
+    subjects,
+)
 from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.reasons import finding_reason, reasons_of
-from overlapscope.budgets.samples import Series, lacking, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, Exemption, Settings, step_fits
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
@@ -129,7 +138,7 @@ def judge(budget: Budget, place: JudgedPlace, baseline: Baseline | None, *, only
         return _against_baseline(budget, place, values, lack, baseline, only=only)
     if lack:
         return _unknown(budget, place, lack)
-    value, bound = budget.combine(values), float(budget.bound)
+    value, bound = aggregated(budget, values), float(budget.bound)
     failed = budget.excess(value, bound) > 0
     value_text, bound_text = distinct((value, bound), budget.what.unit)
     sentence = f"{budget.metric} is {value_text}, {'but ' if failed else ''}{_demand(budget, bound_text)}"
@@ -178,7 +187,7 @@ def _against_baseline(
         floor = budget.noise_floor_pct / 100 * (median(steps.facts["span"].tolist()) if steps else 0.0)
     elif floor is None:
         past = spent(samples, budget.direction)
-        floor = noise_floor(budget.what, past, place.spent, whole, budget.combine(before))
+        floor = noise_floor(budget.what, past, place.spent, whole, aggregated(budget, before))
     return _relative(budget, replace(place, before=samples), now, before, floor)
 
 
@@ -192,7 +201,7 @@ def _relative(budget: Budget, place: JudgedPlace, now: Series, before: Series, f
         The place with the judgement and the interval of the change.
     """
     sign = -1 if budget.what.more_is_better else 1
-    value, base = budget.combine(now), budget.combine(before)
+    value, base = aggregated(budget, now), aggregated(budget, before)
     allowed = base * float(budget.bound) / 100
     bound = base + sign * max(allowed, floor)
     low, high = (float(end[0]) for end in interval(_drawn(budget, before)[:, None], _drawn(budget, now)[:, None]))

@@ -8,8 +8,7 @@ from overlapscope.analysis.average import after_lead_in
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence, TraceResult
 from overlapscope.base.words import bandwidth, clean, clean_lines, duration, plural, size
-from overlapscope.budgets.places import JudgedPlace
-from overlapscope.budgets.samples import blamed, spent
+from overlapscope.budgets.places import JudgedPlace, blamed, spent
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import FailureReason
 from overlapscope.catalog.causes import CAUSES, Subject

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import statistics
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Final, Literal
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from overlapscope.base.marks import step_number
 from overlapscope.budgets.quantity import exact
-from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
 from overlapscope.catalog.measures import METRICS, Direction, Measure
 from overlapscope.reading.patterns import NamePatterns
@@ -152,17 +150,6 @@ class Budget(Narrowed, frozen=True, kw_only=True):
             *(f"{word} {pattern}" for word, pattern in narrowed.items() if pattern is not None),
         )
         return " ".join(filter(None, words))
-
-    # -- Aggregation --------------------------------------------------------------------------
-
-    def combine(self, values: Series) -> float:
-        """Return the aggregate of the known values of several samples."""
-        numbers = values.numbers
-        if self.aggregate == "median":
-            return float(statistics.median(numbers))
-        if self.aggregate == "mean":
-            return values.mean
-        return float(sorted(numbers)[self.place_of(len(numbers))])
 
     def place_of(self, count: int) -> int:
         """Return the index, among `count` ascending values, of the value that `worst` or a percentile selects.

@@ -26,8 +26,7 @@ from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
 from overlapscope.budgets.gate import ProgramIdentity, other_program, program_of
 from overlapscope.budgets.judge import judge
-from overlapscope.budgets.places import find_places
-from overlapscope.budgets.samples import of_steps, series
+from overlapscope.budgets.places import find_places, of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS
