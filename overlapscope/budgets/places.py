@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import judged_steps, without_warm_up
+from overlapscope.analysis.average import judged_steps, occurrences, without_warm_up
 from overlapscope.analysis.facts import UNKNOWN, Facts, facts_of, select
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
 from overlapscope.analysis.groups import says_bandwidth
@@ -39,7 +39,6 @@ from overlapscope.catalog.measures import (
     Direction,
     Measure,
 )
-from overlapscope.compare.figures import occurrences
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import Finding

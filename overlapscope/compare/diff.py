@@ -8,13 +8,12 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
+from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps, occurrences
 from overlapscope.analysis.figures import Period, TimeFigures
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
-from overlapscope.compare.figures import compare, occurrences
 from overlapscope.compare.groups import (
     compare_compute,
     compare_copies,
@@ -23,7 +22,7 @@ from overlapscope.compare.groups import (
     compare_stalls,
     pairs,
 )
-from overlapscope.compare.noise import Pair, floor_ns
+from overlapscope.compare.noise import Pair, compare, floor_ns
 from overlapscope.compare.words import of_all, of_device, of_lost
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import FLOOR, Finding
