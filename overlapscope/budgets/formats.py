@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -231,7 +231,7 @@ def openmetrics(result: CheckResult) -> str:
         lines += family(f"overlapscope_budget_value_{suffix}", "The measured value.", values, unit=suffix)
         limits = [(labels, limit / divisor) for labels, _, limit in of_unit if limit is not None]
         lines += family(f"overlapscope_budget_limit_{suffix}", "The limit of the value.", limits, unit=suffix)
-    return text(lines)
+    return "\n".join([*lines, "# EOF"]) + "\n"
 
 
 def _labeled(result: CheckResult) -> Iterator[tuple[Labels, BudgetVerdict]]:
@@ -282,8 +282,3 @@ def family(
         escaped = {key: value.translate(_ESCAPES) for key, value in labels.items()}
         written = ",".join(f'{key}="{value}"' for key, value in escaped.items())
         yield f"{name}{{{written}}} {value!r}"
-
-
-def text(lines: Iterable[str]) -> str:
-    """Return the complete exposition."""
-    return "\n".join([*lines, "# EOF"]) + "\n"

@@ -26,7 +26,6 @@ from overlapscope.errors import ConfigError, UsageError
 from overlapscope.plugin import built_in
 
 if TYPE_CHECKING:
-    from overlapscope.budgets.baseline import Baseline
     from overlapscope.budgets.settings import Settings
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.report.model import Report
@@ -211,7 +210,12 @@ def _check(
     for warning in result.warnings:
         tell(f"overlapscope: warning: {warning}")
     if args.explain is not None:
-        write(_explained(report(), settings, baseline, args.explain), None)
+        from overlapscope.budgets.check import explain
+        from overlapscope.budgets.document import explanation
+        from overlapscope.render import terminal
+
+        explained = explanation(*explain(report(), settings, args.explain, baseline=baseline))
+        write(terminal.to_stream(explained, sys.stdout), None)
     return result.exit_code
 
 
@@ -318,14 +322,6 @@ def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
 
     document = log(result) if verbose else brief(log(result))
     return terminal.to_stream(document, None if target.path else sys.stdout)
-
-
-def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:
-    from overlapscope.budgets.check import explain
-    from overlapscope.budgets.document import explanation
-    from overlapscope.render import terminal
-
-    return terminal.to_stream(explanation(*explain(report, settings, budget, baseline=baseline)), sys.stdout)
 
 
 def _summarize(result: CheckResult) -> None:

@@ -34,7 +34,6 @@ from overlapscope.compare.words import (
     compute_notes,
     compute_part,
     device_title,
-    doubt_words,
     finding_standing,
     interval,
     marked,
@@ -151,7 +150,10 @@ def head(diff: Diff) -> Iterator[Block]:
     yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict", id="compare")
     yield sides(diff)
     if diff.doubts:
-        warnings = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
+        warnings = tuple(
+            (f"{clean(doubt.detail, 1000)}\n", Span(f"Still valid: {clean(doubt.holds, 1000)}", tone="muted"))
+            for doubt in diff.doubts
+        )
         yield panel("Warnings", Items(warnings[:_MOST_DOUBTS], sign="!"), tone="fair")
         if more := warnings[_MOST_DOUBTS:]:
             yield from detail("more warnings", [panel("More warnings", Items(more, sign="!"), tone="fair")])

@@ -17,7 +17,6 @@ from overlapscope.compare.difference import (
     ComputePart,
     DeviceDiff,
     Diff,
-    Doubt,
     FigureChange,
     Figures,
     FindingChange,
@@ -187,11 +186,6 @@ def standing(diff: Diff) -> tuple[str, Tone]:
 
 
 # -- Sides ----------------------------------------------------------------------------------------
-
-
-def doubt_words(doubt: Doubt) -> tuple[str, str]:
-    """Return what differs, and what can still be compared."""
-    return clean(doubt.detail, 1000), f"Still valid: {clean(doubt.holds, 1000)}"
 
 
 def device_title(diff: Diff, device: DeviceDiff) -> str:

@@ -60,6 +60,11 @@ class Promise(Struct, frozen=True):
     at_least: bool = False
     """True if values below the limit break the promise, rather than values above it."""
 
+    @property
+    def of_transfer(self) -> bool:
+        """Whether it is about the overlap of copies or collectives that a recording has."""
+        return self.part == "overlap" and self.name.startswith("overlap of ")
+
 
 def _result(*, lost: bool, unknown: bool = False, gained: bool = False) -> Result:
     return "lost" if lost else "unknown" if unknown else "gained" if gained else "kept"

@@ -81,13 +81,8 @@ def check_job(
         name if name == "verdict" else rule_named(name, f"{settings.contract}: replaces") for name in contract.replaces
     )
     promises, verdicts = _judged(contract, recordings, job, settings)
-    result = check(
-        job,
-        replace(settings, replaced=replaced),
-        baseline=baseline,
-        promises=verdicts,
-        promised=_promised(promises),
-    )
+    settings, promised = replace(settings, replaced=replaced), _promised(promises)
+    result = check(job, settings, baseline=baseline, promises=verdicts, promised=promised)
     not_judged = f"The contract replaces default rules, which aren't judged: {listed(replaced)}." if replaced else ""
     return replace(result, warnings=(*result.warnings, *filter(None, (contract.not_promised, not_judged))))
 
@@ -171,20 +166,15 @@ def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:
     with_data = any(transfer.bytes > SMALL_BYTES for transfer in contract.transfers)
     no_ops = contract.host_ops is not None and any(promise.name == "ops" and not promise.value for promise in promises)
     return (
-        (promised and not any(map(_is_about_overlap, promises)))
+        (promised and not any(promise.of_transfer for promise in promises))
         or (with_data and gone == len(contract.transfers))
         or no_ops
     )
 
 
-def _is_about_overlap(promise: Promise) -> bool:
-    """Return whether a promise is about the overlap of copies or collectives that a recording has."""
-    return promise.part == "overlap" and promise.name.startswith("overlap of ")
-
-
 def _promised(promises: Sequence[Promise]) -> str:
     """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
-    overlaps = [promise.value or 0 for promise in filter(_is_about_overlap, promises)]
+    overlaps = [promise.value or 0 for promise in promises if promise.of_transfer]
     fewest = min(overlaps, default=0)
     least = f" beside at least {plural(fewest, 'kernel')}" if fewest else ""
     beside = f"{plural(len(overlaps), 'transfer')}{least}" if overlaps else ""
@@ -203,15 +193,10 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
         lost, gained = promise.result == "lost", promise.result == "gained"
         no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
         advice = f"{ADVICE[promise.part]}{no_line}"
-        where = promise.line or None
+        where, status = promise.line or None, _STATUS[promise.result]
+        judged = JudgedPlace(subject=subject, status=status, value=promise.value, limit=promise.limit)
         yield verdict(
-            JudgedPlace(
-                subject=subject,
-                status=_STATUS[promise.result],
-                value=promise.value,
-                limit=promise.limit,
-                note=GAINED if gained else "",
-            ),
+            replace(judged, note=GAINED if gained else ""),
             budget=name,
             metric=f"{METRIC}-{promise.part}",
             message=promise.message,
@@ -219,5 +204,5 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
             more_is_better=promise.at_least,
             where=where,
             reasons=(FailureReason(title=name, detail="", advice=advice, time_ns=0, where=where),) if lost else (),
-            counts=_STATUS[promise.result] != "pass",
+            counts=status != "pass",
         )
