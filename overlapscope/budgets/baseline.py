@@ -25,11 +25,10 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural, size
-from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
 from overlapscope.budgets.places import LENGTHS, MetricSamples, of_range, steps_of
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.compare.doubts import PREDICTED, fingerprint
+from overlapscope.compare.doubts import PREDICTED, ProgramIdentity, doubt, fingerprint, program_of, refuse_predicted
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program

@@ -12,24 +12,26 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import capital, clean, did_you_mean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.gate import (
+from overlapscope.budgets.judge import WORST_FIRST, Exemptions, combine, judge, judge_rule, verdict
+from overlapscope.budgets.places import JudgedPlace, find_places
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.settings import DEFAULT_ORIGIN, Budget, Settings
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status
+from overlapscope.compare.doubts import (
     Obstacle,
     absence_notes,
     absent_devices,
     absent_ranks,
+    differences,
     doubt,
+    fingerprint,
+    is_plain,
     mixed,
     mixed_notes,
     other_program,
     program_of,
     refuse_predicted,
 )
-from overlapscope.budgets.judge import WORST_FIRST, Exemptions, combine, judge, judge_rule, verdict
-from overlapscope.budgets.places import JudgedPlace, find_places
-from overlapscope.budgets.quantity import show
-from overlapscope.budgets.settings import DEFAULT_ORIGIN, Budget, Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status
-from overlapscope.compare.doubts import differences, fingerprint, is_plain
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
 from overlapscope.report.page import Page

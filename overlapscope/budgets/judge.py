@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.baseline import STEPS, Baseline
-from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.places import (
     JudgedPlace,
     Series,
@@ -30,6 +29,7 @@ from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.reasons import finding_reason, reasons_of
 from overlapscope.budgets.settings import Budget, Exemption, Settings, step_fits
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject
+from overlapscope.compare.doubts import doubt
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES

@@ -25,7 +25,6 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse, TraceResult
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import clean, percent
-from overlapscope.budgets.gate import doubt
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import Status, Subject
 from overlapscope.catalog.causes import IdleCause
@@ -39,6 +38,7 @@ from overlapscope.catalog.measures import (
     Direction,
     Measure,
 )
+from overlapscope.compare.doubts import doubt
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import Finding

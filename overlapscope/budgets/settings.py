@@ -181,11 +181,9 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
             metric: The budget's metric, or the rule.
             budget: The budget's name; None for a rule.
         """
-        if budget is None or self.rule is not None:
-            pattern = self.rule
-            return budget is None and pattern is not None and fnmatchcase(metric, pattern)
-        pattern = self.budget or ""
-        return budget == pattern or fnmatchcase(budget, pattern) or fnmatchcase(metric, pattern)
+        pattern = self.rule if budget is None else self.budget
+        names = (metric,) if budget is None else (metric, budget)
+        return pattern is not None and (pattern in names[1:] or any(fnmatchcase(name, pattern) for name in names))
 
 
 class Settings(Struct, frozen=True, kw_only=True):

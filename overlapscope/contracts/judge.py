@@ -11,11 +11,15 @@ from msgspec.structs import asdict, replace
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.budgets import gate
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check, obstacle_verdict
 from overlapscope.budgets.config import rule_named
-from overlapscope.budgets.gate import (
+from overlapscope.budgets.judge import verdict
+from overlapscope.budgets.places import JudgedPlace
+from overlapscope.budgets.settings import Settings
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
+from overlapscope.compare import doubts
+from overlapscope.compare.doubts import (
     Obstacle,
     absence_notes,
     absent_devices,
@@ -24,10 +28,6 @@ from overlapscope.budgets.gate import (
     program_of,
     refuse_predicted,
 )
-from overlapscope.budgets.judge import verdict
-from overlapscope.budgets.places import JudgedPlace
-from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.contracts.observe import observe
@@ -148,7 +148,7 @@ def judge(
         other_program: Whether it may be of another program.
         rests_on: As for `promise`.
     """
-    same = () if other_program else gate.other_program(contract.program, program_of([result]), _WHAT)
+    same = () if other_program else doubts.other_program(contract.program, program_of([result]), _WHAT)
     obstacles = [*same, *incomplete(result, rests_on), *absent_devices(result, contract.program.devices, _WHAT)]
     promises = () if obstacles else compare(contract, observe(trace))
     if not obstacles and not other_program and _none_left(contract, promises):

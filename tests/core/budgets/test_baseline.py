@@ -24,7 +24,6 @@ from overlapscope.budgets.baseline import (
 )
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
-from overlapscope.budgets.gate import ProgramIdentity, other_program, program_of
 from overlapscope.budgets.judge import judge
 from overlapscope.budgets.places import find_places, of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
@@ -32,6 +31,7 @@ from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
+from overlapscope.compare.doubts import ProgramIdentity, other_program, program_of
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from overlapscope.report.model import Report
