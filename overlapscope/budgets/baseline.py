@@ -106,7 +106,6 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
         """Return a device's steps or ranges to compare; None if it has no such range, or no steps.
 
         Args:
-            of: The device.
             scope: `steps`, or the name of a range.
             skip: Number of first steps to leave out.
             phase: Phase of a server's steps, instead of the phase that takes most time.
@@ -136,17 +135,9 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
-    """Make a baseline from a report.
+    """Return the baseline of a report. Raises UsageError if it can't serve as one.
 
-    Args:
-        report: The report.
-        ranges: Patterns of ranges to keep besides the steps.
-
-    Returns:
-        The baseline, ready to be written to a file.
-
-    Raises:
-        UsageError: The report can't serve as a baseline.
+    `ranges` are patterns of ranges to keep besides the steps.
     """
     refuse_predicted(report)
     if unlike := mixture(report.traces):

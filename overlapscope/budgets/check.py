@@ -61,8 +61,6 @@ def check(
     With a baseline and without budgets, it is judged by `DEFAULT_RELATIVE`.
 
     Args:
-        report: The report to judge.
-        settings: Budgets and other settings.
         baseline: Figures that relative budgets compare with.
         today: The day by which exceptions expire; by default that of this machine's clock.
         promises: Verdicts on a contract, which are added.

@@ -121,7 +121,6 @@ def judge(budget: Budget, place: JudgedPlace, baseline: Baseline | None, *, only
 
     Args:
         budget: The budget, with a single limit.
-        place: The place with its samples.
         baseline: Figures that a relative limit compares with.
         only: Whether the report has a single device. It is compared with a single device of the baseline even if
             their ranks or numbers differ.

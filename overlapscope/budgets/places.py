@@ -234,12 +234,8 @@ def noise_floor(metric: Measure, before: Spent, after: Spent, whole: float, base
 
     Times that depend on the link and the host may vary by a share of the smaller side's time.
 
-    Args:
-        metric: The metric.
-        before: Mean times of the baseline.
-        after: Mean times of the recording.
-        whole: The mean divisor of a percentage, in nanoseconds.
-        base: The baseline's value.
+    `before` and `after` are mean times of the baseline and of the recording, `whole` is the mean divisor of a
+    percentage in nanoseconds, and `base` is the baseline's value.
     """
     if metric.unit == "gb_per_s":
         return LINK_SHARE * base

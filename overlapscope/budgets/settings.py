@@ -175,12 +175,7 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
     origin: str = ""
 
     def covers(self, metric: str, budget: str | None) -> bool:
-        """Return whether the exemption is for a budget, or for a forbidden rule.
-
-        Args:
-            metric: The budget's metric, or the rule.
-            budget: The budget's name; None for a rule.
-        """
+        """Return whether the exemption is for a budget of that metric and name; for a rule, whose name is None."""
         pattern = self.rule if budget is None else self.budget
         names = (metric,) if budget is None else (metric, budget)
         return pattern is not None and (pattern in names[1:] or any(fnmatchcase(name, pattern) for name in names))
@@ -217,12 +212,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(pattern for pattern in ranges if pattern is not None))
 
     def completed(self, *, with_baseline: bool, of_host: bool = False) -> Settings:
-        """Return these settings with the default budgets that apply.
-
-        Args:
-            with_baseline: Whether the check compares with a baseline.
-            of_host: Whether no trace has GPU activity.
-        """
+        """Return these settings with the default budgets that apply. `of_host`: whether no trace has GPU activity."""
         if not self.budgets and not self.forbid:
             if with_baseline:
                 return replace(self, budgets=DEFAULT_RELATIVE)

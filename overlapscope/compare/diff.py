@@ -236,10 +236,7 @@ def compare_findings(
     """Return a change for each finding of either side, matched by rule and place, the largest cost first.
 
     Args:
-        before: Findings of one side.
-        after: Findings of the other side.
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
-        spans_ns: Lengths of a step on both sides.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
     """
     # Findings are compared without results of a replay, which only some reports have.

@@ -122,7 +122,6 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
     """Return the document of a diff.
 
     Args:
-        diff: The comparison.
         verbose: Whether to show rows that did not change.
         room: Room in a comment. Details are folded, and devices that don't fit even in the short form are listed.
     """
@@ -235,11 +234,7 @@ def _changes(
     """Return a table with a row for each change.
 
     Args:
-        title: Title of the table.
         names: Titles of the name columns. With two, the first has the names of groups.
-        lines: The rows.
-        unit: Unit of times.
-        note: Note below the table.
         mixed: Whether units differ between rows, which then state them.
     """
     between = [interval(line.change, unit) for line in lines]

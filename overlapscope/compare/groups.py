@@ -170,8 +170,6 @@ def pairs(
     """Pair things with equal keys, by the first of the keys that has a partner left. Equal ones are paired in order.
 
     Args:
-        before: Things on one side.
-        after: Things on the other side.
         keys: Keys of a thing, from the strictest to the loosest.
 
     Returns:

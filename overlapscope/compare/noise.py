@@ -50,7 +50,6 @@ def floor_ns(
     """Return the minimum change of a time that is more than noise, in nanoseconds.
 
     Args:
-        spans_ns: Lengths of the span on both sides.
         link_ns: Part of the time that depends on the link.
         host_ns: Part of the time that depends on the host, except for loading data.
         loading_ns: Part of the time in which data was loaded.
@@ -228,14 +227,10 @@ _FIGURES: Final[Mapping[str, Sequence[Measure]]] = {
 def compare(
     before: Sequence[TimeFigures], after: Sequence[TimeFigures], pair: Pair, *, copies_stay: bool = True
 ) -> Figures:
-    """Return all figures of two sides, and whether each has changed.
+    """Return all figures of two sides, with a period for each step of the pair, and whether each has changed.
 
-    Args:
-        before: Periods of one side, one per step of the pair.
-        after: Periods of the other side.
-        pair: The steps.
-        copies_stay: Whether every period contains the same copies. Steps do. Which copies run during a range depends
-            on the host, so their times are as noisy as the host's.
+    `copies_stay`: whether every period contains the same copies. Steps do. Which copies run during a range depends on
+    the host, so their times are as noisy as the host's.
     """
     sides = facts_of(before), facts_of(after)
     mean = means(sides[0]), means(sides[1])

@@ -58,13 +58,8 @@ def check_job(
 ) -> CheckResult:
     """Check recordings against the contract of the settings, and against budgets.
 
-    A contract adds to the default rules, except to those that it replaces by name.
-
-    Args:
-        settings: Settings of the check.
-        traces: Returns the recordings; called if there is a contract.
-        report: Returns their report.
-        baseline: Figures that relative budgets compare with.
+    A contract adds to the default rules, except to those that it replaces by name. `traces` returns the recordings, and
+    is called if there is a contract.
 
     Returns:
         The verdicts on all promises and budgets, and the outcome.
@@ -90,9 +85,7 @@ def check_job(
 def promise(trace: Trace, rests_on: Collection[Part] = FIGURES) -> Contract:
     """Return the contract that a recording keeps.
 
-    Args:
-        trace: The recording.
-        rests_on: Parts of it that may not be lost: `HOST` for a program that uses no GPU.
+    `rests_on` are parts of it that may not be lost: `HOST` for a program that uses no GPU.
 
     Raises:
         UsageError: The recording lacks something, or was predicted.
@@ -141,12 +134,7 @@ def judge(
 ) -> tuple[list[Obstacle], tuple[Promise, ...]]:
     """Return the reasons why a recording can't be judged by a contract, or without any the result of each promise.
 
-    Args:
-        contract: The contract.
-        trace: The recording.
-        result: Its result.
-        other_program: Whether it may be of another program.
-        rests_on: As for `promise`.
+    `other_program`: whether it may be of another program. `rests_on` is as for `promise`.
     """
     same = () if other_program else doubts.other_program(contract.program, program_of([result]), _WHAT)
     obstacles = [*same, *incomplete(result, rests_on), *absent_devices(result, contract.program.devices, _WHAT)]

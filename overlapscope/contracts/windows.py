@@ -64,7 +64,6 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
     they ran beside it. The order inside a graph isn't recorded.
 
     Args:
-        trace: The recording.
         ops: Rows of `Trace.gpu_ops`.
         of_step: Number of `counted` kernels in a typical step of each device and stream, to which each side is limited.
     """
