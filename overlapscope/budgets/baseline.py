@@ -135,9 +135,12 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
-    """Return the baseline of a report. Raises UsageError if it can't serve as one.
+    """Return the baseline of a report.
 
     `ranges` are patterns of ranges to keep besides the steps.
+
+    Raises:
+        UsageError: The report can't serve as a baseline.
     """
     refuse_predicted(report)
     if unlike := mixture(report.traces):

@@ -54,15 +54,9 @@ def verdict(decisive: JudgedPlace, places: Sequence[JudgedPlace] = (), **stated:
         change_high=decisive.high,
         samples=decisive.known,
         parts=tuple(
-            DeviceVerdict(
-                source=place.subject.source,
-                rank=place.subject.rank,
-                device=place.subject.device,
-                status=place.status,
-                value=place.value,
-                samples=place.known,
-            )
+            DeviceVerdict(each.source, each.rank, each.device, place.status, place.value, place.known)
             for place in places
+            for each in (place.subject,)
         ),
         note=decisive.note or None,
         exception=decisive.exception or None,

@@ -280,14 +280,6 @@ def _cost(
     loads, least = findings[0].rule == IdleCause.DATA_LOADING, min(minima)
     noise = floor_ns(spans_ns, host_ns=0 if loads else least, loading_ns=least if loads else 0)
     informs = not all(finding.cost_ns for finding in findings)
-    return FigureChange(
-        name="cost",
-        unit="ns",
-        before=costs[0],
-        after=costs[1],
-        change=high if None not in costs else None,
-        low=low,
-        high=high,
-        noise_floor=noise,
-        beyond_noise=None if informs else low > noise or high < -noise,
-    )
+    change = None if None in costs else high
+    beyond_noise = None if informs else low > noise or high < -noise
+    return FigureChange("cost", "ns", costs[0], costs[1], change, noise, low, high, beyond_noise)

@@ -26,7 +26,7 @@ OpStanding = Literal["new", "gone", "slower", "faster", "more", "fewer", "same"]
 """`more` and `fewer` are about the count; `slower` and `faster` mean that only the time changed."""
 
 
-class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
+class FigureChange(msgspec.Struct, frozen=True):
     """A figure before and after."""
 
     name: str

@@ -321,7 +321,7 @@ def phases(device: DeviceDiff) -> Table:
     for diff in device.phases or ():
         group = f"{diff.name}, {diff.count_before:,} → {diff.count_after:,} steps"
         if diff.figures is None:
-            nothing = FigureChange(name="step", unit="ns", before=None, after=None, change=None, noise_floor=0)
+            nothing = FigureChange("step", "ns", None, None, None, noise_floor=0)
             lines.append(_Line("step", nothing, standing=diff.standing, group=group))
             continue
         figures = diff.figures
@@ -329,13 +329,10 @@ def phases(device: DeviceDiff) -> Table:
         parts += [_Line(f"idle: {cause.name}", cause, "less") for cause in figures.idle_by_cause]
         lines.append(_Line("step", figures.span, "less", group=group))
         idle = figures.bucket("idle")
-        busy = [
-            (span or 0) - (part or 0)
-            for span, part in ((figures.span.before, idle.before), (figures.span.after, idle.after))
-        ]
+        before, after = (figures.span.before or 0) - (idle.before or 0), (figures.span.after or 0) - (idle.after or 0)
         # No interval is known for its change.
-        unsure = replace(figures.span, change=busy[1] - busy[0], low=None, high=None, beyond_noise=None)
-        lines.append(_Line("GPU busy", replace(unsure, before=busy[0], after=busy[1])))
+        busy = FigureChange("busy", "ns", before, after, after - before, figures.span.noise_floor)
+        lines.append(_Line("GPU busy", busy))
         lines += [part for part in parts if part.change.larger >= max(1, WORTH_SAYING * figures.span.larger)]
     unit = unit_of(diff.figures.span for diff in device.phases or () if diff.figures is not None)
     return _changes("Steps by phase", ["by phase", ""], lines, unit)

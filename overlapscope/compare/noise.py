@@ -154,19 +154,8 @@ class Pair:
                 low = high = None
             else:
                 beyond = abs(change) > row.floor and (low > 0 or high < 0)
-            changes.append(
-                FigureChange(
-                    name=row.name,
-                    unit=row.unit,
-                    before=first,
-                    after=second,
-                    change=change,
-                    noise_floor=row.floor,
-                    low=low,
-                    high=high,
-                    beyond_noise=beyond,
-                )
-            )
+            figures = first, second, change, row.floor, low, high, beyond
+            changes.append(FigureChange(row.name, row.unit, *figures))
         return changes
 
     def _intervals(self, before: F64, after: F64) -> tuple[F64, F64] | None:
