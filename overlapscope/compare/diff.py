@@ -15,6 +15,7 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
 from overlapscope.compare.groups import (
+    ComparedSide,
     compare_compute,
     compare_copies,
     compare_kernels,
@@ -118,16 +119,15 @@ def _subjects(report: Report) -> _Subjects:
 
 def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
     """Compare two devices; `alike` is whether the findings of both are about the same kind of program."""
-    devices = before.device, after.device
-    phase = _common_phase(*devices)
-    steps = judged_steps(before.device, phase=phase), judged_steps(after.device, phase=phase)
-    basis: Basis = "step" if all(steps) else "window"
+    phase = _common_phase(before.device, after.device)
+    first, second = (ComparedSide(each.device, judged_steps(each.device, phase=phase)) for each in (before, after))
+    basis: Basis = "step" if first.steps and second.steps else "window"
     if basis == "window":
-        steps, devices = ((), ()), (after_lead_in(before.device), after_lead_in(after.device))
-    periods = _periods(devices[0], steps[0]), _periods(devices[1], steps[1])
+        first, second = (ComparedSide(after_lead_in(each.device), ()) for each in (first, second))
+    sides = first, second
     lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
-    pair = _pair(*periods, reliable=not lost & FIGURES)
-    figures = compare(*periods, pair)
+    pair = _pair(first.periods, second.periods, reliable=not lost & FIGURES)
+    figures = compare(first.periods, second.periods, pair)
     findings = compare_findings(
         before.findings,
         after.findings,
@@ -135,30 +135,26 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         spans_ns=pair.spans_ns,
         reliable=alike and not lost & CAUSES,
     )
-    compute = compare_compute(*devices, steps, pair, figures.bucket("compute"))
+    compute = compare_compute(sides, pair, figures.bucket("compute"))
     return DeviceDiff(
         rank=before.trace.rank if after.trace.rank is None else after.trace.rank,
         device=after.device.device,
         basis=basis,
-        steps_before=len(steps[0]),
-        steps_after=len(steps[1]),
-        left_out_before=len(before.device.steps) - len(steps[0]) if basis == "step" else 0,
-        left_out_after=len(after.device.steps) - len(steps[1]) if basis == "step" else 0,
+        steps_before=len(first.steps),
+        steps_after=len(second.steps),
+        left_out_before=len(before.device.steps) - len(first.steps) if basis == "step" else 0,
+        left_out_after=len(after.device.steps) - len(second.steps) if basis == "step" else 0,
         figures=figures,
-        ranges=_by_name(occurrences(devices[0]), occurrences(devices[1]), reliable=pair.reliable),
+        ranges=_by_name(occurrences(first.device), occurrences(second.device), reliable=pair.reliable),
         phases=_phases(before.device, after.device, reliable=pair.reliable),
-        copies=compare_copies(*devices, steps, pair),
-        host_stalls=compare_stalls(*devices, steps, pair),
+        copies=compare_copies(sides, pair),
+        host_stalls=compare_stalls(sides, pair),
         findings=findings,
-        kernels=compare_kernels(*devices, steps, pair),
-        ops=compare_ops(*devices, steps, pair),
+        kernels=compare_kernels(sides, pair),
+        ops=compare_ops(sides, pair),
         compute=compute,
         verdict=of_device(basis, figures, findings, compute) if pair.reliable else of_lost(lost & FIGURES),
     )
-
-
-def _periods(device: Device, steps: Sequence[int]) -> Sequence[TimeFigures]:
-    return [device.steps[number] for number in steps] or [device]
 
 
 def _pair(before: Sequence[TimeFigures], after: Sequence[TimeFigures], *, reliable: bool) -> Pair:

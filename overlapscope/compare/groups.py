@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.figures import Beside, hidden_ns
+from overlapscope.analysis.figures import Beside, TimeFigures, hidden_ns
 from overlapscope.analysis.results import CopyDirection, Device
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.compare.difference import (
@@ -32,8 +32,27 @@ from overlapscope.compare.difference import (
 )
 from overlapscope.compare.noise import F64, GPU_SHARE, LINK_SHARE, Pair, PairRow, floor_ns
 
-Steps = Sequence[int]
-"""Indexes in `Device.steps` of the compared steps; empty if all time after the lead-in is compared."""
+
+class ComparedSide(NamedTuple):
+    """A device before or after, with the steps that are compared."""
+
+    device: Device
+    steps: Sequence[int]
+    """Indexes in `Device.steps`; empty if all time after the lead-in is compared."""
+
+    @property
+    def periods(self) -> Sequence[TimeFigures]:
+        """The compared steps, or all time."""
+        return [self.device.steps[number] for number in self.steps] or [self.device]
+
+    def table(self, by_step: Sequence[Sequence[int]], whole: Sequence[float]) -> F64:
+        """Return the numbers of each step, or of all time without steps, of shape (numbers, steps)."""
+        return (
+            np.array(by_step, np.float64)[:, list(self.steps)] if self.steps else np.array(whole, np.float64)[:, None]
+        )
+
+
+Sides = tuple[ComparedSide, ComparedSide]
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -41,29 +60,22 @@ T = TypeVar("T")
 _COUNT, _BYTES, _DURATION, _TIME, _EXPOSED = range(5)
 
 
-def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[CopyChange, ...]:
+def compare_copies(sides: Sides, pair: Pair) -> tuple[CopyChange, ...]:
     """Compare copies by direction, memory kinds and kind of stream, the longest first."""
 
-    def tables(
-        device: Device, compared: Steps
-    ) -> Iterator[tuple[tuple[CopyDirection, str, str, Literal["main", "side"]], F64]]:
-        for group in device.copies:
+    def tables(side: ComparedSide) -> Iterator[tuple[tuple[CopyDirection, str, str, Literal["main", "side"]], F64]]:
+        for group in side.device.copies:
             by_step, size, rate = group.by_step, group.bytes or 0, group.gb_per_s
-            stream: Literal["main", "side"] = "main" if group.stream == device.main_stream else "side"
-            yield (
-                (group.direction, group.source_kind, group.target_kind, stream),
-                table(
-                    (by_step.count, by_step.bytes, by_step.duration_ns, by_step.time_ns, by_step.exposed_ns),
-                    (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
-                    compared,
-                ),
+            stream: Literal["main", "side"] = "main" if group.stream == side.device.main_stream else "side"
+            numbers = side.table(
+                (by_step.count, by_step.bytes, by_step.duration_ns, by_step.time_ns, by_step.exposed_ns),
+                (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
             )
+            yield (group.direction, group.source_kind, group.target_kind, stream), numbers
 
     copies = [
         CopyChange(direction=direction, source_kind=source, target_kind=target, stream=stream, **changed)
-        for (direction, source, target, stream), changed in _changed(
-            tables(before, steps[0]), tables(after, steps[1]), _copy_rows, pair
-        )
+        for (direction, source, target, stream), changed in _changed(map(tables, sides), _copy_rows, pair)
     ]
     return tuple(
         sorted(copies, key=lambda change: (-change.time.larger, change.direction, change.source_kind, change.stream))
@@ -90,13 +102,18 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
     }
 
 
-def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[StallChange, ...]:
+def compare_stalls(sides: Sides, pair: Pair) -> tuple[StallChange, ...]:
     """Compare blocking calls by call and op, over all threads and lines, the most idle time first."""
 
-    def tables(device: Device, compared: Steps) -> Iterator[tuple[tuple[str, str | None], F64]]:
-        for stall in device.host_stalls:
+    def tables(side: ComparedSide) -> Iterator[tuple[tuple[str, str | None], F64]]:
+        for stall in side.device.host_stalls:
             by_step = (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
-            yield (stall.call, stall.op), table(by_step, (stall.host_wait_ns, stall.idle_caused_ns), compared)
+            yield (stall.call, stall.op), side.table(by_step, (stall.host_wait_ns, stall.idle_caused_ns))
+
+    def line(side: ComparedSide, key: tuple[str, str | None]) -> str | None:
+        # Of the costliest stall that has one. Stalls are listed costliest first.
+        lines = (stall.where for stall in side.device.host_stalls if (stall.call, stall.op) == key)
+        return next((line for line in lines if line is not None), None)
 
     def rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
         floors = [floor_ns(spans_ns, host_ns=least(row, before, after)) for row in range(2)]
@@ -105,9 +122,10 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
         }
 
+    before, after = sides
     stalls = [
-        StallChange(call=key[0], op=key[1], where_before=_line(before, key), where_after=_line(after, key), **changed)
-        for key, changed in _changed(tables(before, steps[0]), tables(after, steps[1]), rows, pair)
+        StallChange(call=key[0], op=key[1], where_before=line(before, key), where_after=line(after, key), **changed)
+        for key, changed in _changed(map(tables, sides), rows, pair)
     ]
     return tuple(
         sorted(
@@ -129,13 +147,12 @@ def changes(
 
 
 def _changed(
-    before: Iterable[tuple[K, F64]],
-    after: Iterable[tuple[K, F64]],
+    sides: Iterable[Iterable[tuple[K, F64]]],
     rows_of: Callable[[F64, F64, tuple[float, float]], Mapping[str, PairRow]],
     pair: Pair,
 ) -> Iterator[tuple[K, dict[str, Any]]]:
     """Yield the changed figures of each key, and its standing."""
-    first, second = summed(before), summed(after)
+    first, second = map(summed, sides)
     for key, changed in changes(both(first, second, pair), rows_of, pair):
         yield key, {"standing": "new" if key not in first else "gone" if key not in second else "both", **changed}
 
@@ -157,11 +174,6 @@ def both(before: Mapping[K, F64], after: Mapping[K, F64], pair: Pair) -> list[tu
         zeros = [np.zeros((numbers, steps)) for steps in pair.steps]
         tables.append((key, before.get(key, zeros[0]), after.get(key, zeros[1])))
     return tables
-
-
-def table(by_step: Sequence[Sequence[int]], whole: Sequence[float], steps: Steps) -> F64:
-    """Return the numbers of each step, or of all time without steps, of shape (numbers, steps)."""
-    return np.array(by_step, np.float64)[:, list(steps)] if steps else np.array(whole, np.float64)[:, None]
 
 
 def pairs(
@@ -193,12 +205,6 @@ def pairs(
     )
 
 
-def _line(device: Device, key: tuple[str, str | None]) -> str | None:
-    """Return the line of the costliest stall that has one. Stalls are listed costliest first."""
-    lines = (stall.where for stall in device.host_stalls if (stall.call, stall.op) == key)
-    return next((line for line in lines if line is not None), None)
-
-
 def least(row: int, *sides: F64) -> float:
     """Return the smaller side's mean of a row over the steps."""
     return min(float(side[row].mean()) for side in sides)
@@ -225,13 +231,13 @@ class Match(Struct, frozen=True):
     after: str | None
 
 
-def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[KernelChange, ...]:
+def compare_kernels(sides: Sides, pair: Pair) -> tuple[KernelChange, ...]:
     """Return the kernels that changed, the largest change of time first.
 
     Kernels are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
     by op only, since another version of a library may have other names.
     """
-    matches = matched_kernels(kernel_tables(before, steps[0]), kernel_tables(after, steps[1]), pair)
+    matches = matched_kernels(kernel_tables(sides[0]), kernel_tables(sides[1]), pair)
     kernels = []
     for match, changed in changes(matches, _kernel_rows, pair):
         renamed = match.before is not None and match.after is not None and match.before != match.after
@@ -249,12 +255,12 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
     return tuple(sorted(changed_ones, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
 
 
-def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
+def compare_ops(sides: Sides, pair: Pair) -> tuple[OpChange, ...]:
     """Return the ops whose kernels changed in total, the largest change of time first.
 
     Kernels that another op or a graph launches after the change are left out.
     """
-    tables = kernel_tables(before, steps[0]), kernel_tables(after, steps[1])
+    tables = kernel_tables(sides[0]), kernel_tables(sides[1])
     moved, alike = _moved(*tables), tables[0].keys() & tables[1].keys()
     first, second = (
         summed(
@@ -276,7 +282,7 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
     )
 
 
-def kernel_tables(device: Device, steps: Steps, *, comm: bool = True) -> _Tables:
+def kernel_tables(side: ComparedSide, *, comm: bool = True) -> _Tables:
     """Return count and time of each kernel, without kernels that ran in none of the compared steps.
 
     Kernels of communication are included unless `comm` is false.
@@ -284,9 +290,9 @@ def kernel_tables(device: Device, steps: Steps, *, comm: bool = True) -> _Tables
     return summed(
         (
             (group.kernel, group.op),
-            table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns), steps),
+            side.table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns)),
         )
-        for group in device.kernels
+        for group in side.device.kernels
         if comm or not group.comm
     )
 
@@ -383,16 +389,14 @@ _MOST = 0.9
 _LEAST_KERNELS = 3
 
 
-def compare_compute(
-    before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair, compute: FigureChange
-) -> ComputeChange:
+def compare_compute(sides: Sides, pair: Pair, compute: FigureChange) -> ComputeChange:
     """Return the change of the bucket `compute` in parts that add up to it.
 
     Kernels are matched as in `compare_kernels`. If both sides have a kernel, its change is divided: calls that are more
     or fewer count with the length of a call before, and the rest is longer or shorter calls. The largest part has what
     rounding leaves.
     """
-    first, second = kernel_tables(before, steps[0], comm=False), kernel_tables(after, steps[1], comm=False)
+    first, second = (kernel_tables(side, comm=False) for side in sides)
     changes: dict[PartOfCompute, dict[str, float]] = {}
     paces: list[tuple[float, float]] = []
     total_ns = 0.0
@@ -430,12 +434,12 @@ def compare_compute(
     else:
         parts.append(ComputePart(part="side-by-side", change_ns=rest_ns))
     # `Device.net_overlap` is of the judged steps, or of all time.
-    costs_known = (tuple(steps[0]), tuple(steps[1])) == (judged_steps(before), judged_steps(after))
+    costs_known = all(tuple(side.steps) == judged_steps(side.device) for side in sides)
     return ComputeChange(
         change_ns=change_ns,
         parts=tuple(sorted((each for each in parts if each.change_ns), key=lambda each: -abs(each.change_ns))),
         pace=_pace(paces, total_ns) if pair.reliable else None,
-        slowed=tuple(_slowed(before, after, pair)) if pair.reliable and costs_known else (),
+        slowed=tuple(_slowed(sides, pair)) if pair.reliable and costs_known else (),
     )
 
 
@@ -457,8 +461,9 @@ def _pace(paces: Sequence[tuple[float, float]], total_ns: float) -> KernelPace |
     return KernelPace(ratio=middle, low=float(ratios[near].min()), high=float(ratios[near].max()))
 
 
-def _slowed(before: Device, after: Device, pair: Pair) -> Iterator[SlowedChange]:
+def _slowed(sides: Sides, pair: Pair) -> Iterator[SlowedChange]:
     """Yield how much more communication and copies slow the kernels beside them, where that is sure and matters."""
+    before, after = (side.device for side in sides)
     for beside in dict.fromkeys(each.beside for device in (after, before) for each in device.net_overlap):
         bounds = _slowed_by(before, beside), _slowed_by(after, beside)
         if bounds[0] is None or bounds[1] is None:
