@@ -85,9 +85,7 @@ def check(
     passed += [f"{plural(len(budgets), 'budget')} ({job.words(budgets)})"] if budgets else []
     return CheckResult(
         outcome=_outcome(ordered),
-        summary=_summary(
-            ordered, "the baseline" if baseline is not None else "a baseline, because there is none", passed
-        ),
+        summary=_summary(ordered, "the baseline" if baseline else "a baseline, because there is none", passed),
         program=_program_words(job.report),
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,

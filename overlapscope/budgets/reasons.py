@@ -111,10 +111,8 @@ class _ReasonFinder:
                     advice=clean_lines(finding.advice) if finding and advised else remedy,
                     cause=cause,
                     time_ns=rank_ns,
-                    op=evidence.op if evidence else None,
-                    call=evidence.call if evidence else None,
-                    where=evidence.where if evidence else None,
                     rule=finding.rule if finding else None,
+                    **({"op": evidence.op, "call": evidence.call, "where": evidence.where} if evidence else {}),
                 )
 
     def _evidence(self, blame: Subject, cause: str) -> Evidence | None:
