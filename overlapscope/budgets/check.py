@@ -166,7 +166,7 @@ class Job:
             for place in find_places(self.report, budget, self._absent):
                 if budget.relative and self._not_comparable:
                     sentence = f"{budget.metric} is not compared: {self._not_comparable}"
-                    judged = JudgedPlace(subject=place.subject, status="skipped", sentence=sentence)
+                    judged = replace(place, status="skipped", sentence=sentence)
                 else:
                     judged = judge(budget, place, self._baseline, only=len(self.report.devices) == 1)
                 # A default budget is dropped if neither the traces nor the baseline have anything to compare.

@@ -292,6 +292,14 @@ def test_without_a_baseline_all_but_changes_is_judged(tmp_path: Path, capsys: py
     assert "FAIL idle_pct <= 1%" in capsys.readouterr().out
 
 
+def test_an_explanation_lists_the_steps_of_what_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_steps(tmp_path / "t.json")
+    assert main(["check", trace, "--budget", "step_time increase <= 5%", "--explain", "step_time"]) == 3
+    assert "\nProfilerStep#9  899.9 us\n1 step left out" in capsys.readouterr().out
+
+
 def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json", 4)
     assert main(["check", trace, "--write-baseline", "--baseline", str(tmp_path / "b.json")]) == 0
