@@ -26,13 +26,13 @@ from overlapscope.budgets import baseline
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.budgets.config import from_mapping
-from overlapscope.budgets.samples import Spent, noise_floor, of_steps, series, spent
+from overlapscope.budgets.places import Spent, noise_floor, of_steps, series, spent
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.catalog.measures import METRICS, Direction
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, FigureChange
-from overlapscope.compare.noise import Pair, PairRow, PairSide, side
+from overlapscope.compare.noise import Pair, PairRow
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
 
@@ -87,9 +87,9 @@ class RepeatedRecording(msgspec.Struct, frozen=True, dict=True):
         return spent(of_steps(self.device), None)
 
     @cached_property
-    def side(self) -> PairSide:
+    def spans_ns(self) -> list[int]:
         """The steps that a diff takes means of."""
-        return side([self.device.steps[number].span_ns for number in judged_steps(self.device)])
+        return [self.device.steps[number].span_ns for number in judged_steps(self.device)]
 
     @property
     def device(self) -> Device:
@@ -99,7 +99,7 @@ class RepeatedRecording(msgspec.Struct, frozen=True, dict=True):
     @property
     def mean_ms(self) -> float:
         """Median of the steps that a diff compares."""
-        return statistics.fmean(self.side.spans_ns) / 1e6
+        return statistics.fmean(self.spans_ns) / 1e6
 
     @property
     def step_ms(self) -> float:
@@ -172,8 +172,8 @@ def compared(before: RepeatedRecording, after: RepeatedRecording) -> DeviceDiff:
 
 def told_apart(before: RepeatedRecording, after: RepeatedRecording) -> bool:
     """Return whether the interval of the mean step's change excludes zero."""
-    spans = [np.array(item.side.spans_ns, np.float64) for item in (before, after)]
-    (change,) = Pair(before.side, after.side).changes([PairRow("span", "ns", spans[0], spans[1], floor=0.0)])
+    spans = [np.array(item.spans_ns, np.float64) for item in (before, after)]
+    (change,) = Pair(before.spans_ns, after.spans_ns).changes([PairRow("span", "ns", spans[0], spans[1], floor=0.0)])
     return bool(change.beyond_noise)
 
 

@@ -119,6 +119,17 @@ def judged_ranges(device: Device) -> tuple[Period, ...]:
     return tuple(filter(is_judged, device.ranges))
 
 
+def occurrences(device: Device, *, skip: int = 0) -> dict[str, tuple[Period, ...]]:
+    """Return the complete ranges by name that begin at or after the first step to compare."""
+    steps = judged_steps(device, skip=skip)
+    begin = device.steps[steps[0]].window.start_ns if steps else device.window.start_ns
+    by_name: dict[str, list[Period]] = {}
+    for period in device.ranges:
+        if not period.partial and period.window.start_ns >= begin:
+            by_name.setdefault(period.name, []).append(period)
+    return {name: tuple(periods) for name, periods in by_name.items()}
+
+
 @kept()
 def known_plain_step(trace: Trace) -> PlainStep | None:
     """Return the step without the profiler as timed; None if too few were."""

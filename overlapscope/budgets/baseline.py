@@ -6,6 +6,7 @@ The JSON is sorted and has one line per series, so that changes can be reviewed.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -24,10 +25,10 @@ from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural, size
-from overlapscope.budgets.gate import ProgramIdentity, doubt, program_of, refuse_predicted
+from overlapscope.budgets.places import LENGTHS, MetricSamples, of_range, steps_of
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import LENGTHS, MetricSamples, of_range, steps_of
-from overlapscope.compare.doubts import PREDICTED, fingerprint
+from overlapscope.budgets.verdicts import Unit
+from overlapscope.compare.doubts import PREDICTED, ProgramIdentity, doubt, fingerprint, program_of, refuse_predicted
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program
@@ -105,7 +106,6 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
         """Return a device's steps or ranges to compare; None if it has no such range, or no steps.
 
         Args:
-            of: The device.
             scope: `steps`, or the name of a range.
             skip: Number of first steps to leave out.
             phase: Phase of a server's steps, instead of the phase that takes most time.
@@ -114,17 +114,15 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
         if "span" not in lines:
             return None
         count = len(lines["span"].values)
-        unmeasured = {length: np.full(count, 0 if length in self.lengths else UNKNOWN) for length in LENGTHS}
-        values = {
-            length: np.array([UNKNOWN if value is None else value for value in line.values], np.int64)
-            for length, line in lines.items()
-        }
+        facts = {length: np.full(count, 0 if length in self.lengths else UNKNOWN) for length in LENGTHS}
+        for length, line in lines.items():
+            facts[length] = np.array([UNKNOWN if value is None else value for value in line.values], np.int64)
         names, kept = of.steps, self.compared(of, skip=skip, phase=phase)
         if scope != STEPS:
             names = tuple(f"{scope} ({number})" for number in range(1, count + 1))
             first = kept[0] if kept else 0
             kept = tuple(number for number, step in enumerate(lines["span"].steps or ()) if step >= first)
-        return MetricSamples(names, tuple(range(count)), {**unmeasured, **values}).take(kept)
+        return MetricSamples(names, tuple(range(count)), facts).take(kept)
 
     def compared(self, of: BaselineDevice, *, skip: int = 0, phase: Phase | None = None) -> tuple[int, ...]:
         """Return the numbers of a device's steps to compare, like `analysis.average.judged_steps`."""
@@ -137,14 +135,9 @@ class Baseline(ProgramIdentity, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
-    """Make a baseline from a report.
+    """Return the baseline of a report.
 
-    Args:
-        report: The report.
-        ranges: Patterns of ranges to keep besides the steps.
-
-    Returns:
-        The baseline, ready to be written to a file.
+    `ranges` are patterns of ranges to keep besides the steps.
 
     Raises:
         UsageError: The report can't serve as a baseline.
@@ -154,43 +147,41 @@ def of(report: Report, *, ranges: Iterable[str] = ()) -> Baseline:
         raise UsageError(f"{' '.join(unlike)} A baseline belongs to one job; name only its traces.")
     patterns = tuple(ranges)
     report = of_program(report)
-    devices: list[BaselineDevice] = []
+    devices: dict[tuple[int | None, int], BaselineDevice] = {}
     lines: list[BaselineSeries] = []
     for trace in report.traces:
         _refuse_if_doubtful(trace)
         for device in trace.devices:
             whole = [number for number, step in enumerate(device.steps) if not step.partial]
-            kept = BaselineDevice(
-                rank=trace.rank,
-                device=device.device,
-                first=whole[0] if whole else 0,
-                steps=tuple(device.steps[number].name for number in whole),
-            )
-            if any((other.rank, other.device) == (kept.rank, kept.device) for other in devices):
-                which = "without a rank" if kept.rank is None else f"of rank {kept.rank}"
+            first, names = whole[0] if whole else 0, tuple(device.steps[number].name for number in whole)
+            at = trace.rank, device.device
+            if at in devices:
+                which = "without a rank" if trace.rank is None else f"of rank {trace.rank}"
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
-            devices.append(kept)
-            judged = [number - kept.first for number in judged_steps(device)]
-            lines += _series(kept, STEPS, steps_of(device, whole), judged)
+            devices[at] = BaselineDevice(rank=trace.rank, device=device.device, first=first, steps=names)
+            judged = [number - first for number in judged_steps(device)]
+            lines += _series(devices[at], STEPS, steps_of(device, whole), judged)
             by_name: dict[str, list[Period]] = {}
             for period in device.ranges:
                 if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
                     by_name.setdefault(period.name, []).append(period)
+            starts = [step.window.start_ns for step in device.steps]
             for name, periods in by_name.items():
-                begun = [
-                    sum(step.window.start_ns <= period.window.start_ns for step in device.steps) - 1 - kept.first
-                    for period in periods
-                ]
+                begun = [bisect_right(starts, period.window.start_ns) - 1 - first for period in periods]
                 after = [number for number, step in enumerate(begun) if judged and step >= judged[0]]
-                lines += _series(kept, name, of_range(name, periods), after, begun)
+                lines += _series(devices[at], name, of_range(name, periods), after, begun)
     program = program_of(report.traces)
     return Baseline(
         environment=fingerprint(report),
         job=program.job,
         kernels=program.kernels,
-        devices=tuple(sorted(devices, key=lambda d: (_order(d.rank), d.device))),
+        devices=tuple(sorted(devices.values(), key=lambda device: (_order(device.rank), device.device))),
         lengths=LENGTHS,
-        series=tuple(sorted(lines, key=lambda s: (_order(s.rank), s.device, s.scope != STEPS, s.scope, s.length))),
+        series=tuple(
+            sorted(
+                lines, key=lambda line: (_order(line.rank), line.device, line.scope != STEPS, line.scope, line.length)
+            )
+        ),
     )
 
 
@@ -222,24 +213,21 @@ def _series(
     """Yield the series of each length that isn't zero. `judged` has the numbers of judged samples."""
     for length in LENGTHS:
         values = [None if value == UNKNOWN else value for value in samples.facts[length].tolist()]
+        known = [value for number in judged if (value := values[number]) is not None]
+        typical, mean = "unknown", fmean(known or [0])
+        if known:
+            unit: Unit = "launches" if "launches" in length else "ns"
+            typical = size(round(mean)) if length.endswith(":bytes") else show(mean, unit)
         if length == "span" or any(value != 0 for value in values):
             yield BaselineSeries(
                 rank=of.rank,
                 device=of.device,
                 scope=scope,
                 length=length,
-                typical=_typical(length, [value for number in judged if (value := values[number]) is not None]),
+                typical=typical,
                 steps=tuple(begun) if begun is not None and length == "span" else None,
                 values=tuple(values),
             )
-
-
-def _typical(length: str, values: list[int]) -> str:
-    """Return the mean of some values as text."""
-    if not values:
-        return "unknown"
-    mean = fmean(values)
-    return size(round(mean)) if length.endswith(":bytes") else show(mean, "launches" if "launches" in length else "ns")
 
 
 def _order(rank: int | None) -> int:
@@ -247,8 +235,6 @@ def _order(rank: int | None) -> int:
 
 
 # -- JSON -------------------------------------------------------------------------------------------
-
-_ANEW: Final = "write it again with `overlapscope check --write-baseline`"
 
 
 def to_json(baseline: Baseline) -> bytes:
@@ -293,24 +279,29 @@ def from_json(data: bytes, source: str) -> Baseline:
             f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope check "
             "--write-baseline`."
         ) from None
-    if file.digest != _digest(msgspec.json.decode(data)):
-        raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
-    if file.environment.flags.get(PREDICTED):
-        raise UnreadableTrace(f"{source}: is of a prediction instead of a recording; {_ANEW}.")
-    baseline = replace(file, digest="")
+    changed = file.digest != _digest(msgspec.json.decode(data))
+    for fault in ("was changed after it was written (its digest does not match)",) if changed else _faults(file):
+        raise UnreadableTrace(f"{source}: {fault}; write it again with `overlapscope check --write-baseline`.")
+    return replace(file, digest="")
+
+
+def _faults(baseline: Baseline) -> Iterator[str]:
+    """Yield what is wrong with a file that has the digest of its content."""
+    if baseline.environment.flags.get(PREDICTED):
+        yield "is of a prediction instead of a recording"
     counts = {(device.rank, device.device, STEPS): len(device.steps) for device in baseline.devices}
     timed = {line.at: line for line in baseline.series if line.length == "span"}
     counts |= {at: len(line.steps or ()) for at, line in timed.items() if line.scope != STEPS}
     for line in baseline.series:
-        series, count = f"{source}: {clean(line.length, 80)} of device {line.device}", len(line.values)
-        if (line.rank, line.device, STEPS) not in counts or line.length not in baseline.lengths:
-            missing = "length" if line.length not in baseline.lengths else "device"
-            raise UnreadableTrace(f"{series}: there is no such {missing}; {_ANEW}.")
-        if count != counts.get(line.at):
-            raise UnreadableTrace(f"{series}: has {count} values for {counts.get(line.at, 0)} steps; {_ANEW}.")
+        what = f"{clean(line.length, 80)} of device {line.device}"
+        if line.length not in baseline.lengths:
+            yield f"{what}: there is no such length"
+        if (line.rank, line.device, STEPS) not in counts:
+            yield f"{what}: there is no such device"
+        if len(line.values) != counts.get(line.at):
+            yield f"{what}: has {len(line.values)} values for {counts.get(line.at, 0)} steps"
         if line.length == "span" and None in line.values:
-            raise UnreadableTrace(f"{series}: has an impossible value; {_ANEW}.")
+            yield f"{what}: has an impossible value"
     for device in baseline.devices:
         if device.steps and (device.rank, device.device, STEPS) not in timed:
-            raise UnreadableTrace(f"{source}: device {device.device} has steps without a span; {_ANEW}.")
-    return baseline
+            yield f"device {device.device} has steps without a span"

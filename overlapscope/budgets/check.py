@@ -10,34 +10,37 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import clean, did_you_mean, duration, listed, plural
+from overlapscope.base.words import capital, clean, did_you_mean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline
-from overlapscope.budgets.gate import (
+from overlapscope.budgets.judge import WORST_FIRST, Exemptions, combine, judge, judge_rule, verdict
+from overlapscope.budgets.places import JudgedPlace, find_places
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.settings import DEFAULT_ORIGIN, Budget, Settings
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status
+from overlapscope.compare.doubts import (
     Obstacle,
     absence_notes,
     absent_devices,
     absent_ranks,
+    differences,
     doubt,
+    fingerprint,
+    is_plain,
     mixed,
     mixed_notes,
     other_program,
     program_of,
     refuse_predicted,
 )
-from overlapscope.budgets.judge import combine, judge
-from overlapscope.budgets.places import JudgedPlace, find_places
-from overlapscope.budgets.quantity import show
-from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule, verdict
-from overlapscope.budgets.settings import DEFAULT_ORIGIN, Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status
-from overlapscope.compare.doubts import differences, fingerprint, is_plain
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
-from overlapscope.report.page import DeviceReport, Page
-from overlapscope.report.verdict import Verdict
+from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
 from overlapscope.trace.lost import FIGURES, HOST
+
+ExplainedVerdict = tuple[Budget, BudgetVerdict, Sequence[JudgedPlace]]
+"""A budget, a verdict on it, and the places that it combines."""
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warnings mean that figures may be wrong."""
@@ -58,8 +61,6 @@ def check(
     With a baseline and without budgets, it is judged by `DEFAULT_RELATIVE`.
 
     Args:
-        report: The report to judge.
-        settings: Budgets and other settings.
         baseline: Figures that relative budgets compare with.
         today: The day by which exceptions expire; by default that of this machine's clock.
         promises: Verdicts on a contract, which are added.
@@ -84,9 +85,7 @@ def check(
     passed += [f"{plural(len(budgets), 'budget')} ({job.words(budgets)})"] if budgets else []
     return CheckResult(
         outcome=_outcome(ordered),
-        summary=_summary(
-            ordered, "the baseline" if baseline is not None else "a baseline, because there is none", passed
-        ),
+        summary=_summary(ordered, "the baseline" if baseline else "a baseline, because there is none", passed),
         program=_program_words(job.report),
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
@@ -109,7 +108,14 @@ class Job:
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
-        self._obstacles = [] if baseline is None else list(_unlike(self.report, baseline, self._settings))
+        self._obstacles: list[Obstacle] = []
+        """Reasons why nothing can be compared with the baseline, or not everything."""
+        if baseline is not None:
+            if not self._settings.other_program:
+                self._obstacles += other_program(baseline, program_of(self.report.traces), "the baseline")
+            devices = Counter(device.rank for device in baseline.devices)
+            for trace in self.report.traces:
+                self._obstacles += absent_devices(trace, devices[trace.rank], "the baseline")
         obstacles = {obstacle.metric for obstacle in self._obstacles}
         beside = list(_beside(self.report, baseline, other_program="program" in obstacles, recorded=recorded))
         self._not_comparable = next((reason for reason, _ in beside if reason), "")
@@ -144,46 +150,35 @@ class Job:
         """Yield every verdict."""
         for obstacle in (*mixed(self.report), *self._obstacles):
             yield obstacle_verdict(obstacle, allowed=self._settings.allow_missing)
-        yield from (verdict for verdict, _ in self.judge_budgets())
+        yield from (verdict for _, verdict, _ in self.judge_budgets())
         if self._settings.verdict:
             yield _verdict_on_report(self.report)
         for rule in self._settings.forbid:
             yield judge_rule(self.report, rule, self._settings, self._absent, self._exemptions)
 
-    def judge_budgets(self) -> Iterator[tuple[BudgetVerdict, Sequence[Ruling]]]:
-        """Yield verdicts on budgets with the rulings that each combines.
+    def judge_budgets(self) -> Iterator[ExplainedVerdict]:
+        """Yield verdicts on budgets with the places that each combines.
 
         A budget has a verdict for each range, and for each rank if it asks for that.
         """
         for budget in self._settings.budgets:
-            by_scope: dict[str, list[Ruling]] = {}
+            by_scope: dict[str, list[JudgedPlace]] = {}
             for place in find_places(self.report, budget, self._absent):
-                ruling = self._ruling(place)
+                if budget.relative and self._not_comparable:
+                    sentence = f"{budget.metric} is not compared: {self._not_comparable}"
+                    judged = replace(place, status="skipped", sentence=sentence)
+                else:
+                    judged = judge(budget, place, self._baseline, only=len(self.report.devices) == 1)
                 # A default budget is dropped if neither the traces nor the baseline have anything to compare.
-                if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
-                    ruling = self._exemptions.apply(budget.metric, budget.title, ruling)
-                    by_scope.setdefault(place.subject.scope, []).append(ruling)
+                if not (judged.nothing and budget.origin == DEFAULT_ORIGIN):
+                    judged = self._exemptions.apply(budget.metric, budget.title, judged)
+                    by_scope.setdefault(place.subject.scope, []).append(judged)
             for of_scope in by_scope.values():
-                for rulings in [[ruling] for ruling in of_scope] if budget.ranks == "each" else [of_scope]:
-                    yield combine(self.report, rulings, budget, self._settings), rulings
-
-    def _ruling(self, place: JudgedPlace) -> Ruling:
-        if place.budget.relative and self._not_comparable:
-            sentence = f"{place.budget.metric} is not compared: {self._not_comparable}"
-            return Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
-        return judge(place, self._baseline, only=len(self.report.devices) == 1)
+                for places in [[place] for place in of_scope] if budget.ranks == "each" else [of_scope]:
+                    yield budget, combine(self.report, places, budget, self._settings), places
 
 
 # -- Comparison with a baseline ----------------------------------------------------------------------
-
-
-def _unlike(report: Report, baseline: Baseline, settings: Settings) -> Iterator[Obstacle]:
-    """Yield the reasons why nothing can be compared with the baseline, or not everything."""
-    if not settings.other_program:
-        yield from other_program(baseline, program_of(report.traces), "the baseline")
-    devices = Counter(device.rank for device in baseline.devices)
-    for trace in report.traces:
-        yield from absent_devices(trace, devices[trace.rank], "the baseline")
 
 
 def _beside(
@@ -226,11 +221,8 @@ def _beside(
             "step time as --plain-step.",
         )
     elif elsewhere:
-        yield (
-            f"the baseline was made elsewhere ({elsewhere})",
-            f"The baseline was made elsewhere ({elsewhere}), so nothing is compared with it. Run the "
-            "check there, or write a baseline here.",
-        )
+        why = f"the baseline was made elsewhere ({elsewhere})"
+        yield why, f"{capital(why)}, so nothing is compared with it. Run the check there, or write a baseline here."
 
 
 # -- Verdicts on all traces together -----------------------------------------------------------------
@@ -239,7 +231,7 @@ def _beside(
 def obstacle_verdict(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
     """Return the verdict that something can't be judged. `allowed`: whether that passes."""
     return verdict(
-        Ruling(status="unknown", limit=0),
+        JudgedPlace(status="unknown", limit=0),
         budget=obstacle.name,
         metric=obstacle.metric,
         message=obstacle.sentence,
@@ -249,20 +241,19 @@ def obstacle_verdict(obstacle: Obstacle, *, allowed: bool) -> BudgetVerdict:
 
 def _verdict_on_report(report: Report) -> BudgetVerdict:
     """Return the verdict on the report's verdicts, of which the worst decides."""
-    verdicts = sorted(map(_verdict_on, Page(report).sections()), key=lambda verdict: _WORST.index(verdict.level))
-    worst = verdicts[0]
+    verdicts = []
+    for section in Page(report).sections():
+        judged = verdict_on(section)
+        # Its figures may be wrong.
+        if lost := doubt(section.trace, FIGURES if section.device is not None else HOST):
+            judged = replace(judged, level="unknown", lead=f"Unknown: {lost}.", why="", remedy="")
+        verdicts.append(judged)
+    worst = min(verdicts, key=lambda verdict: _WORST.index(verdict.level))
     poor = sum(verdict.level == "poor" for verdict in verdicts)
     status: Status = "fail" if poor else "unknown" if worst.level in ("unknown", "unusable") else "pass"
     message = clean((worst.text if len(verdicts) > 1 else worst.answer).replace("\n", " "), 1000)
-    ruling = Ruling(status=status, value=poor, limit=0, note=worst.level)
+    ruling = JudgedPlace(status=status, value=poor, limit=0, note=worst.level)
     return verdict(ruling, budget="verdict", metric="verdict", message=message, unit="devices", counts=status != "pass")
-
-
-def _verdict_on(section: DeviceReport) -> Verdict:
-    """Return the verdict on a device; `unknown` if its figures may be wrong."""
-    verdict = verdict_on(section)
-    lost = doubt(section.trace, FIGURES if section.device is not None else HOST)
-    return replace(verdict, level="unknown", lead=f"Unknown: {lost}.", why="", remedy="") if lost else verdict
 
 
 _WORST: Final = ("poor", "unusable", "unknown", "fair", "good", "recorded")
@@ -342,19 +333,19 @@ def explain(
     *,
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
-) -> tuple[Report, list[tuple[BudgetVerdict, Sequence[Ruling]]]]:
+) -> tuple[Report, list[ExplainedVerdict]]:
     """Return the judged report, and `Job.judge_budgets` of budgets whose name or metric matches a name or pattern.
 
     Raises:
         UsageError: Nothing matches, or `check` would raise it.
     """
     job = Job(report, settings, baseline, today)
-    judged = [((verdict.budget, verdict.metric), verdict, rulings) for verdict, rulings in job.judge_budgets()]
-    names = dict.fromkeys(name for each, _, _ in judged for name in each)
+    judged = list(job.judge_budgets())
+    names = dict.fromkeys(name for _, verdict, _ in judged for name in (verdict.budget, verdict.metric))
     matching = {name for name in names if name == budget or fnmatchcase(name, budget)}
-    wanted = [(verdict, rulings) for each, verdict, rulings in judged if not matching.isdisjoint(each)]
+    wanted = [each for each in judged if not matching.isdisjoint((each[1].budget, each[1].metric))]
     if not wanted:
-        listed = ", ".join(clean(name, 80) for name in dict.fromkeys(name for (name, _), _, _ in judged))
+        listed = ", ".join(dict.fromkeys(clean(verdict.budget, 80) for _, verdict, _ in judged))
         raise UsageError(
             f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}. "
             "`overlapscope explain` explains rules."

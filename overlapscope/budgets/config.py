@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
@@ -35,59 +35,50 @@ _VALUE_CHARACTERS = 80
 _DATES: Final = (datetime.date, datetime.datetime)
 
 
-class ConfigKey(NamedTuple):
-    """A key of a table."""
-
-    type: Any
-    """Type of its value, for msgspec."""
-    value: str
-    """Description of its value, for errors."""
-
-
-_TEXT: Final = ConfigKey(Annotated[str, Meta(min_length=1)], "a string that is not empty")
-_PATTERN: Final = ConfigKey(Annotated[str, Meta(min_length=1)] | int, "a name, a pattern or a whole number")
-_QUANTITY: Final = ConfigKey(str | int | float, 'a number, or a string with a unit such as "3 ms"')
-_EXPRESSIONS: Final = ConfigKey(tuple[str, ...], "a list of regular expressions")
-_BUDGET_TABLE: Final = ConfigKey(dict[str, Any], 'a table such as { max = "…" }')
-_NARROWING: Final = {
+ConfigKey = tuple[Any, str]
+"""Type of a key's value for msgspec, and a description for errors."""
+_TEXT: Final = Annotated[str, Meta(min_length=1)], "a string that is not empty"
+_PATTERN: Final = Annotated[str, Meta(min_length=1)] | int, "a name, a pattern or a whole number"
+_QUANTITY: Final = str | int | float, 'a number, or a string with a unit such as "3 ms"'
+_EXPRESSIONS: Final = tuple[str, ...], "a list of regular expressions"
+_BUDGET_TABLE: Final = dict[str, Any], 'a table such as { max = "…" }'
+_AGGREGATE = Annotated[str, Meta(pattern=r"^(median|mean|worst|p(100|[1-9]\d?))(?!\n)$")]
+_NARROWING: Final[Mapping[str, ConfigKey]] = {
     **dict.fromkeys(("trace", "rank", "device", "range"), _PATTERN),
-    "direction": ConfigKey(Direction, "h2d or d2h"),
+    "direction": (Direction, "h2d or d2h"),
 }
 """Keys that narrow a budget or an exception."""
-_DEFAULTS: Final = {
-    "aggregate": ConfigKey(
-        Annotated[str, Meta(pattern=r"^(median|mean|worst|p(100|[1-9]\d?))(?!\n)$")],
-        "median, mean, worst or a percentile such as p90",
-    ),
-    "ranks": ConfigKey(Ranks, "worst or each"),
-    "skip_steps": ConfigKey(Annotated[int, Meta(ge=0)], "a whole number, 0 or more"),
-    "allow_missing": ConfigKey(bool, "true or false"),
+_DEFAULTS: Final[Mapping[str, ConfigKey]] = {
+    "aggregate": (_AGGREGATE, "median, mean, worst or a percentile such as p90"),
+    "ranks": (Ranks, "worst or each"),
+    "skip_steps": (Annotated[int, Meta(ge=0)], "a whole number, 0 or more"),
+    "allow_missing": (bool, "true or false"),
 }
 """Keys of a budget, which at the top level are defaults for all budgets."""
-_BUDGET: Final = {
+_BUDGET: Final[Mapping[str, ConfigKey]] = {
     **_NARROWING,
     **_DEFAULTS,
     **dict.fromkeys((*get_args(LimitKind), "noise_floor"), _QUANTITY),
     "name": _TEXT,
-    "scope": ConfigKey(Scope, "steps or window"),
-    "phase": ConfigKey(Phase, f"one of {', '.join(get_args(Phase))}"),
-    "level": ConfigKey(Level, "error or warn"),
+    "scope": (Scope, "steps or window"),
+    "phase": (Phase, f"one of {', '.join(get_args(Phase))}"),
+    "level": (Level, "error or warn"),
     "step": _PATTERN,
 }
-_EXCEPTION: Final = {
+_EXCEPTION: Final[Mapping[str, ConfigKey]] = {
     **_NARROWING,
     **dict.fromkeys(("budget", "rule", "reason"), _TEXT),
-    "until": ConfigKey(datetime.date, "a date without quotes, such as 2030-01-31"),
+    "until": (datetime.date, "a date without quotes, such as 2030-01-31"),
 }
-_TOP: Final = {
+_TOP: Final[Mapping[str, ConfigKey]] = {
     **_DEFAULTS,
     "baseline": _TEXT,
     "contract": _TEXT,
     "budgets": _BUDGET_TABLE,
-    "forbid": ConfigKey(tuple[str, ...], "a list of strings"),
+    "forbid": (tuple[str, ...], "a list of strings"),
     "communication": _EXPRESSIONS,
     "server_steps": _EXPRESSIONS,
-    "exceptions": ConfigKey(tuple[dict[str, Any], ...], "a list of tables: write [[exceptions]] above each"),
+    "exceptions": (tuple[dict[str, Any], ...], "a list of tables: write [[exceptions]] above each"),
 }
 
 
@@ -124,12 +115,13 @@ def read_table(content: Mapping[str, Any], keys: Mapping[str, ConfigKey], locati
 
 def _value(value: object, key: ConfigKey, location: ConfigLocation) -> Any:
     """Return a value of the type of a key. Raises ConfigError that describes such values."""
+    wanted, description = key
     try:
-        return msgspec.convert(value, key.type, builtin_types=_DATES)
+        return msgspec.convert(value, wanted, builtin_types=_DATES)
     except msgspec.ValidationError:
         shown = str(value).lower() if isinstance(value, bool | datetime.date) else repr(value)
-        hint = did_you_mean(str(value), get_args(key.type) if get_origin(key.type) is Literal else ())
-        raise location.error(f"is {clean(shown, _VALUE_CHARACTERS)}, but must be {key.value}{hint}") from None
+        hint = did_you_mean(str(value), get_args(wanted) if getattr(wanted, "__origin__", None) is Literal else ())
+        raise location.error(f"is {clean(shown, _VALUE_CHARACTERS)}, but must be {description}{hint}") from None
 
 
 def no_such(what: str, name: str, choices: Iterable[str]) -> str:
@@ -208,13 +200,12 @@ def expression(text: str) -> Budget:
     if metric is None:
         raise location.error(no_such("metric", name, METRICS))
     content: dict[str, Any] = {_limit_key(match["op"], change, metric, location): match["limit"].strip()}
-    if words and words[-1] in get_args(Phase):
-        content["phase"] = words.pop()
-    if words and words[-1] in ("h2d", "d2h"):
-        content["direction"] = words.pop()
+    for key, choices in (("phase", get_args(Phase)), ("direction", get_args(Direction))):
+        if words and words[-1] in choices:
+            content[key] = words.pop()
     if words:
-        key, word = "scope" if words[-1] == "window" else "aggregate", words.pop()
-        content[key] = word
+        word = words.pop()
+        content["scope" if word == "window" else "aggregate"] = word
     if words:
         raise location.error(f"{words[0]!r} is unexpected; write [AGGREGATE] [PHASE] [h2d|d2h] METRIC <= LIMIT")
     [budget] = _budgets(content, metric, {}, location)

@@ -11,10 +11,8 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
-from overlapscope.budgets.places import JudgedPlace, place_words
+from overlapscope.budgets.places import JudgedPlace, place_words, series
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.rulings import Ruling
-from overlapscope.budgets.samples import series
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Outcome, Status
 from overlapscope.documents import table
@@ -224,12 +222,10 @@ def _lines(text: str) -> list[str]:
 # -- Explanations ---------------------------------------------------------------------------------
 
 
-def explanation(report: Report, judged: Iterable[tuple[BudgetVerdict, Sequence[Ruling]]]) -> Document:
+def explanation(report: Report, judged: Iterable[tuple[Budget, BudgetVerdict, Sequence[JudgedPlace]]]) -> Document:
     """Return explanations of budgets: where each limit is from, how it is judged, and all values."""
     blocks: list[Block] = []
-    for verdict, rulings in judged:
-        places = [(ruling, ruling.place) for ruling in rulings if ruling.place is not None]
-        budget = places[0][1].budget
+    for budget, verdict, places in judged:
         state, _ = _state(verdict)
         blocks.append(panel(f"{state} {words.name(verdict.budget)}", Text(words.prose(verdict.message))))
         for title, text in (
@@ -238,7 +234,7 @@ def explanation(report: Report, judged: Iterable[tuple[BudgetVerdict, Sequence[R
             ("How it is judged", _way(budget)),
         ):
             blocks += [panel(title, Text(words.prose(text)))] if text else []
-        blocks += [_values(place_words(report, ruling.subject), ruling, place) for ruling, place in places]
+        blocks += [_values(place_words(report, place.subject), budget, place) for place in places]
         if verdict.reasons:
             blocks.append(panel("Why", Items(tuple(_reason(reason, None) for reason in verdict.reasons))))
     return Document("overlapscope check", tuple(blocks))
@@ -259,24 +255,23 @@ def _way(budget: Budget) -> str:
     return ", ".join(parts)
 
 
-def _values(name: str, ruling: Ruling, where: JudgedPlace) -> Table:
+def _values(name: str, budget: Budget, place: JudgedPlace) -> Table:
     """Return the values of one place, sample by sample."""
-    budget, unit = where.budget, where.budget.what.unit
-    samples = series(where.samples, budget.what, budget.direction)
+    unit, samples = budget.what.unit, series(place.samples, budget.what, budget.direction)
     numbers = iter(distinct(samples.numbers, unit) if samples.numbers else ())
     cells = [next(numbers) if value is not None else NOTHING for value in samples.values]
-    lines = [(clean(sample, words.NAME_LIMIT), cell) for sample, cell in zip(samples.names, cells, strict=True)]
+    lines = [(clean(sample, words.NAME_LIMIT), cell) for sample, cell in zip(place.samples.names, cells, strict=True)]
     notes = []
     if len(lines) > MOST_STEPS:
         notes.append(f"{len(lines) - MOST_STEPS:,} more are not listed.")
-    if budget.sample == "step" and where.device is not None:
-        left_out = len(where.device.steps) - len(where.samples)
+    if budget.sample == "step" and place.device is not None:
+        left_out = len(place.device.steps) - len(place.samples)
         if left_out:
             notes.append(f"{plural(left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
-    if ruling.baseline is not None and ruling.low is not None and ruling.high is not None:
-        low, high = distinct((ruling.low, ruling.high), unit)
-        notes.append(f"The baseline is {show(ruling.baseline, unit)}; the change lies between {low} and {high} (99%).")
+    if place.baseline is not None and place.low is not None and place.high is not None:
+        low, high = distinct((place.low, place.high), unit)
+        notes.append(f"The baseline is {show(place.baseline, unit)}; the change lies between {low} and {high} (99%).")
     if not lines:
-        notes.append(f"{ruling.sentence}.")
+        notes.append(f"{place.sentence}.")
     columns = (table.words(name or "Values", heads=True), Column("value"))
     return Table(name or "Values", columns, table.rows(lines[:MOST_STEPS]), " ".join(notes))

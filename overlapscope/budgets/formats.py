@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from overlapscope.base.saved import encode
 from overlapscope.budgets import words
-from overlapscope.budgets.quantity import show
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Status, Unit
 
 # -- GitHub ------------------------------------------------------------------------------------------
@@ -142,7 +141,7 @@ def junit(result: CheckResult) -> str:
         SubElement(properties, "property", name=key, value=value)
     seen = Counter[tuple[str, str]]()
     for case in words.cases(result):
-        group, name = f"overlapscope.{words.name(case.verdict.metric)}", words.title(case.verdict, case.subject)
+        group, name = f"overlapscope.{words.name(case.metric)}", words.title(case)
         seen[group, name] += 1
         # GitLab and Jenkins identify a case by these two.
         number = f" #{seen[group, name]}" if seen[group, name] > 1 else ""
@@ -161,23 +160,21 @@ def junit(result: CheckResult) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suites, encoding="unicode")}\n'
 
 
-def _fill(element: Element, case: words.Case) -> None:
-    verdict, status = case.verdict, case.status
+def _fill(element: Element, verdict: BudgetVerdict) -> None:
     message, reasons = words.prose(verdict.message), "\n".join(_reasons(verdict))
-    if not case.decides:
-        message, reasons = f"{show(case.value, verdict.unit)}; over all ranks and devices: {message}", ""
-    if words.counted(verdict) and status in ("fail", "unknown"):
-        _tell(element, "failure" if status == "fail" else "error", status, message, reasons)
-    elif status != "pass":
-        _tell(element, "skipped", f"{verdict.level}-{status}" if status == "fail" else status, message, reasons)
+    if words.counted(verdict):
+        _tell(element, "failure" if verdict.status == "fail" else "error", verdict.status, message, reasons)
+    elif verdict.status != "pass":
+        kind = f"{verdict.level}-fail" if verdict.status == "fail" else verdict.status
+        _tell(element, "skipped", kind, message, reasons)
     properties = {
-        "status": status,
+        "status": verdict.status,
         "level": verdict.level,
         "unit": verdict.unit,
-        "value": case.value,
-        "limit": case.limit,
-        "baseline": verdict.baseline if case.decides else None,
-        "samples": case.samples,
+        "value": verdict.value,
+        "limit": verdict.limit,
+        "baseline": verdict.baseline,
+        "samples": verdict.samples,
     }
     lines = [f"[[PROPERTY|{key}={value}]]" for key, value in properties.items() if value is not None]
     SubElement(element, "system-out").text = "\n".join(lines)
@@ -209,6 +206,7 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {unit: (unit, 1) for unit in get_a
     "gb_per_s": ("bytes_per_second", 1e-9),
 }
 """Name of the base unit, and the divisor."""
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def openmetrics(result: CheckResult) -> str:
@@ -228,22 +226,22 @@ def openmetrics(result: CheckResult) -> str:
         *family("overlapscope_budget_status", "Status of a budget: 1 for the status that it has.", statuses),
     ]
     for unit, (suffix, divisor) in _BASE.items():
-        of_unit = [(labels, case.value, _limit(case)) for labels, case in cases if case.verdict.unit == unit]
+        of_unit = [(labels, case.value, _limit(case)) for labels, case in cases if case.unit == unit]
         values = [(labels, value / divisor) for labels, value, _ in of_unit if value is not None]
         lines += family(f"overlapscope_budget_value_{suffix}", "The measured value.", values, unit=suffix)
         limits = [(labels, limit / divisor) for labels, _, limit in of_unit if limit is not None]
         lines += family(f"overlapscope_budget_limit_{suffix}", "The limit of the value.", limits, unit=suffix)
-    return text(lines)
+    return "\n".join([*lines, "# EOF"]) + "\n"
 
 
-def _labeled(result: CheckResult) -> Iterator[tuple[Labels, words.Case]]:
+def _labeled(result: CheckResult) -> Iterator[tuple[Labels, BudgetVerdict]]:
     seen = Counter[str]()
     for case in words.cases(result):
         subject = case.subject
         stated = {
-            "budget": words.name(case.verdict.budget),
-            "metric": words.name(case.verdict.metric),
-            "level": case.verdict.level,
+            "budget": words.name(case.budget),
+            "metric": words.name(case.metric),
+            "level": case.level,
             "trace": words.name(subject.source) if subject.source is not None else None,
             "rank": subject.rank,
             "device": subject.device,
@@ -258,15 +256,15 @@ def _labeled(result: CheckResult) -> Iterator[tuple[Labels, words.Case]]:
         yield labels | ({"number": str(seen[key])} if seen[key] > 1 else {}), case
 
 
-def _limit(case: words.Case) -> float | None:
+def _limit(verdict: BudgetVerdict) -> float | None:
     """Return the limit; None if it is unknown, or a value beyond it passes because it may be chance.
 
     Comparing the two would suggest a failure.
     """
-    verdict, limit = case.verdict, case.limit
-    if verdict.baseline is None or case.status != "pass" or verdict.value is None or limit is None:
+    value, limit = verdict.value, verdict.limit
+    if verdict.baseline is None or verdict.status != "pass" or value is None or limit is None:
         return limit
-    kept = verdict.value >= limit if verdict.more_is_better else verdict.value <= limit
+    kept = value >= limit if verdict.more_is_better else value <= limit
     return limit if kept else None
 
 
@@ -281,14 +279,6 @@ def family(
         yield f"# UNIT {name} {unit}"
     yield f"# HELP {name} {help_text}"
     for labels, value in samples:
-        written = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
+        escaped = {key: value.translate(_ESCAPES) for key, value in labels.items()}
+        written = ",".join(f'{key}="{value}"' for key, value in escaped.items())
         yield f"{name}{{{written}}} {value!r}"
-
-
-def text(lines: Iterable[str]) -> str:
-    """Return the complete exposition."""
-    return "\n".join([*lines, "# EOF"]) + "\n"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,40 +1,283 @@
-"""Places at which a budget applies: devices, ranges and steps.
+"""What budgets judge: samples of metrics, and the places that have them.
 
-`figures` yields everything that can be judged at devices.
+Samples are steps of a device, occurrences of its ranges, or its window. A `Series` has the values of a metric in them;
+`Spent` has mean times, for reasons and noise floors. `figures` yields everything that can be judged at devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import fsum
+from operator import mul
 from pathlib import PurePath
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.base.words import clean
-from overlapscope.budgets.gate import doubt
-from overlapscope.budgets.samples import (
-    NO_SAMPLES,
-    MetricSamples,
-    Series,
-    Spent,
-    lacking,
-    noise_floor,
-    of_ranges,
-    of_steps,
-    of_window,
-    series,
-    spent,
-)
-from overlapscope.budgets.samples import of_host as host_steps
+from overlapscope.analysis.average import judged_steps, occurrences, without_warm_up
+from overlapscope.analysis.facts import UNKNOWN, Facts, facts_of, select
+from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
+from overlapscope.analysis.groups import says_bandwidth
+from overlapscope.analysis.results import CopyGroup, Device, HostUse, TraceResult
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import clean, percent
 from overlapscope.budgets.settings import Budget, step_fits
-from overlapscope.budgets.verdicts import Subject
-from overlapscope.catalog.measures import CAUSES_OF, METRICS, Measure
+from overlapscope.budgets.verdicts import Status, Subject
+from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.measures import (
+    BY_CAUSE,
+    CAUSES_OF,
+    DIRECTIONS,
+    MEASURES,
+    METRICS,
+    Amount,
+    Direction,
+    Measure,
+)
+from overlapscope.compare.doubts import doubt
+from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 from overlapscope.report.model import Report, of_program
+from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
+from overlapscope.trace.servers import Phase
+
+# -- Samples --------------------------------------------------------------------------------------
+
+
+class MetricSamples(Struct, frozen=True, eq=False):
+    """Steps, occurrences of a range, or the window, with a row of facts each."""
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    """Numbers in `Device.steps`, or among the occurrences."""
+    facts: Facts
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, kept: Sequence[int]) -> MetricSamples:
+        """Return some samples, by number."""
+        names, rows = tuple(self.names[number] for number in kept), tuple(self.rows[number] for number in kept)
+        return MetricSamples(names, rows, select(self.facts, list(kept)))
+
+
+class Series(Struct, frozen=True):
+    """Values of a metric, one per sample; None for a percentage of nothing."""
+
+    values: tuple[float | None, ...]
+    spans_ns: tuple[int, ...]
+    """Lengths of the samples. They seed the bootstrap, so that all metrics of the same samples are drawn alike."""
+    wholes: tuple[float, ...]
+    """The denominator of each value, so that a mean is the ratio of the sums; 1 for times."""
+
+    def known(self) -> Series:
+        """Return the series without samples that have no value."""
+        return self.take([number for number, value in enumerate(self.values) if value is not None])
+
+    def take(self, kept: Sequence[int]) -> Series:
+        """Return the series of some samples, by number."""
+        return Series(
+            tuple(self.values[number] for number in kept),
+            tuple(self.spans_ns[number] for number in kept),
+            tuple(self.wholes[number] for number in kept),
+        )
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The values, without None."""
+        return tuple(value for value in self.values if value is not None)
+
+    @property
+    def mean(self) -> float:
+        """The mean of known values, weighted so that a mean percentage is the ratio of the sums."""
+        known = self.known()
+        return fsum(map(mul, known.numbers, known.wholes)) / fsum(known.wholes)
+
+
+def aggregated(budget: Budget, values: Series) -> float:
+    """Return the aggregate of the known values of several samples."""
+    if budget.aggregate == "median":
+        return float(statistics.median(values.numbers))
+    if budget.aggregate == "mean":
+        return values.mean
+    return float(sorted(values.numbers)[budget.place_of(len(values.numbers))])
+
+
+_MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
+"""Bytes of the copies in each direction whose size is known, and the sum of their durations."""
+
+
+def series(samples: MetricSamples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
+    """Return the values of a metric, or its part due to a cause in `CAUSES_OF`; None where a column is unknown."""
+    part, whole = metric.part.narrowed(direction), metric.whole and metric.whole.narrowed(direction)
+    if cause is not None:
+        part, whole = Amount((f"{metric.blames[0]}:{cause}",)), None
+    facts, parts = samples.facts, part.of(samples.facts).tolist()
+    wholes: list[int] = [1] * len(parts) if whole is None else whole.of(facts).tolist()
+    names = [name for amount in (part, whole) if amount is not None for name in (*amount.added, *amount.taken)]
+    unknown = np.any([facts[name] == UNKNOWN for name in names], axis=0).tolist()
+    values = tuple(
+        None if lacks else float(share) if whole is None else metric.ratio(share, divisor)
+        for share, divisor, lacks in zip(parts, wholes, unknown, strict=True)
+    )
+    return Series(values, tuple(facts["span"].tolist()), tuple(map(float, wholes)))
+
+
+def of_steps(device: Device, *, skip: int = 0, phase: Phase | None = None) -> MetricSamples:
+    """Return the steps to judge: whole ones after the warm-up, of the phase that takes most time or of another."""
+    return steps_of(device, judged_steps(device, skip=skip, phase=phase))
+
+
+def steps_of(device: Device, numbers: Sequence[int]) -> MetricSamples:
+    """Return some of `Device.steps` as samples."""
+    moved = _moved(device, lambda group: (group.by_step.bytes, group.by_step.duration_ns), len(device.steps))
+    return _samples([device.steps[number] for number in numbers], numbers, select(moved, list(numbers)))
+
+
+def of_ranges(device: Device, *, skip: int = 0) -> dict[str, MetricSamples]:
+    """Return the occurrences of each range, by its name."""
+    return {name: of_range(name, periods) for name, periods in occurrences(device, skip=skip).items()}
+
+
+def of_range(name: str, periods: Sequence[Period]) -> MetricSamples:
+    """Return occurrences of a range. The analysis doesn't count copies by range, so their bandwidth is unknown."""
+    return _samples(periods, range(len(periods)), {}, [f"{name} ({number})" for number in range(1, len(periods) + 1)])
+
+
+def of_window(device: Device) -> MetricSamples:
+    """Return the window after the lead-in; nothing if all of it is lead-in."""
+    moved = _moved(device, lambda group: ((group.judged_bytes,), (group.judged_duration_ns,)), 1)
+    return NO_SAMPLES if device.judged is None else _samples([device.judged], (0,), moved, ["window"])
+
+
+def of_host(host: HostUse, *, skip: int = 0) -> MetricSamples:
+    """Return the steps to judge of a program without GPU activity."""
+    steps = host.steps if host.by_steps else ()
+    judged = without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps])
+    return _samples([steps[number] for number in judged], judged, {})
+
+
+def _samples(
+    periods: Sequence[Period], rows: Sequence[int], moved: Facts, names: Iterable[str] | None = None
+) -> MetricSamples:
+    facts, nothing = facts_of(periods), np.zeros(len(periods), np.int64)
+    facts = {
+        **facts,
+        "host:marked_gc_pause": np.where(facts["host:gc_known"] == 1, facts["host:gc_pause"], UNKNOWN),
+        **dict.fromkeys(_MOVED, nothing),
+        **moved,
+    }
+    return MetricSamples(tuple(names or (period.name for period in periods)), tuple(rows), facts)
+
+
+def _moved(
+    device: Device, moved_by: Callable[[CopyGroup], tuple[Sequence[int], Sequence[int]]], count: int
+) -> dict[str, I64]:
+    """Return bytes and durations of the copies in each direction. `moved_by` returns those of a group of copies."""
+    moved = {name: np.zeros(count, np.int64) for name in _MOVED}
+    for group in device.copies:
+        if group.direction in DIRECTIONS and says_bandwidth(group):
+            for what, amounts in zip(("bytes", "moving"), moved_by(group), strict=True):
+                moved[f"{group.direction}:{what}"] += np.array(amounts, np.int64)
+    return moved
+
+
+NO_SAMPLES: Final = of_range("", ())
+LENGTHS: Final = tuple(sorted(NO_SAMPLES.facts))
+"""Columns that metrics are computed from."""
+
+Spent = Mapping[str, float]
+"""Mean times of some samples in nanoseconds: `span`, `compute`, `copy`, and that of each cause, `idle:host-sync`."""
+
+
+def spent(samples: MetricSamples, direction: Direction | None) -> Spent:
+    """Return the mean times of some samples. `direction` narrows the copies."""
+    facts = samples.facts
+    copy = METRICS["copy_time"].part.narrowed(direction).of(facts)
+    columns = {"span": facts["span"], "compute": facts["compute"], "copy": copy}
+    columns |= {name: facts[name] for bucket in ("exposed_copy", "exposed_comm", "idle") for name in BY_CAUSE[bucket]}
+    return {name: fmean(column[column != UNKNOWN].tolist() or [0.0]) for name, column in columns.items()}
+
+
+def blamed(metric: Measure) -> list[str]:
+    """Return the lengths of what a metric blames, by cause: those that are part of it, or else all of them."""
+    lengths = ["copy"] if "copies" in metric.blames else []
+    lengths += [name for blame in metric.blames for name in BY_CAUSE.get(blame.replace("-", "_"), ())]
+    own, _ = metric.part.columns()
+    return [name for name in lengths if name in own] or lengths
+
+
+def noisy(times: Spent, metric: Measure) -> tuple[float, float, float]:
+    """Return how much of a metric's time depends on the link, on the host's other work, and on loading data.
+
+    Communication depends on the link, whatever its cause: the host's time may vary by far more.
+    """
+    link = host = loading = 0.0
+    for name in blamed(metric):
+        subject, _, cause = name.partition(":")
+        ns = times.get(name, 0.0)
+        if cause == IdleCause.DATA_LOADING:
+            loading += ns
+        elif cause in HOST_CAUSES and subject != "exposed-comm":
+            host += ns
+        elif subject in ("exposed-comm", "exposed-copy", "copy"):
+            link += ns
+    return link, host, loading
+
+
+def noise_floor(metric: Measure, before: Spent, after: Spent, whole: float, base: float) -> float:
+    """Return the minimum change of a metric that is more than noise, in its unit.
+
+    Times that depend on the link and the host may vary by a share of the smaller side's time.
+
+    `before` and `after` are mean times of the baseline and of the recording, `whole` is the mean divisor of a
+    percentage in nanoseconds, and `base` is the baseline's value.
+    """
+    if metric.unit == "gb_per_s":
+        return LINK_SHARE * base
+    spans = before["span"], after["span"]
+    if metric.needs == "host":
+        return 0.0 if metric.unit == "launches" else floor_ns(spans, host_ns=base)
+    link, host, loading = map(min, noisy(before, metric), noisy(after, metric))
+    minimum_ns = floor_ns(spans, link_ns=link, host_ns=host, loading_ns=loading)
+    if metric.unit == "ns":
+        return minimum_ns
+    return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS
+
+
+def lacking(metric: Measure, direction: Direction | None, samples: MetricSamples, values: Series) -> str | None:
+    """Return what the samples lack for a metric to be computed; None if they lack nothing."""
+    copies, way = MEASURES["copy_ns"].part.narrowed(direction).of(samples.facts), f"{direction} " if direction else ""
+    if metric.needs == "copies" and not copies.any():
+        return f"there are no {way}copies between host and device"
+    if values.numbers and metric.unit == "pct" and "exposed-copy" in metric.blames:
+        copied, span = int(copies.sum()), int(samples.facts["span"].sum())
+        if copied < COPIES_MATTER_FROM * span:
+            took = percent(100 * copied / span)
+            return f"{way}copies take {took} of the time, too little for a meaningful percentage"
+    if metric.needs == "comm" and not samples.facts["comm"].any():
+        return "there is no communication"
+    if values.numbers:
+        return None
+    if metric.needs == "host":
+        gc = metric.metric == "gc_ms_per_step" and (samples.facts["host:launches"] != UNKNOWN).any()
+        return (
+            "the recorder did not mark runs of Python's garbage collector"
+            if gc
+            else "the ops of the launching thread were not recorded, or there are no steps"
+        )
+    if metric.metric == "efficiency_pct":
+        return "only one engine worked, so there was nothing to overlap"
+    if metric.metric == "copy_bandwidth":
+        return "no copy states its size, or the copies are so small that they only show latency"
+    return "there is nothing to measure"
+
+
+# -- Places ---------------------------------------------------------------------------------------
 
 NO_STEPS = (
     "there are no whole steps in it: mark them with prof.step() or overlapscope.step(), or judge the whole recording "
@@ -42,21 +285,44 @@ NO_STEPS = (
 )
 
 
-class JudgedPlace(Struct, frozen=True, eq=False):
-    """Samples of one device, and the budget that they are judged by."""
+class JudgedPlace(Struct, frozen=True, eq=False, kw_only=True):
+    """A place with what is judged there, and the judgement; figures are in the metric's unit."""
 
-    budget: Budget
-    subject: Subject
+    subject: Subject = Subject(scope="window")
+    """By default all traces together."""
     trace: TraceResult | None = None
     device: Device | None = None
     samples: MetricSamples = NO_SAMPLES
-    missing: str | None = None
-    """Reason why nothing can be judged here."""
+    before: MetricSamples | None = None
+    """The baseline's samples that they were compared with; None without a comparison."""
+    status: Status = "pass"
+    """`unknown` before the judgement, too, if nothing can be judged here for the reason in `sentence`."""
+    value: float | None = None
+    known: int = 0
+    """Number of samples that have a value. A percentage of nothing has none."""
+    limit: float | None = None
+    baseline: float | None = None
+    low: float | None = None
+    high: float | None = None
+    sentence: str = ""
+    """The result without its place and full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
+    note: str = ""
+    """Reason why a change beyond the allowed percentage passes: `18% more, within noise`."""
+    nothing: bool = False
+    """True if both sides of a comparison have nothing to measure."""
+    exception: str = ""
+    """Sentence about the exception that applies, or that has ended."""
+    findings: tuple[Finding, ...] = ()
+    """Findings of a forbidden rule."""
+
+    def unknown(self, reason: str) -> JudgedPlace:
+        """Return the place where nothing can be judged."""
+        return replace(self, status="unknown", sentence=reason)
 
     @property
     def spent(self) -> Spent:
         """Mean times of the samples."""
-        return spent(self.samples, self.budget.direction)
+        return spent(self.samples, self.subject.direction)
 
 
 class JudgedFigure(NamedTuple):
@@ -70,7 +336,7 @@ class JudgedFigure(NamedTuple):
     @property
     def value(self) -> float:
         """Value as a budget judges it."""
-        return self.place.budget.combine(self.values.known())
+        return self.values.mean
 
     @property
     def noise_floor(self) -> float:
@@ -91,13 +357,14 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
     """
     report = of_program(report)
     for metric in METRICS.values():
-        for place in find_places(report, Budget(metric=metric.metric), {}):
-            trace, device = place.trace, place.device
-            if trace is not None and device is not None and not device.steps and metric.unit != "ns":
-                whole = replace(place.budget, scope="window")
-                [place] = _places(whole, replace(place.subject, scope="window"), trace, device)
+        budget = Budget(metric=metric.metric)
+        for place in find_places(report, budget, {}):
+            device, subject = place.device, place.subject
+            if device is not None and not device.steps and metric.unit != "ns":
+                whole = replace(place, subject=replace(subject, scope="window"), status="pass")
+                [place] = _sampled(replace(budget, scope="window"), whole)
             values = series(place.samples, metric, None)
-            if place.missing is not None or lacking(metric, None, place.samples, values):
+            if place.status == "unknown" or lacking(metric, None, place.samples, values):
                 continue
             yield JudgedFigure(place, metric, values)
             if place.trace is not None and not doubt(place.trace, CAUSES):
@@ -137,37 +404,41 @@ def place_words(report: Report, subject: Subject) -> str:
 
 
 def find_places(report: Report, budget: Budget, absent: Mapping[int, str]) -> Iterator[JudgedPlace]:
-    """Yield every place at which to judge a budget. An absent rank is a place that states why it is missing."""
+    """Yield every place at which to judge a budget. One with nothing to judge, such as an absent rank, is unknown."""
     anywhere = False
     for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction, phase=budget.phase):
         if replace(budget, range=None).matches(subject):
             anywhere = True
-            yield from _places(budget, subject, trace, device)
+            yield from _sampled(budget, JudgedPlace(subject=subject, trace=trace, device=device))
     if not anywhere:
-        yield JudgedPlace(budget, Subject(scope=budget.scope), missing="there is no such trace, rank or device")
+        nowhere = JudgedPlace(subject=Subject(scope=budget.scope))
+        yield nowhere.unknown("there is no such trace, rank or device")
     if budget.rank is None and budget.trace is None and budget.device is None:
         for rank, reason in absent.items():
             subject = Subject(rank=rank, scope=budget.scope, direction=budget.direction)
-            yield JudgedPlace(budget, subject, missing=reason)
+            yield JudgedPlace(subject=subject).unknown(reason)
 
 
-def _places(budget: Budget, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[JudgedPlace]:
-    """Yield the places of one device: one for each range that matches, otherwise a single one."""
-    of_host, skip = budget.what.of_host, budget.skip_steps
-    place = JudgedPlace(budget, subject, trace, None if of_host else device)
-    if missing := doubt(trace, budget.what.rests_on) or (_host_lacks(budget, trace) if of_host else None):
-        yield replace(place, missing=missing)
-    elif of_host and trace.host is not None:
-        yield _steps(place, host_steps(trace.host, skip=skip), marked=trace.host.by_steps)
+def _sampled(budget: Budget, place: JudgedPlace) -> Iterator[JudgedPlace]:
+    """Yield a device's place with its samples: one for each range that matches, otherwise a single one."""
+    trace, device, skip = place.trace, place.device, budget.skip_steps
+    assert trace is not None
+    if budget.what.of_host:
+        place = replace(place, device=None)
+    if missing := doubt(trace, budget.what.rests_on) or (_host_lacks(budget, trace) if budget.what.of_host else None):
+        yield place.unknown(missing)
+    elif budget.what.of_host and trace.host is not None:
+        yield _at_steps(budget, place, of_host(trace.host, skip=skip), marked=trace.host.by_steps)
     elif device is None:
-        yield replace(place, missing="nothing ran on the GPU")
+        yield place.unknown("nothing ran on the GPU")
     elif budget.range is not None:
-        yield from _ranges(place, budget.range, device)
+        yield from _at_ranges(budget, place, device, budget.range)
     elif budget.scope == "window":
         samples = of_window(device)
-        yield replace(place, samples=samples, missing=None if samples else "all of it is lead-in, which is not judged")
+        yield replace(place, samples=samples) if samples else place.unknown("all of it is lead-in, which is not judged")
     else:
-        yield _steps(place, of_steps(device, skip=skip, phase=budget.phase), marked=bool(device.steps))
+        samples = of_steps(device, skip=skip, phase=budget.phase)
+        yield _at_steps(budget, place, samples, marked=bool(device.steps))
 
 
 def _host_lacks(budget: Budget, trace: TraceResult) -> str | None:
@@ -179,27 +450,27 @@ def _host_lacks(budget: Budget, trace: TraceResult) -> str | None:
     return "it is known only for steps" if budget.scope == "window" else None
 
 
-def _ranges(place: JudgedPlace, pattern: str, device: Device) -> Iterator[JudgedPlace]:
-    ranged = [replace(place.subject, scope=name) for name in of_ranges(device)]
-    matching = [subject for subject in ranged if place.budget.matches(subject)]
-    judged = of_ranges(device, skip=place.budget.skip_steps)
-    for subject in matching:
-        samples = judged.get(subject.scope, NO_SAMPLES)
-        missing = None if samples else "it does not occur after the skipped steps"
-        yield replace(place, subject=subject, samples=samples, missing=missing)
+def _at_ranges(budget: Budget, place: JudgedPlace, device: Device, pattern: str) -> Iterator[JudgedPlace]:
+    ranged = [replace(place, subject=replace(place.subject, scope=name)) for name in of_ranges(device)]
+    matching = [each for each in ranged if budget.matches(each.subject)]
+    judged = of_ranges(device, skip=budget.skip_steps)
+    for each in matching:
+        samples = judged.get(each.subject.scope)
+        yield replace(each, samples=samples) if samples else each.unknown("it does not occur after the skipped steps")
     if not matching:
-        yield replace(place, missing=f"there is no whole range {clean(pattern, 80)}")
+        yield place.unknown(f"there is no whole range {clean(pattern, 80)}")
 
 
-def _steps(place: JudgedPlace, samples: MetricSamples, *, marked: bool) -> JudgedPlace:
-    """Return a place with its steps that match the budget's pattern. `marked`: whether the recording has steps."""
-    pattern, phase = place.budget.step, place.budget.phase
+def _at_steps(budget: Budget, place: JudgedPlace, samples: MetricSamples, *, marked: bool) -> JudgedPlace:
+    """Return a place with the steps that match the budget's pattern. `marked`: whether the recording has steps."""
+    pattern = budget.step
     kept = samples.take([row for row, name in enumerate(samples.names) if pattern is None or step_fits(name, pattern)])
     if kept:
         return replace(place, subject=replace(place.subject, step=pattern), samples=kept)
-    missing = "no step is left after the skipped ones" if marked else NO_STEPS
-    if marked and phase is not None:
-        missing = f"there is no whole step of the phase {phase}"
     if samples:
-        missing = f"there is no step {clean(pattern or '', 80)}"
-    return replace(place, missing=missing)
+        return place.unknown(f"there is no step {clean(pattern or '', 80)}")
+    if not marked:
+        return place.unknown(NO_STEPS)
+    if budget.phase is not None:
+        return place.unknown(f"there is no whole step of the phase {budget.phase}")
+    return place.unknown("no step is left after the skipped ones")

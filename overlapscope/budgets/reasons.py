@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
-
 from overlapscope.analysis.average import after_lead_in
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import Device, Evidence
+from overlapscope.analysis.results import Device, Evidence, TraceResult
 from overlapscope.base.words import bandwidth, clean, clean_lines, duration, plural, size
-from overlapscope.budgets.places import JudgedPlace
-from overlapscope.budgets.samples import MetricSamples, Spent, blamed, spent
+from overlapscope.budgets.places import JudgedPlace, blamed, spent
+from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import FailureReason
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.catalog.measures import DIRECTIONS, Blame
@@ -24,21 +22,13 @@ LEAST_SHARE = 0.02
 """Minimum time of a reason, as a fraction of the longest."""
 
 
-def reasons_of(report: Report, place: JudgedPlace | None, before: MetricSamples | None) -> tuple[FailureReason, ...]:
+def reasons_of(report: Report, budget: Budget, place: JudgedPlace) -> tuple[FailureReason, ...]:
     """Return the reasons at one place, the longest first. Compared with a baseline, only what grew is a reason."""
-    if place is None or place.trace is None or place.device is None:
+    if place.trace is None or place.device is None:
         return ()
-    at = place.trace.source, place.device.device
-    average = place.device.per_step
-    # Findings are of the phase that takes most time.
-    of_phase = place.budget.phase is None or (average is not None and average.phase == place.budget.phase)
-    findings = tuple(finding for finding in report.findings if of_phase and (finding.source, finding.device) == at)
-    steps = place.samples.rows if place.budget.sample == "step" else None
-    device = after_lead_in(place.device) if steps is None else place.device
-    past = None if before is None else spent(before, place.budget.direction)
-    finder = _ReasonFinder(place, device, place.trace.environment.recorder, steps, findings, place.spent, past)
-    reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
-    if before is not None:
+    finder = _ReasonFinder(report, budget, place, place.trace, place.device)
+    reasons = [reason for blame in budget.what.blames for reason in finder.reasons(blame)]
+    if place.before is not None:
         reasons = [reason for reason in reasons if reason.time_ns > 0]
     reasons.sort(key=lambda reason: (-reason.time_ns, reason.title))
     least = LEAST_SHARE * reasons[0].time_ns if reasons else 0
@@ -60,19 +50,21 @@ def finding_reason(finding: Finding, place: str) -> FailureReason:
     )
 
 
-class _ReasonFinder(Struct, frozen=True, eq=False):
+class _ReasonFinder:
     """Search for the reasons at one place."""
 
-    place: JudgedPlace
-    device: Device
-    recorder: str
-    steps: tuple[int, ...] | None
-    """Numbers of the judged steps; None if all time after the lead-in is judged."""
-    findings: tuple[Finding, ...]
-    """Findings of the device."""
-    now: Spent
-    before: Spent | None
-    """Mean times of the baseline; None without comparison."""
+    def __init__(self, report: Report, budget: Budget, place: JudgedPlace, trace: TraceResult, device: Device) -> None:
+        self._budget, self._count, self._recorder = budget, len(place.samples), trace.environment.recorder
+        self._steps = place.samples.rows if budget.sample == "step" else None
+        """Numbers of the judged steps; None if all time after the lead-in is judged."""
+        self._device = after_lead_in(device) if self._steps is None else device
+        # Findings are of the phase that takes most time.
+        of_phase = budget.phase is None or (device.per_step is not None and device.per_step.phase == budget.phase)
+        at = trace.source, device.device
+        self._findings = [each for each in report.findings if of_phase and (each.source, each.device) == at]
+        self._now = place.spent
+        self._before = None if place.before is None else spent(place.before, budget.direction)
+        """Mean times of the baseline; None without comparison."""
 
     def reasons(self, blame: Blame) -> Iterator[FailureReason]:
         """Yield the reasons of a kind, in no order."""
@@ -81,8 +73,8 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 yield from self._causes(blame)
             case "copies":
                 yield from self._copies()
-            case "kernels" if self.before is not None:
-                title, grown_ns = self._took("compute", round(self.now["compute"]), self.before["compute"])
+            case "kernels" if self._before is not None:
+                title, grown_ns = self._took("compute", round(self._now["compute"]), self._before["compute"])
                 detail = "`overlapscope diff` of two traces names the kernels."
                 yield FailureReason(title=title, detail=detail, time_ns=grown_ns)
             case "kernels":
@@ -91,8 +83,8 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
     def _took(self, what: str, each_ns: int, past_ns: float | None) -> tuple[str, int]:
         """Return a title with a length, or with its growth; and the time to rank the reason by."""
         # The budget's value may be a median, and these lengths are means.
-        average = " on average" if len(self.place.samples) > 1 else ""
-        each = "" if self.place.budget.scope == "window" else f" a step{average}"
+        average = " on average" if self._count > 1 else ""
+        each = "" if self._budget.scope == "window" else f" a step{average}"
         took = f"{what}: {duration(each_ns)}{each}"
         if past_ns is None:
             return took, each_ns
@@ -100,36 +92,34 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         return f"{took}, {duration(grown)} more than in the baseline", grown
 
     def _causes(self, blame: Subject) -> Iterator[FailureReason]:
-        for name in blamed(self.place.budget.what):
+        for name in blamed(self._budget.what):
             subject, _, cause = name.partition(":")
-            mean_ns = self.now[name] if subject == blame else 0.0
+            mean_ns = self._now[name] if subject == blame else 0.0
             each_ns = round(mean_ns)
             if each_ns:
                 evidence = self._evidence(blame, cause)
                 finding = self._finding(blame, cause, evidence)
-                past_ns = None if self.before is None else self.before[name]
+                past_ns = None if self._before is None else self._before[name]
                 title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
                 # The advice of `exposed-comm` is for the cause that costs most.
                 advised = finding is not None and finding.rule != "exposed-comm"
                 general = CAUSES[blame].get(cause)
-                remedy = general.words.helps(self.recorder)[0] or general.words.meaning if general else ""
+                remedy = general.words.helps(self._recorder)[0] or general.words.meaning if general else ""
                 yield FailureReason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
                     advice=clean_lines(finding.advice) if finding and advised else remedy,
                     cause=cause,
                     time_ns=rank_ns,
-                    op=evidence.op if evidence else None,
-                    call=evidence.call if evidence else None,
-                    where=evidence.where if evidence else None,
                     rule=finding.rule if finding else None,
+                    **({"op": evidence.op, "call": evidence.call, "where": evidence.where} if evidence else {}),
                 )
 
     def _evidence(self, blame: Subject, cause: str) -> Evidence | None:
         """Return the costliest evidence of a cause in the judged steps."""
         of_cause = {
             evidence: self._total_ns(evidence.time_ns, evidence.by_step.time_ns)
-            for evidence in self.device.evidence
+            for evidence in self._device.evidence
             if (evidence.subject, evidence.cause) == (blame, cause)
         }
         return max((evidence for evidence, ns in of_cause.items() if ns), key=of_cause.__getitem__, default=None)
@@ -139,17 +129,17 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         op = evidence.op if evidence else None
         entry = CAUSES[blame].get(cause)
         for rule in entry.explained_by if entry else ():
-            fired = [each for each in self.findings if each.rule == rule and each.cost_ns]
+            fired = [each for each in self._findings if each.rule == rule and each.cost_ns]
             if fired:
                 return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.cost_ns))
         return None
 
     def _copies(self) -> Iterator[FailureReason]:
-        slow = next((each for each in self.findings if each.rule in ("slow-link", "pageable-memory")), None)
-        direction = self.place.budget.direction
+        slow = next((each for each in self._findings if each.rule in ("slow-link", "pageable-memory")), None)
+        direction = self._budget.direction
         # Budgets are about copies between host and device.
         wanted = DIRECTIONS if direction is None else (direction,)
-        for group in self.device.copies:
+        for group in self._device.copies:
             if group.direction in wanted:
                 copies = plural(group.count, "copy")
                 rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s and says_bandwidth(group) else ""
@@ -163,10 +153,10 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 )
 
     def _kernels(self) -> Iterator[FailureReason]:
-        if self.place.budget.range is not None:
+        if self._budget.range is not None:
             # The analysis doesn't count kernels by range.
             return
-        for group in self.device.kernels:
+        for group in self._device.kernels:
             each_ns = self._mean_ns(group.time_ns, group.by_step.time_ns)
             if each_ns and not group.comm:
                 title, _ = self._took(f"kernel {clean(group.kernel, 80)}", each_ns, None)
@@ -174,7 +164,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
 
     def _mean_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
         """Return the mean time over the judged steps, or the time in the window."""
-        return round(self._total_ns(whole_ns, by_step_ns) / max(1, len(self.place.samples)))
+        return round(self._total_ns(whole_ns, by_step_ns) / max(1, self._count))
 
     def _total_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
-        return whole_ns if self.steps is None else sum(by_step_ns[number] for number in self.steps)
+        return whole_ns if self._steps is None else sum(by_step_ns[number] for number in self._steps)

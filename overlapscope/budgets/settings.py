@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import statistics
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import Final, Literal
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from overlapscope.base.marks import step_number
 from overlapscope.budgets.quantity import exact
-from overlapscope.budgets.samples import Series
 from overlapscope.budgets.verdicts import Level, Subject
 from overlapscope.catalog.measures import METRICS, Direction, Measure
 from overlapscope.reading.patterns import NamePatterns
@@ -153,17 +151,6 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         )
         return " ".join(filter(None, words))
 
-    # -- Aggregation --------------------------------------------------------------------------
-
-    def combine(self, values: Series) -> float:
-        """Return the aggregate of the known values of several samples."""
-        numbers = values.numbers
-        if self.aggregate == "median":
-            return float(statistics.median(numbers))
-        if self.aggregate == "mean":
-            return values.mean
-        return float(sorted(numbers)[self.place_of(len(numbers))])
-
     def place_of(self, count: int) -> int:
         """Return the index, among `count` ascending values, of the value that `worst` or a percentile selects.
 
@@ -188,17 +175,10 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
     origin: str = ""
 
     def covers(self, metric: str, budget: str | None) -> bool:
-        """Return whether the exemption is for a budget, or for a forbidden rule.
-
-        Args:
-            metric: The budget's metric, or the rule.
-            budget: The budget's name; None for a rule.
-        """
-        if budget is None or self.rule is not None:
-            pattern = self.rule
-            return budget is None and pattern is not None and fnmatchcase(metric, pattern)
-        pattern = self.budget or ""
-        return budget == pattern or fnmatchcase(budget, pattern) or fnmatchcase(metric, pattern)
+        """Return whether the exemption is for a budget of that metric and name; for a rule, whose name is None."""
+        pattern = self.rule if budget is None else self.budget
+        names = (metric,) if budget is None else (metric, budget)
+        return pattern is not None and (pattern in names[1:] or any(fnmatchcase(name, pattern) for name in names))
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -232,12 +212,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(pattern for pattern in ranges if pattern is not None))
 
     def completed(self, *, with_baseline: bool, of_host: bool = False) -> Settings:
-        """Return these settings with the default budgets that apply.
-
-        Args:
-            with_baseline: Whether the check compares with a baseline.
-            of_host: Whether no trace has GPU activity.
-        """
+        """Return these settings with the default budgets that apply. `of_host`: whether no trace has GPU activity."""
         if not self.budgets and not self.forbid:
             if with_baseline:
                 return replace(self, budgets=DEFAULT_RELATIVE)

@@ -63,7 +63,7 @@ class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     """Rule of the finding. `overlapscope explain RULE` explains it."""
 
 
-class DeviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceVerdict(msgspec.Struct, frozen=True):
     """Result of one device of one rank."""
 
     source: str | None

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import file_and_line
 from overlapscope.base.words import clean
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Subject
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
@@ -51,38 +51,33 @@ def about(subject: Subject) -> str:
     return ", ".join(part for part in parts if part is not None)
 
 
-def title(verdict: BudgetVerdict, subject: Subject | None = None) -> str:
-    """Return the budget's name and its subject, by default the verdict's."""
-    on = about(subject or verdict.subject)
+def title(verdict: BudgetVerdict) -> str:
+    """Return the budget's name and its subject."""
+    on = about(verdict.subject)
     return f"{name(verdict.budget)} ({on})" if on else name(verdict.budget)
 
 
-class Case(NamedTuple):
-    """The result of a verdict at a rank and device, or of all together."""
-
-    verdict: BudgetVerdict
-    subject: Subject
-    status: Status
-    value: float | None
-    samples: int
-    decides: bool
-    """True for the result that is the verdict's."""
-
-    @property
-    def limit(self) -> float | None:
-        """The limit; None if it is unknown, since a relative budget has a different limit for each rank."""
-        return self.verdict.limit if self.decides or self.verdict.baseline is None else None
-
-
-def cases(result: CheckResult) -> Iterator[Case]:
-    """Yield the results of each verdict, the decisive one first."""
+def cases(result: CheckResult) -> Iterator[BudgetVerdict]:
+    """Yield each verdict, and one for each other rank and device that it combines."""
     for verdict in result.verdicts:
-        whole = verdict.subject
-        yield Case(verdict, whole, verdict.status, verdict.value, verdict.samples, decides=True)
+        yield verdict
         for part in verdict.parts:
-            subject = replace(whole, source=part.source, rank=part.rank, device=part.device)
-            if subject != whole:
-                yield Case(verdict, subject, part.status, part.value, part.samples, decides=False)
+            subject = replace(verdict.subject, source=part.source, rank=part.rank, device=part.device)
+            if subject != verdict.subject:
+                yield replace(
+                    verdict,
+                    subject=subject,
+                    status=part.status,
+                    value=part.value,
+                    samples=part.samples,
+                    # A relative budget has a different limit for each rank.
+                    limit=verdict.limit if verdict.baseline is None else None,
+                    baseline=None,
+                    message=f"{show(part.value, verdict.unit)}; over all ranks and devices: {verdict.message}",
+                    reasons=(),
+                    exception=None,
+                    counts=counted(verdict),
+                )
 
 
 def figures(verdict: BudgetVerdict) -> tuple[str, str]:

@@ -26,7 +26,6 @@ from overlapscope.errors import ConfigError, UsageError
 from overlapscope.plugin import built_in
 
 if TYPE_CHECKING:
-    from overlapscope.budgets.baseline import Baseline
     from overlapscope.budgets.settings import Settings
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.report.model import Report
@@ -186,6 +185,11 @@ def _check(
     from overlapscope.contracts.judge import check_job
     from overlapscope.inputs import read_baseline, read_recordings
 
+    def near(path: str | Path) -> str:
+        """Return a path relative to the current directory if it lies in it."""
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith(os.pardir) else relative
+
     settings = replace(settings, contract=args.contract or settings.contract or find_contract(_here()))
     reading = {"limit_bytes": args.max_size, "cache": args.cache}
     report = cache(lambda: report_of(args.traces, args))
@@ -198,7 +202,7 @@ def _check(
         baseline = of(find(report()), ranges=settings.compared_ranges)
     recordings = partial(read_recordings, args.traces, steps_by=args.steps_by, **reading)
     result = check_job(settings, recordings, report, baseline)
-    result = replace(result, files=tuple(map(_near, filter(None, (config, settings.contract, file)))))
+    result = replace(result, files=tuple(map(near, filter(None, (config, settings.contract, file)))))
     for target in targets:
         write(_written(result, target, verbose=args.verbose), target.path, force=True)
         if target.format == "github":
@@ -206,7 +210,12 @@ def _check(
     for warning in result.warnings:
         tell(f"overlapscope: warning: {warning}")
     if args.explain is not None:
-        write(_explained(report(), settings, baseline, args.explain), None)
+        from overlapscope.budgets.check import explain
+        from overlapscope.budgets.document import explanation
+        from overlapscope.render import terminal
+
+        explained = explanation(*explain(report(), settings, args.explain, baseline=baseline))
+        write(terminal.to_stream(explained, sys.stdout), None)
     return result.exit_code
 
 
@@ -230,12 +239,6 @@ def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path |
             "`overlapscope check` compare with it."
         )
     return DONE
-
-
-def _near(path: str | Path) -> str:
-    """Return a path relative to the current directory if it lies in it."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith(os.pardir) else relative
 
 
 def _here() -> Path:
@@ -319,14 +322,6 @@ def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
 
     document = log(result) if verbose else brief(log(result))
     return terminal.to_stream(document, None if target.path else sys.stdout)
-
-
-def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:
-    from overlapscope.budgets.check import explain
-    from overlapscope.budgets.document import explanation
-    from overlapscope.render import terminal
-
-    return terminal.to_stream(explanation(*explain(report, settings, budget, baseline=baseline)), sys.stdout)
 
 
 def _summarize(result: CheckResult) -> None:

@@ -58,8 +58,7 @@ class ContractCommand:
     def run(self, args: argparse.Namespace) -> int:
         if args.action != "diff":
             return (_write if args.action == "write" else _update)(args)
-        from overlapscope.contracts.compare import compare
-        from overlapscope.contracts.document import changes
+        from overlapscope.contracts.compare import changes, compare
 
         promises = compare(_read(args.before, args), _read(args.after, args))
         present(promises, lambda: changes(promises), args)
@@ -79,14 +78,14 @@ def _update(args: argparse.Namespace) -> int:
     check_output(args.output, force=True, inputs=(args.trace,))
     from msgspec.structs import replace
 
-    from overlapscope.contracts import document, model
-    from overlapscope.contracts.compare import compare
+    from overlapscope.contracts import model
+    from overlapscope.contracts.compare import changes, compare
     from overlapscope.render import terminal
 
     before = model.read(args.output)
     after = replace(_promised(args.trace, args), margin_pct=before.margin_pct, replaces=before.replaces)
     write(model.to_toml(after).encode(), args.output, force=True)
-    write(terminal.to_stream(document.changes(compare(before, after)), sys.stdout), None)
+    write(terminal.to_stream(changes(compare(before, after)), sys.stdout), None)
     return DONE
 
 

@@ -8,16 +8,22 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps
+from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps, occurrences
 from overlapscope.analysis.figures import Period, TimeFigures
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.compare.compute import compare_compute
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, FigureChange, FindingChange, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, fingerprint, is_plain, lost_in
-from overlapscope.compare.figures import compare, occurrences
-from overlapscope.compare.groups import compare_copies, compare_kernels, compare_ops, compare_stalls, pairs
-from overlapscope.compare.noise import Pair, floor_ns, side
+from overlapscope.compare.groups import (
+    ComparedSide,
+    compare_compute,
+    compare_copies,
+    compare_kernels,
+    compare_ops,
+    compare_stalls,
+    pairs,
+)
+from overlapscope.compare.noise import Pair, compare, floor_ns
 from overlapscope.compare.words import of_all, of_device, of_lost
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import FLOOR, Finding
@@ -31,7 +37,7 @@ def diff(before: Report, after: Report) -> Diff:
     recorded = before, after
     if not mixed:
         before, after = of_program(before), of_program(after)
-    matches, unmatched = _matched(before, after)
+    matches, unmatched = _matched(_subjects(before), _subjects(after))
     devices = tuple(_device(*pair, alike=not mixed) for pair in matches)
     return Diff(
         verdict=of_all(devices),
@@ -64,58 +70,48 @@ def _side(report: Report) -> Side:
 # -- Matching -------------------------------------------------------------------------------------
 
 
-def _matched(before: Report, after: Report) -> tuple[list[tuple[_Subject, _Subject]], tuple[str, ...]]:
+_Subjects = Mapping[str, Mapping[int, _Subject]]
+"""Devices by rank and ordinal. An unusable trace has none."""
+
+
+def _matched(before: _Subjects, after: _Subjects) -> tuple[list[tuple[_Subject, _Subject]], tuple[str, ...]]:
     """Return the pairs of devices, and descriptions of devices that only one side has or can use."""
-    traces_before, traces_after = _by_rank(before.traces), _by_rank(after.traces)
-    if len(traces_before) == len(traces_after) == 1:
+    if len(before) == len(after) == 1:
         # The user wants to compare two single traces even if they state different ranks.
-        traces_after = dict(zip(traces_before, traces_after.values(), strict=True))
-    matches, unmatched = [], []
-    for key in dict.fromkeys([*traces_before, *traces_after]):
-        devices = [
-            _subjects(report, traces.get(key)) for report, traces in ((before, traces_before), (after, traces_after))
-        ]
-        if len(devices[0]) == len(devices[1]) == 1:
-            matches.append((devices[0][0], devices[1][0]))
+        after = dict(zip(before, after.values(), strict=True))
+    matches: list[tuple[_Subject, _Subject]] = []
+    unmatched: list[str] = []
+    for key in dict.fromkeys([*before, *after]):
+        first, second = before.get(key, {}), after.get(key, {})
+        if len(first) == len(second) == 1:
+            [mine], [theirs] = first.values(), second.values()
+            matches.append((mine, theirs))
             continue
-        by_ordinal = [{subject.device.device: subject for subject in side} for side in devices]
-        for ordinal in sorted({*by_ordinal[0], *by_ordinal[1]}):
-            subject_before, subject_after = (side.get(ordinal) for side in by_ordinal)
-            if subject_before is not None and subject_after is not None:
-                matches.append((subject_before, subject_after))
-            else:
-                unmatched.append(
-                    f"{key}, device {ordinal}, is only in {'before' if subject_before is not None else 'after'}"
-                )
-        for name, traces, usable in (("before", traces_before, devices[0]), ("after", traces_after, devices[1])):
-            if not usable and key in traces:
-                unmatched.append(f"{key} of {name} is unusable")
+        matches += [(first[ordinal], second[ordinal]) for ordinal in sorted(first.keys() & second.keys())]
+        alone = {ordinal: "before" if ordinal in first else "after" for ordinal in first.keys() ^ second.keys()}
+        unmatched += [f"{key}, device {ordinal}, is only in {alone[ordinal]}" for ordinal in sorted(alone)]
+        sides = {"before": before.get(key), "after": after.get(key)}
+        unmatched += [f"{key} of {name} is unusable" for name, devices in sides.items() if devices == {}]
     return matches, tuple(unmatched)
 
 
-def _by_rank(traces: Sequence[TraceResult]) -> dict[str, TraceResult]:
-    """Return the traces by rank, or by position if ranks are missing or repeated."""
-    ranks = [trace.rank for trace in traces]
-    if None in ranks or len({*ranks}) < len(ranks):
-        return {f"trace {number}": trace for number, trace in enumerate(traces, 1)}
-    return {f"rank {trace.rank}": trace for trace in sorted(traces, key=lambda trace: trace.rank or 0)}
-
-
-def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
-    if trace is None or trace.trust.verdict == "unusable":
-        return []
-    return [
-        _Subject(
-            trace,
-            device,
-            tuple(
-                finding
-                for finding in report.findings
-                if (finding.source, finding.device) == (trace.source, device.device)
-            ),
-        )
-        for device in trace.devices
-    ]
+def _subjects(report: Report) -> _Subjects:
+    """Return the devices of a report by rank, or by position of the trace if ranks are missing or repeated."""
+    ranks = [trace.rank for trace in report.traces]
+    named = [(f"trace {number}", trace) for number, trace in enumerate(report.traces, 1)]
+    if None not in ranks and len({*ranks}) == len(ranks):
+        by_rank = sorted(report.traces, key=lambda trace: trace.rank or 0)
+        named = [(f"rank {trace.rank}", trace) for trace in by_rank]
+    findings: dict[tuple[str, int | None], list[Finding]] = {}
+    for finding in report.findings:
+        findings.setdefault((finding.source, finding.device), []).append(finding)
+    return {
+        name: {
+            device.device: _Subject(trace, device, tuple(findings.get((trace.source, device.device), ())))
+            for device in (() if trace.trust.verdict == "unusable" else trace.devices)
+        }
+        for name, trace in named
+    }
 
 
 # -- Devices --------------------------------------------------------------------------------------
@@ -123,53 +119,46 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
 
 def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
     """Compare two devices; `alike` is whether the findings of both are about the same kind of program."""
-    devices = before.device, after.device
-    phase = _common_phase(*devices)
-    steps = judged_steps(before.device, phase=phase), judged_steps(after.device, phase=phase)
-    basis: Basis = "step" if all(steps) else "window"
+    phase = _common_phase(before.device, after.device)
+    first, second = (ComparedSide(each.device, judged_steps(each.device, phase=phase)) for each in (before, after))
+    basis: Basis = "step" if first.steps and second.steps else "window"
     if basis == "window":
-        steps, devices = ((), ()), (after_lead_in(before.device), after_lead_in(after.device))
-    periods = _periods(devices[0], steps[0]), _periods(devices[1], steps[1])
+        first, second = (ComparedSide(after_lead_in(each.device), ()) for each in (first, second))
+    sides = first, second
     lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
-    side_before, side_after = (side([period.span_ns for period in mine]) for mine in periods)
-    pair = Pair(side_before, side_after, reliable=not lost & FIGURES)
-    figures = compare(*periods, pair)
+    pair = _pair(first.periods, second.periods, reliable=not lost & FIGURES)
+    figures = compare(first.periods, second.periods, pair)
     findings = compare_findings(
         before.findings,
         after.findings,
-        floors_ns=(_rules_floor_ns(before.device), _rules_floor_ns(after.device)),
+        floors_ns=tuple(round(FLOOR * in_frame(side.device).span_ns) for side in (before, after)),
         spans_ns=pair.spans_ns,
         reliable=alike and not lost & CAUSES,
     )
-    compute = compare_compute(*devices, steps, pair, figures.bucket("compute"))
+    compute = compare_compute(sides, pair, figures.bucket("compute"))
     return DeviceDiff(
         rank=before.trace.rank if after.trace.rank is None else after.trace.rank,
         device=after.device.device,
         basis=basis,
-        steps_before=len(steps[0]),
-        steps_after=len(steps[1]),
-        left_out_before=len(before.device.steps) - len(steps[0]) if basis == "step" else 0,
-        left_out_after=len(after.device.steps) - len(steps[1]) if basis == "step" else 0,
+        steps_before=len(first.steps),
+        steps_after=len(second.steps),
+        left_out_before=len(before.device.steps) - len(first.steps) if basis == "step" else 0,
+        left_out_after=len(after.device.steps) - len(second.steps) if basis == "step" else 0,
         figures=figures,
-        ranges=_by_name(occurrences(devices[0]), occurrences(devices[1]), reliable=pair.reliable),
+        ranges=_by_name(occurrences(first.device), occurrences(second.device), reliable=pair.reliable),
         phases=_phases(before.device, after.device, reliable=pair.reliable),
-        copies=compare_copies(*devices, steps, pair),
-        host_stalls=compare_stalls(*devices, steps, pair),
+        copies=compare_copies(sides, pair),
+        host_stalls=compare_stalls(sides, pair),
         findings=findings,
-        kernels=compare_kernels(*devices, steps, pair),
-        ops=compare_ops(*devices, steps, pair),
+        kernels=compare_kernels(sides, pair),
+        ops=compare_ops(sides, pair),
         compute=compute,
         verdict=of_device(basis, figures, findings, compute) if pair.reliable else of_lost(lost & FIGURES),
     )
 
 
-def _periods(device: Device, steps: Sequence[int]) -> Sequence[TimeFigures]:
-    return [device.steps[number] for number in steps] or [device]
-
-
-def _rules_floor_ns(device: Device) -> int:
-    """Return the cost below which rules report nothing, of an average step if there are steps."""
-    return round(FLOOR * in_frame(device).span_ns)
+def _pair(before: Sequence[TimeFigures], after: Sequence[TimeFigures], *, reliable: bool) -> Pair:
+    return Pair([period.span_ns for period in before], [period.span_ns for period in after], reliable=reliable)
 
 
 def _common_phase(before: Device, after: Device) -> Phase | None:
@@ -216,8 +205,7 @@ def _by_name(
         first, second = periods_before.get(name, ()), periods_after.get(name, ())
         figures = None
         if first and second:
-            side_before, side_after = (side([period.span_ns for period in periods]) for periods in (first, second))
-            figures = compare(first, second, Pair(side_before, side_after, reliable=reliable), copies_stay=False)
+            figures = compare(first, second, _pair(first, second, reliable=reliable), copies_stay=False)
         ranges.append(
             RangeDiff(
                 name=name,
@@ -237,17 +225,14 @@ def compare_findings(
     before: Sequence[Finding],
     after: Sequence[Finding],
     *,
-    floors_ns: tuple[int, int],
+    floors_ns: tuple[int, ...],
     spans_ns: tuple[float, float],
     reliable: bool,
 ) -> tuple[FindingChange, ...]:
     """Return a change for each finding of either side, matched by rule and place, the largest cost first.
 
     Args:
-        before: Findings of one side.
-        after: Findings of the other side.
         floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
-        spans_ns: Lengths of a step on both sides.
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
     """
     # Findings are compared without results of a replay, which only some reports have.
@@ -255,63 +240,42 @@ def compare_findings(
         sorted((replace(each, saving=None, doubt="") for each in side), key=lambda each: -each.cost_ns)
         for side in (before, after)
     ]
-    matched, gone, new = pairs(sides[0], sides[1], (_place, lambda finding: finding.rule))
-    everything: list[tuple[str, Finding | None, Finding | None]] = [
-        *((first.rule, first, second) for first, second in matched),
-        *((finding.rule, finding, None) for finding in gone),
-        *((finding.rule, None, finding) for finding in new),
+
+    def place(finding: Finding) -> tuple[str, str | None, str | None]:
+        where = finding.where
+        return (finding.rule, where.op, where.call) if where else (finding.rule, None, None)
+
+    matched, gone, new = pairs(sides[0], sides[1], (place, lambda finding: finding.rule))
+    everything: list[tuple[Finding | None, Finding | None]] = [
+        *matched,
+        *((finding, None) for finding in gone),
+        *((None, finding) for finding in new),
     ]
     changes = []
-    for rule, first, second in everything:
-        cost = _cost(rule, first, second, floors_ns, spans_ns)
+    for first, second in everything:
+        cost = _cost(first, second, floors_ns, spans_ns)
         if not reliable:
             cost = replace(cost, low=None, high=None, beyond_noise=None)
-        standing = _standing(first, second, cost)
+        standing: Literal["new", "gone", "grown", "shrunk", "same"] = "new" if first is None else "gone"
+        if first is not None and second is not None:
+            standing = "same" if not cost.beyond_noise else "grown" if cost.moved > 0 else "shrunk"
+        rule = next(finding.rule for finding in (first, second) if finding is not None)
         changes.append(FindingChange(rule=rule, standing=standing, before=first, after=second, cost=cost))
-    return tuple(sorted(changes, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
-
-
-def _place(finding: Finding) -> tuple[str, str | None, str | None]:
-    where = finding.where
-    return (finding.rule, where.op, where.call) if where else (finding.rule, None, None)
+    return tuple(sorted(changes, key=lambda each: (-each.cost.larger, each.rule)))
 
 
 def _cost(
-    rule: str,
-    before: Finding | None,
-    after: Finding | None,
-    floors_ns: tuple[int, int],
-    spans_ns: tuple[float, float],
+    before: Finding | None, after: Finding | None, floors_ns: tuple[int, ...], spans_ns: tuple[float, float]
 ) -> FigureChange:
+    findings = [finding for finding in (before, after) if finding is not None]
     costs = [None if finding is None else finding.mean_cost_ns for finding in (before, after)]
     minima = [0 if cost is None else cost for cost in costs]
     maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
     low, high = minima[1] - maxima[0], maxima[1] - minima[0]
     # The cost of a finding often depends on the host.
-    loads, least = rule == IdleCause.DATA_LOADING, min(minima)
+    loads, least = findings[0].rule == IdleCause.DATA_LOADING, min(minima)
     noise = floor_ns(spans_ns, host_ns=0 if loads else least, loading_ns=least if loads else 0)
-    on_both_sides = None not in costs
-    informs = any(finding is not None and not finding.cost_ns for finding in (before, after))
-    return FigureChange(
-        name="cost",
-        unit="ns",
-        before=costs[0],
-        after=costs[1],
-        change=high if on_both_sides else None,
-        low=low,
-        high=high,
-        noise_floor=noise,
-        beyond_noise=None if informs else low > noise or high < -noise,
-    )
-
-
-def _standing(
-    before: Finding | None, after: Finding | None, cost: FigureChange
-) -> Literal["new", "gone", "grown", "shrunk", "same"]:
-    if before is None:
-        return "new"
-    if after is None:
-        return "gone"
-    if not cost.beyond_noise:
-        return "same"
-    return "grown" if (cost.change or 0) > 0 else "shrunk"
+    informs = not all(finding.cost_ns for finding in findings)
+    change = None if None in costs else high
+    beyond_noise = None if informs else low > noise or high < -noise
+    return FigureChange("cost", "ns", costs[0], costs[1], change, noise, low, high, beyond_noise)

@@ -26,7 +26,7 @@ OpStanding = Literal["new", "gone", "slower", "faster", "more", "fewer", "same"]
 """`more` and `fewer` are about the count; `slower` and `faster` mean that only the time changed."""
 
 
-class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
+class FigureChange(msgspec.Struct, frozen=True):
     """A figure before and after."""
 
     name: str
@@ -43,6 +43,20 @@ class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     """Upper end of the change's confidence interval, from differences between steps; None without steps."""
     beyond_noise: bool | None = None
     """True if the interval excludes zero and the change exceeds `noise_floor`; None if unknown."""
+
+    @property
+    def moved(self) -> float:
+        """The change; 0 if it is unknown."""
+        return self.change or 0
+
+    @property
+    def larger(self) -> float:
+        """The larger of the two sides' figures."""
+        return max(self.before or 0, self.after or 0)
+
+    def exceeds(self, least: float) -> bool:
+        """Return whether the change is more than noise, or if that is unknown, more than `least`."""
+        return abs(self.moved) > least if self.beyond_noise is None else self.beyond_noise
 
     @property
     def change_pct(self) -> float | None:
@@ -216,7 +230,7 @@ class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
     """The result in a sentence."""
 
 
-class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+class Doubt(msgspec.Struct, frozen=True):
     """A reason why the reports, or some of their figures, can't be compared."""
 
     id: Literal[

@@ -1,17 +1,27 @@
-"""Differences between the machines, software and recordings of two reports, and what can still be compared."""
+"""Reasons why two reports, or figures of them, can't be compared, and why recordings can't be judged.
+
+Reports may differ in machine, software and recording; what can still be compared is said. The gate is before every
+verdict: a recording must be complete, and of the same program as a baseline or contract; all ranks and devices must be
+there, each rank once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from overlapscope.analysis.results import Check, Environment, Trust
-from overlapscope.base.words import clean, listed, plural
+from overlapscope.analysis.jobs import mixture
+from overlapscope.analysis.results import Check, Environment, TraceResult, Trust
+from overlapscope.base.words import capital, clean, listed, percent, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
 from overlapscope.compare.noise import FEWEST
+from overlapscope.errors import UsageError
 from overlapscope.report.model import PLAIN, Report, of_program
 from overlapscope.report.sentences import phase_words
 from overlapscope.trace.lost import FIGURES, Part, part_words
@@ -57,20 +67,17 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
         ("driver", before.driver, after.driver),
         ("world-size", before.world_size, after.world_size),
     ]
-    differing = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
-    if is_plain(before) != is_plain(after):
-        return (
-            *differing,
-            Difference("profiler", *("plain" if is_plain(side) else "recorded" for side in (before, after))),
-        )
     unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
-    if unlike:
-        sides = [
+    if is_plain(before) != is_plain(after):
+        was, now = ("plain" if is_plain(side) else "recorded" for side in (before, after))
+        pairs.append(("profiler", was, now))
+    elif unlike:
+        was, now = (
             ", ".join(f"{'with' if side.flags[name] else 'without'} {name.replace('_', ' ')}" for name in unlike)
             for side in (before, after)
-        ]
-        differing.append(Difference("profiler", *sides))
-    return tuple(differing)
+        )
+        pairs.append(("profiler", was, now))
+    return tuple(Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b)
 
 
 def is_plain(environment: Environment) -> bool:
@@ -84,6 +91,7 @@ def _common(values: Iterable[T | None]) -> T | None:
     return stated.pop() if len(stated) == 1 else None
 
 
+_ANY_REASON = "idle time and stalls may differ for that reason alone."
 _OTHER_VERSION = "All figures: they show the effect of the other version. Kernel names may differ."
 _ASPECTS: dict[Aspect, tuple[str, str]] = {
     "gpu": ("GPUs", "Causes and findings. Times and percentages differ because of the GPU alone."),
@@ -91,10 +99,7 @@ _ASPECTS: dict[Aspect, tuple[str, str]] = {
     "cuda": ("versions of CUDA", _OTHER_VERSION),
     "driver": ("drivers", "All figures: they show the effect of the other driver."),
     "world-size": ("numbers of ranks", "Copies and compute of each rank, but not communication."),
-    "profiler": (
-        "ways of recording",
-        "Copies and kernels. Recording more slows the host, so idle time and stalls may differ for that reason alone.",
-    ),
+    "profiler": ("ways of recording", f"Copies and kernels. Recording more slows the host, so {_ANY_REASON}"),
 }
 """Name of each attribute that may differ, and the figures that can still be compared."""
 
@@ -120,26 +125,24 @@ def find_doubts(
     recorded: tuple[Report, Report],
 ) -> Iterator[Doubt]:
     """Yield the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
-    yield from _trust(before, after)
+    for name, report, other in (("before", before, after), ("after", after, before)):
+        yield from _trust(name, report, other)
     for name, report in (("Before", before), ("After", after)):
         if PREDICTED in fingerprint(report).flags:
-            yield Doubt(
-                id="predicted",
-                detail=f"{name} was predicted by `overlapscope whatif`, not recorded.",
-                holds="The predicted effect of the changes. Only a recording can confirm it.",
-            )
+            holds = "The predicted effect of the changes. Only a recording can confirm it."
+            yield Doubt("predicted", f"{name} was predicted by `overlapscope whatif`, not recorded.", holds)
     for name, report in (("before", before), ("after", after)):
         for note in report.notes:
-            yield Doubt(id="files", detail=f"{clean(note)} ({name})", holds="The traces that were read.")
+            yield Doubt("files", f"{clean(note)} ({name})", "The traces that were read.")
     for difference in differences(fingerprint(before), fingerprint(after)):
         name, holds = _ASPECTS[difference.what]
         detail = f"Different {name}: {clean(difference.before, 80)} before, {clean(difference.after, 80)} after."
-        yield Doubt(id=difference.what, detail=detail, holds=holds)
+        yield Doubt(difference.what, detail, holds)
     yield from _plain(before, recorded)
     if unmatched:
         some = "; ".join(unmatched[:8]) + (f"; and {len(unmatched) - 8} more" if len(unmatched) > 8 else "")
         holds = f"The {plural(len(devices), 'device')} in both." if devices else "Nothing: no device is in both."
-        yield Doubt(id="ranks", detail=f"Not in both: {some}.", holds=holds)
+        yield Doubt("ranks", f"Not in both: {some}.", holds)
     yield from _steps(devices)
     # Steps of other phases, or of other numbers of requests, differ for that reason.
     mine, theirs = (
@@ -147,37 +150,26 @@ def find_doubts(
         for report in (before, after)
     )
     if mine and theirs and mine != theirs:
-        yield Doubt(
-            id="phases",
-            detail=f"Most time goes to {mine} before, to {theirs} after.",
-            holds="Figures by phase. All others are of the phase that takes most time in both, if both have one.",
-        )
+        holds = "Figures by phase. All others are of the phase that takes most time in both, if both have one."
+        yield Doubt("phases", f"Most time goes to {mine} before, to {theirs} after.", holds)
 
 
-def _trust(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, report, other in (("before", before, after), ("after", after, before)):
-        shared = {check.id for trace in other.traces for check in trace.trust.checks if check.status != "ok"}
-        for trace in report.traces:
-            where = clean(trace.source, 80)
-            if trace.trust.verdict == "unusable":
-                failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
-                yield Doubt(id="trust", detail=f"{where} ({name}): {failed}", holds="Nothing in this trace.")
-                continue
-            for check in trace.trust.checks:
-                if lost := _lost_by(check) & FIGURES:
-                    yield Doubt(
-                        id="lost",
-                        detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=f"No figure: all depend on {part_words(lost)}.",
-                    )
-                    continue
-                # A warning that holds for both sides says nothing about their difference.
-                if check.status == "fail" or (check.status == "warn" and check.id not in shared):
-                    yield Doubt(
-                        id="trust",
-                        detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=check_by_id(check.id).comparable,
-                    )
+def _trust(name: str, report: Report, other: Report) -> Iterator[Doubt]:
+    """Yield doubts from the trust checks of a side."""
+    shared = {check.id for trace in other.traces for check in trace.trust.checks if check.status != "ok"}
+    for trace in report.traces:
+        where = f"{clean(trace.source, 80)} ({name})"
+        if trace.trust.verdict == "unusable":
+            failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")
+            yield Doubt("trust", f"{where}: {failed}", "Nothing in this trace.")
+            continue
+        for check in trace.trust.checks:
+            detail = f"{where}, check {check.id}: {check.detail}"
+            if lost := _lost_by(check) & FIGURES:
+                yield Doubt("lost", detail, f"No figure: all depend on {part_words(lost)}.")
+            # A warning that holds for both sides says nothing about their difference.
+            elif check.status == "fail" or (check.status == "warn" and check.id not in shared):
+                yield Doubt("trust", detail, check_by_id(check.id).comparable)
 
 
 def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
@@ -186,47 +178,223 @@ def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
         for difference in differences(*map(fingerprint, recorded)):
             if difference.what == "profiler":
                 detail = f"Different ways of recording: {difference.before} before, {difference.after} after."
-                yield Doubt(
-                    id="profiler",
-                    detail=detail,
-                    holds="All figures, corrected for the profiler, but not causes that one side did not record.",
-                )
+                holds = "All figures, corrected for the profiler, but not causes that one side did not record."
+                yield Doubt("profiler", detail, holds)
         return
     plain = [is_plain(fingerprint(of_program(report))) for report in recorded]
     if any(plain):
         which = "before" if plain[0] else "after"
-        yield Doubt(
-            id="plain",
-            detail=f"Only the trace {which} has a step time without the profiler, so recorded figures are compared.",
-            holds=(
-                "Copies and kernels. Recording slows the host, so idle time and stalls may differ for that "
-                "reason alone."
-            ),
-        )
+        detail = f"Only the trace {which} has a step time without the profiler, so recorded figures are compared."
+        yield Doubt("plain", detail, f"Copies and kernels. Recording slows the host, so {_ANY_REASON}")
 
 
 def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
     if any(device.basis == "window" for device in devices):
-        yield Doubt(
-            id="no-steps",
-            detail="One of the two has no steps to compare, so all that was recorded after the lead-in is compared. "
-            "That may be different amounts of work.",
-            holds="Percentages, causes and findings, if both do the same amount of work. Noise is unknown.",
+        detail = (
+            "One of the two has no steps to compare, so all that was recorded after the lead-in is compared. "
+            "That may be different amounts of work."
         )
+        holds = "Percentages, causes and findings, if both do the same amount of work. Noise is unknown."
+        yield Doubt("no-steps", detail, holds)
     counts = {(device.steps_before, device.steps_after) for device in devices if device.basis == "step"}
     unlike = sorted((mine, theirs) for mine, theirs in counts if mine != theirs)
     if unlike:
         detail = f"{plural(unlike[0][0], 'step')} before, {unlike[0][1]} after."
-        yield Doubt(id="steps", detail=detail, holds="All figures, as means per step.")
+        yield Doubt("steps", detail, "All figures, as means per step.")
     few = min((min(pair) for pair in counts), default=FEWEST)
     if few < FEWEST:
-        yield Doubt(
-            id="few-steps",
-            detail=f"Only {plural(few, 'step')} can be compared; {FEWEST} are needed to measure how much steps vary.",
-            holds=(
-                "Means per step. A change counts as more than noise only if every step of one side differs from every "
-                "step of the other."
-            )
-            if few > 1
-            else "Means per step. Noise is unknown.",
+        detail = f"Only {plural(few, 'step')} can be compared; {FEWEST} are needed to measure how much steps vary."
+        extremes = (
+            "A change counts as more than noise only if every step of one side differs from every step of the other."
         )
+        yield Doubt("few-steps", detail, f"Means per step. {extremes if few > 1 else 'Noise is unknown.'}")
+
+
+# -- The gate before every verdict: recordings by themselves ---------------------------------------------
+
+COMMON_PCT: Final = 50.0
+"""Minimum percentage of common kernel launches for two recordings to be of the same program, if their scripts' names
+are unknown."""
+COMMON_PCT_SAME_SCRIPT: Final = 20.0
+"""The same for recordings of scripts with the same name."""
+COMMON_PCT_OTHER_SCRIPT: Final = 80.0
+"""The same for recordings of scripts with different names."""
+_FAMILIES_PCT: Final = 80.0
+"""Minimum percentage of launches of common families of kernels that is enough, too."""
+_MATMUL = re.compile(r"gemm|gemv|cutlass|xmma|splitk|cublas|nvjet|wgmma|Cijk|conv|wgrad|dgrad|winograd", re.IGNORECASE)
+"""Kernels of matrix products and convolutions, whose libraries choose another one for another GPU or size."""
+_NUMBER = re.compile(r"\d+")
+_KERNELS = 24
+"""Maximum number of kernels that identify a program."""
+_NAME = 200
+"""Maximum length of a kernel's name."""
+_DIGITS = 4
+"""Number of decimals of percentages."""
+_LISTED = 80
+"""Maximum number of absent ranks to list; a job may have thousands."""
+_NOTED = 8
+"""Maximum number of absent ranks that get a warning each."""
+
+
+class Obstacle(Struct, frozen=True):
+    """A reason why recordings can't be judged."""
+
+    name: str
+    """Demand that is not met, such as `same program`."""
+    metric: str
+    sentence: str
+
+
+class ProgramIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Evidence that tells a program from others."""
+
+    job: str | None = None
+    """Name of the script or job, if the traces state it."""
+    kernels: dict[str, float] = {}
+    """The most frequently launched kernels, with their percentages of these launches; empty if unknown."""
+
+
+def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
+    """Return the reason why figures computed from these parts of a recording are unreliable; None if they are not."""
+    for check in sorted(
+        trace.trust.checks, key=lambda check: (not check_by_id(check.id).grave, check.status != "fail")
+    ):
+        lost = check.lost_parts.intersection(rests_on)
+        if lost:
+            problem = f"some {part_words(lost)} are lost or wrong, according to the trust check {check.id}"
+            if check.status == "fail":
+                problem = f"the trust check {check.id} failed"
+            problem = check_by_id(check.id).grave or problem
+            return f"{problem} ({clean(check.detail, 300).rstrip('.')})"
+    return None
+
+
+def refuse_predicted(report: Report) -> None:
+    """Raise UsageError if a trace was predicted instead of recorded."""
+    for trace in report.traces:
+        if trace.predicted_by is not None:
+            changes = ", ".join(trace.predicted_by) or "with nothing changed"
+            raise UsageError(
+                f"{trace.source}: was predicted by `overlapscope whatif` ({clean(changes, 120)}), and is not a "
+                "recording; name a recording of the changed program."
+            )
+
+
+def absent_ranks(report: Report, expected: Collection[int] = (), what: str = "") -> dict[int, str]:
+    """Return the ranks of the job whose traces were not given, each with the reason it was expected.
+
+    The traces state how many ranks the job had; `expected` are those of `what`, such as `the baseline`.
+    """
+    present = {trace.rank for trace in report.traces if trace.rank is not None}
+    size = (fingerprint(report).world_size or 0) if present else 0
+    absent = {
+        rank: f"its trace was not given, and the job had {size} ranks"
+        for rank in range(min(size, len(present) + _LISTED))
+        if rank not in present
+    }
+    if present or len(expected) > 1:
+        for rank in sorted(set(expected) - present):
+            absent.setdefault(rank, f"its trace was not given, and {what} has it")
+    return absent
+
+
+def absence_notes(absent: Mapping[int, str]) -> Iterator[str]:
+    """Yield a sentence about each of the first absent ranks, and a sentence about the others."""
+    yield from (f"rank {rank}: {reason}." for rank, reason in islice(absent.items(), _NOTED))
+    if len(absent) > _NOTED:
+        more = len(absent) - _NOTED
+        # More ranks than are listed may be absent.
+        least = "At least " if len(absent) >= _LISTED else ""
+        yield f"{least}{more} more {'rank was' if more == 1 else 'ranks were'} not given."
+
+
+def mixed(report: Report) -> Iterator[Obstacle]:
+    """Yield an obstacle if traces can't be those of one job."""
+    reasons = [
+        *mixture(report.traces),
+        *(f"{named} are all of rank {rank}." for rank, named in _alike(report, several=True)),
+    ]
+    if reasons:
+        sentence = f"{' '.join(reasons)} Name the traces of one job, or check each job separately."
+        yield Obstacle("traces of one job", "job", sentence)
+
+
+def mixed_notes(report: Report) -> Iterator[str]:
+    """Yield a warning if traces may be of different jobs."""
+    for rank, named in _alike(report, several=False):
+        which = "name no rank" if rank is None else f"are all of rank {rank}"
+        yield f"{named} {which}, and are judged as one job; check traces of different jobs separately."
+
+
+def _alike(report: Report, *, several: bool) -> Iterator[tuple[int | None, str]]:
+    """Yield each rank that has more than one trace, with their names. `several`: whether its job has several ranks."""
+    sources: dict[int | None, list[str]] = {}
+    for trace in report.traces:
+        if (trace.rank is not None and trace.environment.world_size != 1) == several:
+            sources.setdefault(trace.rank, []).append(clean(trace.source, 200))
+    yield from ((rank, listed(named, 2)) for rank, named in sources.items() if len(named) > 1)
+
+
+def incomplete(trace: TraceResult, rests_on: Collection[Part] = FIGURES) -> Iterator[Obstacle]:
+    """Yield an obstacle if some of these parts of a recording may be lost."""
+    if lost := doubt(trace, rests_on):
+        yield Obstacle("complete recording", "complete", f"{clean(trace.source, 200)} may lack something: {lost}.")
+
+
+# -- The gate: recordings beside a baseline or contract ---------------------------------------------------------
+
+
+def absent_devices(trace: TraceResult, devices: int, what: str) -> Iterator[Obstacle]:
+    """Yield an obstacle if fewer devices worked in a trace than `what` (such as `the baseline`) has."""
+    if len(trace.devices) < devices:
+        sentence = f"{clean(trace.source, 200)} shows {plural(len(trace.devices), 'device')}, and {what} has {devices}."
+        yield Obstacle("all devices", "devices", sentence)
+
+
+def other_program(program: ProgramIdentity, here: ProgramIdentity, what: str) -> Iterator[Obstacle]:
+    """Yield an obstacle if `what` (such as `the baseline`) is of another program than recordings.
+
+    Programs keep most of their kernels when they change. Scripts of different names need more kernels in common.
+    Another GPU, size or version of a library takes other kernels of the same families.
+    """
+    named = None not in (here.job, program.job)
+    scripts = f"job {clean(program.job or '', 80)}, here {clean(here.job or '', 80)}"
+    evidence = [scripts] if named and here.job != program.job else []
+    if here.kernels and program.kernels:
+        least_pct = COMMON_PCT_OTHER_SCRIPT if evidence else COMMON_PCT_SAME_SCRIPT if named else COMMON_PCT
+        common_pct = _common_pct(program.kernels, here.kernels)
+        of_families = _common_pct(_families(program.kernels), _families(here.kernels))
+        if common_pct >= least_pct or of_families >= _FAMILIES_PCT:
+            return
+        evidence.append(f"{percent(common_pct)} of kernel launches in common")
+    if evidence:
+        yield Obstacle("same program", "program", f"{capital(what)} is of another program: {'; '.join(evidence)}.")
+
+
+def _common_pct(some: Mapping[str, float], others: Mapping[str, float]) -> float:
+    return sum(min(pct, others.get(name, 0.0)) for name, pct in some.items())
+
+
+def _families(kernels: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the shares of families: kernels whose names differ in numbers only, and those of `_MATMUL`."""
+    families: dict[str, float] = {}
+    for name, pct in kernels.items():
+        family = "matmul" if _MATMUL.search(name) else _NUMBER.sub("#", name)
+        families[family] = families.get(family, 0.0) + pct
+    return families
+
+
+def program_of(traces: Iterable[TraceResult]) -> ProgramIdentity:
+    """Return the evidence that tells the program of traces from others."""
+    jobs: set[str] = set()
+    counts: Counter[str] = Counter()
+    for trace in traces:
+        if trace.origin is not UNSET and trace.origin.job:
+            jobs.add(trace.origin.job)
+        for device in trace.devices:
+            for group in device.kernels:
+                counts[clean(group.kernel, _NAME)] += group.count
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KERNELS]
+    total = sum(count for _, count in most)
+    kernels = {name: round(100 * count / total, _DIGITS) for name, count in most if count}
+    return ProgramIdentity(job=jobs.pop() if len(jobs) == 1 else None, kernels=kernels)

@@ -1,28 +1,58 @@
-"""Comparison of copies, host stalls, kernels and ops, grouped by properties that stay the same between runs."""
+"""Comparison of copies, host stalls, kernels and ops, grouped by properties that stay the same between runs.
+
+A change of compute time is divided by what became of kernels: new, gone or changed, contention, or a common ratio.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.figures import Beside, TimeFigures, hidden_ns
 from overlapscope.analysis.results import CopyDirection, Device
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.compare.difference import (
+    ComputeChange,
+    ComputePart,
     CopyChange,
     FigureChange,
     KernelChange,
+    KernelPace,
     OpChange,
     OpStanding,
+    PartOfCompute,
+    SlowedChange,
     StallChange,
-    Standing,
 )
-from overlapscope.compare.noise import F64, LINK_SHARE, Pair, PairRow, floor_ns
+from overlapscope.compare.noise import F64, GPU_SHARE, LINK_SHARE, Pair, PairRow, floor_ns
 
-Steps = Sequence[int]
-"""Indexes in `Device.steps` of the compared steps; empty if all time after the lead-in is compared."""
+
+class ComparedSide(NamedTuple):
+    """A device before or after, with the steps that are compared."""
+
+    device: Device
+    steps: Sequence[int]
+    """Indexes in `Device.steps`; empty if all time after the lead-in is compared."""
+
+    @property
+    def periods(self) -> Sequence[TimeFigures]:
+        """The compared steps, or all time."""
+        return [self.device.steps[number] for number in self.steps] or [self.device]
+
+    def table(self, by_step: Sequence[Sequence[int]], whole: Sequence[float]) -> F64:
+        """Return the numbers of each step, or of all time without steps, of shape (numbers, steps)."""
+        return (
+            np.array(by_step, np.float64)[:, list(self.steps)] if self.steps else np.array(whole, np.float64)[:, None]
+        )
+
+
+Sides = tuple[ComparedSide, ComparedSide]
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -30,38 +60,25 @@ T = TypeVar("T")
 _COUNT, _BYTES, _DURATION, _TIME, _EXPOSED = range(5)
 
 
-def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[CopyChange, ...]:
+def compare_copies(sides: Sides, pair: Pair) -> tuple[CopyChange, ...]:
     """Compare copies by direction, memory kinds and kind of stream, the longest first."""
 
-    def tables(
-        device: Device, compared: Steps
-    ) -> Iterator[tuple[tuple[CopyDirection, str, str, Literal["main", "side"]], F64]]:
-        for group in device.copies:
+    def tables(side: ComparedSide) -> Iterator[tuple[tuple[CopyDirection, str, str, Literal["main", "side"]], F64]]:
+        for group in side.device.copies:
             by_step, size, rate = group.by_step, group.bytes or 0, group.gb_per_s
-            stream: Literal["main", "side"] = "main" if group.stream == device.main_stream else "side"
-            yield (
-                (group.direction, group.source_kind, group.target_kind, stream),
-                table(
-                    (by_step.count, by_step.bytes, by_step.duration_ns, by_step.time_ns, by_step.exposed_ns),
-                    (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
-                    compared,
-                ),
+            stream: Literal["main", "side"] = "main" if group.stream == side.device.main_stream else "side"
+            numbers = side.table(
+                (by_step.count, by_step.bytes, by_step.duration_ns, by_step.time_ns, by_step.exposed_ns),
+                (group.count, size, size / rate if rate else 0, group.time_ns, group.exposed_ns),
             )
+            yield (group.direction, group.source_kind, group.target_kind, stream), numbers
 
-    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
     copies = [
-        CopyChange(
-            direction=key[0],
-            source_kind=key[1],
-            target_kind=key[2],
-            stream=key[3],
-            standing=standing(key, first, second),
-            **changed,
-        )
-        for key, changed in changes(both(first, second, pair), _copy_rows, pair)
+        CopyChange(direction=direction, source_kind=source, target_kind=target, stream=stream, **changed)
+        for (direction, source, target, stream), changed in _changed(map(tables, sides), _copy_rows, pair)
     ]
     return tuple(
-        sorted(copies, key=lambda change: (-larger(change.time), change.direction, change.source_kind, change.stream))
+        sorted(copies, key=lambda change: (-change.time.larger, change.direction, change.source_kind, change.stream))
     )
 
 
@@ -85,13 +102,18 @@ def _copy_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mappin
     }
 
 
-def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[StallChange, ...]:
+def compare_stalls(sides: Sides, pair: Pair) -> tuple[StallChange, ...]:
     """Compare blocking calls by call and op, over all threads and lines, the most idle time first."""
 
-    def tables(device: Device, compared: Steps) -> Iterator[tuple[tuple[str, str | None], F64]]:
-        for stall in device.host_stalls:
+    def tables(side: ComparedSide) -> Iterator[tuple[tuple[str, str | None], F64]]:
+        for stall in side.device.host_stalls:
             by_step = (stall.by_step.host_wait_ns, stall.by_step.idle_caused_ns)
-            yield (stall.call, stall.op), table(by_step, (stall.host_wait_ns, stall.idle_caused_ns), compared)
+            yield (stall.call, stall.op), side.table(by_step, (stall.host_wait_ns, stall.idle_caused_ns))
+
+    def line(side: ComparedSide, key: tuple[str, str | None]) -> str | None:
+        # Of the costliest stall that has one. Stalls are listed costliest first.
+        lines = (stall.where for stall in side.device.host_stalls if (stall.call, stall.op) == key)
+        return next((line for line in lines if line is not None), None)
 
     def rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> Mapping[str, PairRow]:
         floors = [floor_ns(spans_ns, host_ns=least(row, before, after)) for row in range(2)]
@@ -100,22 +122,15 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
             "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
         }
 
-    first, second = summed(tables(before, steps[0])), summed(tables(after, steps[1]))
+    before, after = sides
     stalls = [
-        StallChange(
-            call=key[0],
-            op=key[1],
-            standing=standing(key, first, second),
-            where_before=_line(before, key),
-            where_after=_line(after, key),
-            **changed,
-        )
-        for key, changed in changes(both(first, second, pair), rows, pair)
+        StallChange(call=key[0], op=key[1], where_before=line(before, key), where_after=line(after, key), **changed)
+        for key, changed in _changed(map(tables, sides), rows, pair)
     ]
     return tuple(
         sorted(
             stalls,
-            key=lambda change: (-larger(change.idle_caused), -larger(change.host_wait), change.call, change.op or ""),
+            key=lambda change: (-change.idle_caused.larger, -change.host_wait.larger, change.call, change.op or ""),
         )
     )
 
@@ -129,6 +144,17 @@ def changes(
     each = [(key, rows_of(before, after, pair.spans_ns)) for key, before, after in tables]
     changed = iter(pair.changes([row for _, rows in each for row in rows.values()]))
     return [(key, {name: next(changed) for name in rows}) for key, rows in each]
+
+
+def _changed(
+    sides: Iterable[Iterable[tuple[K, F64]]],
+    rows_of: Callable[[F64, F64, tuple[float, float]], Mapping[str, PairRow]],
+    pair: Pair,
+) -> Iterator[tuple[K, dict[str, Any]]]:
+    """Yield the changed figures of each key, and its standing."""
+    first, second = map(summed, sides)
+    for key, changed in changes(both(first, second, pair), rows_of, pair):
+        yield key, {"standing": "new" if key not in first else "gone" if key not in second else "both", **changed}
 
 
 def summed(groups: Iterable[tuple[K, F64]]) -> dict[K, F64]:
@@ -145,19 +171,9 @@ def both(before: Mapping[K, F64], after: Mapping[K, F64], pair: Pair) -> list[tu
     tables = []
     for key in sorted({*before, *after}, key=repr):
         numbers = len(before[key] if key in before else after[key])
-        zeros = [np.zeros((numbers, len(side.spans_ns))) for side in (pair.before, pair.after)]
+        zeros = [np.zeros((numbers, steps)) for steps in pair.steps]
         tables.append((key, before.get(key, zeros[0]), after.get(key, zeros[1])))
     return tables
-
-
-def standing(key: K, before: Mapping[K, F64], after: Mapping[K, F64]) -> Standing:
-    """Return on which sides a key exists."""
-    return "new" if key not in before else "gone" if key not in after else "both"
-
-
-def table(by_step: Sequence[Sequence[int]], whole: Sequence[float], steps: Steps) -> F64:
-    """Return the numbers of each step, or of all time without steps, of shape (numbers, steps)."""
-    return np.array(by_step, np.float64)[:, list(steps)] if steps else np.array(whole, np.float64)[:, None]
 
 
 def pairs(
@@ -166,8 +182,6 @@ def pairs(
     """Pair things with equal keys, by the first of the keys that has a partner left. Equal ones are paired in order.
 
     Args:
-        before: Things on one side.
-        after: Things on the other side.
         keys: Keys of a thing, from the strictest to the loosest.
 
     Returns:
@@ -191,20 +205,9 @@ def pairs(
     )
 
 
-def _line(device: Device, key: tuple[str, str | None]) -> str | None:
-    """Return the line of the costliest stall that has one. Stalls are listed costliest first."""
-    lines = (stall.where for stall in device.host_stalls if (stall.call, stall.op) == key)
-    return next((line for line in lines if line is not None), None)
-
-
 def least(row: int, *sides: F64) -> float:
     """Return the smaller side's mean of a row over the steps."""
     return min(float(side[row].mean()) for side in sides)
-
-
-def larger(change: FigureChange) -> float:
-    """Return the larger of the two sides' figures."""
-    return max(change.before or 0, change.after or 0)
 
 
 # -- Kernels, and the ops that launch them -----------------------------------------------------------
@@ -228,13 +231,13 @@ class Match(Struct, frozen=True):
     after: str | None
 
 
-def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[KernelChange, ...]:
+def compare_kernels(sides: Sides, pair: Pair) -> tuple[KernelChange, ...]:
     """Return the kernels that changed, the largest change of time first.
 
     Kernels are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
     by op only, since another version of a library may have other names.
     """
-    matches = matched_kernels(kernel_tables(before, steps[0]), kernel_tables(after, steps[1]), pair)
+    matches = matched_kernels(kernel_tables(sides[0]), kernel_tables(sides[1]), pair)
     kernels = []
     for match, changed in changes(matches, _kernel_rows, pair):
         renamed = match.before is not None and match.after is not None and match.before != match.after
@@ -252,12 +255,12 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
     return tuple(sorted(changed_ones, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
 
 
-def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
+def compare_ops(sides: Sides, pair: Pair) -> tuple[OpChange, ...]:
     """Return the ops whose kernels changed in total, the largest change of time first.
 
     Kernels that another op or a graph launches after the change are left out.
     """
-    tables = kernel_tables(before, steps[0]), kernel_tables(after, steps[1])
+    tables = kernel_tables(sides[0]), kernel_tables(sides[1])
     moved, alike = _moved(*tables), tables[0].keys() & tables[1].keys()
     first, second = (
         summed(
@@ -279,7 +282,7 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
     )
 
 
-def kernel_tables(device: Device, steps: Steps, *, comm: bool = True) -> _Tables:
+def kernel_tables(side: ComparedSide, *, comm: bool = True) -> _Tables:
     """Return count and time of each kernel, without kernels that ran in none of the compared steps.
 
     Kernels of communication are included unless `comm` is false.
@@ -287,9 +290,9 @@ def kernel_tables(device: Device, steps: Steps, *, comm: bool = True) -> _Tables
     return summed(
         (
             (group.kernel, group.op),
-            table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns), steps),
+            side.table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns)),
         )
-        for group in device.kernels
+        for group in side.device.kernels
         if comm or not group.comm
     )
 
@@ -343,22 +346,15 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_KernelKey, _KernelKey]:
     Returns:
         The new key of each kernel that has disappeared, where there is a match.
     """
-    pairs: dict[_KernelKey, _KernelKey] = {}
-    for op in sorted({op for _, op in gone if op is not None} & {op for _, op in new if op is not None}):
-        old_keys, new_keys = (
-            sorted((key for key in side if key[1] == op), key=lambda key: (-side[key][_KERNEL_TIME].mean(), key[0]))
-            for side in (gone, new)
-        )
-        for old in tuple(old_keys):
-            count = gone[old][_KERNEL_COUNT].mean()
-            match = next((key for key in new_keys if new[key][_KERNEL_COUNT].mean() == count), None)
-            if match is not None:
-                pairs[old] = match
-                old_keys.remove(old)
-                new_keys.remove(match)
-        if len(old_keys) == len(new_keys) == 1:
-            pairs[old_keys[0]] = new_keys[0]
-    return pairs
+    tables = {**gone, **new}
+    old_keys, new_keys = (
+        sorted((key for key in side if key[1] is not None), key=lambda key: (-tables[key][_KERNEL_TIME].mean(), key[0]))
+        for side in (gone, new)
+    )
+    matched, old, others = pairs(old_keys, new_keys, (lambda key: (key[1], tables[key][_KERNEL_COUNT].mean()),))
+    old_ops, new_ops = (Counter(op for _, op in left) for left in (old, others))
+    last = {key[1]: key for key in others}
+    return dict(matched) | {key: last[key[1]] for key in old if old_ops[key[1]] == new_ops[key[1]] == 1}
 
 
 def _kernel_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> dict[str, PairRow]:
@@ -372,20 +368,120 @@ def _kernel_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> dict
 def _kernel_standing(before: bool, after: bool, count: FigureChange, time: FigureChange) -> OpStanding:
     if not (before and after):
         return "gone" if before else "new"
-    if _differs(count, 0.0):
-        return "more" if (count.change or 0) > 0 else "fewer"
-    if _differs(time, OWN_SHARE):
-        return "slower" if (time.change or 0) > 0 else "faster"
+    if count.exceeds(0):
+        return "more" if count.moved > 0 else "fewer"
+    if time.exceeds(OWN_SHARE * time.larger):
+        return "slower" if time.moved > 0 else "faster"
     return "same"
-
-
-def _differs(change: FigureChange, share: float) -> bool:
-    """Return whether a change is more than noise, or without steps, more than a share of the figure."""
-    if change.beyond_noise is not None:
-        return change.beyond_noise
-    return abs(change.change or 0) > share * larger(change)
 
 
 def _rank(time: FigureChange) -> tuple[float, float]:
     """Return a sort key: the largest change first, then the largest time."""
-    return -abs(time.change or 0), -larger(time)
+    return -abs(time.moved), -time.larger
+
+
+# -- Reasons for a change of compute time -------------------------------------------------------------
+
+_SAME_PACE = 0.02
+"""Maximum distance of most kernels' ratios from the median ratio for all to have changed alike."""
+_MOST = 0.9
+"""Share of the kernels' time that has to be within that distance."""
+_LEAST_KERNELS = 3
+
+
+def compare_compute(sides: Sides, pair: Pair, compute: FigureChange) -> ComputeChange:
+    """Return the change of the bucket `compute` in parts that add up to it.
+
+    Kernels are matched as in `compare_kernels`. If both sides have a kernel, its change is divided: calls that are more
+    or fewer count with the length of a call before, and the rest is longer or shorter calls. The largest part has what
+    rounding leaves.
+    """
+    first, second = (kernel_tables(side, comm=False) for side in sides)
+    changes: dict[PartOfCompute, dict[str, float]] = {}
+    paces: list[tuple[float, float]] = []
+    total_ns = 0.0
+
+    def add(part: PartOfCompute, kernel: str, ns: float) -> None:
+        named = changes.setdefault(part, {})
+        named[kernel] = named.get(kernel, 0) + ns
+
+    for match, values_before, values_after in matched_kernels(first, second, pair):
+        (count, ns), (count_after, ns_after) = (side.mean(axis=1).tolist() for side in (values_before, values_after))
+        name, total_ns = match.after or match.before or "", total_ns + ns_after
+        if match.before is None or match.after is None:
+            add("new" if match.before is None else "gone", name, ns_after - ns)
+        elif match.before != match.after:
+            add("replaced", name, ns_after - ns)
+        elif count and count_after:
+            more_ns = (count_after - count) * ns / count
+            add("calls", name, more_ns)
+            add("length", name, ns_after - ns - more_ns)
+            if ns and ns_after:
+                paces.append((ns_after / count_after / (ns / count), ns_after))
+        else:
+            add("new" if count_after else "gone", name, ns_after - ns)
+    parts = []
+    for part, named in changes.items():
+        most = sorted((name for name in named if round(named[name])), key=lambda name: (-abs(named[name]), name))
+        kernels = {name: round(named[name]) for name in most}
+        parts.append(ComputePart(part=part, change_ns=round(sum(named.values())), kernels=kernels))
+    change_ns = round(compute.moved)
+    rest_ns = change_ns - sum(each.change_ns for each in parts)
+    if parts and abs(rest_ns) <= len(parts) + 1:
+        # Rounding each figure to whole nanoseconds makes as much of a difference.
+        largest = max(parts, key=lambda each: abs(each.change_ns))
+        parts[parts.index(largest)] = replace(largest, change_ns=largest.change_ns + rest_ns)
+    else:
+        parts.append(ComputePart(part="side-by-side", change_ns=rest_ns))
+    # `Device.net_overlap` is of the judged steps, or of all time.
+    costs_known = all(tuple(side.steps) == judged_steps(side.device) for side in sides)
+    return ComputeChange(
+        change_ns=change_ns,
+        parts=tuple(sorted((each for each in parts if each.change_ns), key=lambda each: -abs(each.change_ns))),
+        pace=_pace(paces, total_ns) if pair.reliable else None,
+        slowed=tuple(_slowed(sides, pair)) if pair.reliable and costs_known else (),
+    )
+
+
+def _pace(paces: Sequence[tuple[float, float]], total_ns: float) -> KernelPace | None:
+    """Return by which ratio calls of nearly all kernels became longer; None if not by the same, or by hardly any.
+
+    Args:
+        paces: Ratio and time of each kernel that both sides have.
+        total_ns: Time of all kernels.
+    """
+    if len(paces) < _LEAST_KERNELS:
+        return None
+    ratios, weights = np.array(sorted(paces)).T
+    share = np.cumsum(weights) / weights.sum()
+    middle = float(ratios[np.searchsorted(share, 0.5)])
+    near = np.abs(ratios / middle - 1) <= _SAME_PACE
+    if abs(middle - 1) <= _SAME_PACE or weights[near].sum() < _MOST * total_ns:
+        return None
+    return KernelPace(ratio=middle, low=float(ratios[near].min()), high=float(ratios[near].max()))
+
+
+def _slowed(sides: Sides, pair: Pair) -> Iterator[SlowedChange]:
+    """Yield how much more communication and copies slow the kernels beside them, where that is sure and matters."""
+    before, after = (side.device for side in sides)
+    for beside in dict.fromkeys(each.beside for device in (after, before) for each in device.net_overlap):
+        bounds = _slowed_by(before, beside), _slowed_by(after, beside)
+        if bounds[0] is None or bounds[1] is None:
+            continue
+        low_ns, high_ns = bounds[1][0] - bounds[0][1], bounds[1][1] - bounds[0][0]
+        if max(low_ns, -high_ns) > GPU_SHARE * min(pair.spans_ns):
+            yield SlowedChange(beside=beside, low_ns=low_ns, high_ns=high_ns)
+
+
+def _slowed_by(device: Device, beside: Beside) -> tuple[int, int] | None:
+    """Return how much longer kernels took beside other work, in bounds; None if unknown.
+
+    Kernels that could not be judged may have taken all of their time beside it longer.
+    """
+    found = next((each for each in device.net_overlap if each.beside == beside), None)
+    if found is None:
+        frame = device.per_step or device.judged
+        return None if frame is None or hidden_ns(frame)[beside] else (0, 0)
+    if found.slowed_low_ns is None or found.slowed_high_ns is None:
+        return None
+    return found.slowed_low_ns, found.slowed_high_ns + found.overlapped_ns - found.judged_ns

@@ -10,16 +10,21 @@ Efron, "Bootstrap Methods: Another Look at the Jackknife", The Annals of Statist
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 from zlib import crc32
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from overlapscope.analysis.facts import Facts, facts_of, means
+from overlapscope.analysis.figures import COPIES_MATTER_FROM, TimeFigures
 from overlapscope.base.intervals import I64
-from overlapscope.catalog.causes import CAUSES
-from overlapscope.compare.difference import FigureChange, Unit
+from overlapscope.catalog.causes import CAUSES, IdleCause
+from overlapscope.catalog.measures import BY_CAUSE, MEASURES, Amount, Measure, of_group
+from overlapscope.compare.difference import FigureChange, Figures, Unit
 
 F64 = NDArray[np.float64]
 
@@ -45,7 +50,6 @@ def floor_ns(
     """Return the minimum change of a time that is more than noise, in nanoseconds.
 
     Args:
-        spans_ns: Lengths of the span on both sides.
         link_ns: Part of the time that depends on the link.
         host_ns: Part of the time that depends on the host, except for loading data.
         loading_ns: Part of the time in which data was loaded.
@@ -105,20 +109,6 @@ def interval(before: F64, after: F64) -> tuple[F64, F64]:
 # -- Two sides ---------------------------------------------------------------------------------------
 
 
-class PairSide(Struct, frozen=True, eq=False):
-    """Steps of a side, and the draws that resample all its figures."""
-
-    spans_ns: tuple[int, ...]
-    weights: F64 | None
-    """Weights of the steps in each draw; None if there are too few steps for a bootstrap."""
-
-
-def side(spans_ns: Sequence[int]) -> PairSide:
-    """Return a side from the spans of its steps."""
-    spans = tuple(spans_ns)
-    return PairSide(spans, weights(draw(spans)) if len(spans) >= FEWEST else None)
-
-
 class PairRow(Struct, frozen=True, eq=False):
     """A figure of every step of both sides, to be compared."""
 
@@ -133,18 +123,19 @@ class PairRow(Struct, frozen=True, eq=False):
     """Figures of the sides, rounded so that they add up; None for the mean, or the ratio of the sums."""
 
 
-class Pair(Struct, frozen=True, eq=False):
-    """Both sides of a comparison."""
+class Pair:
+    """Both sides of a comparison, by the spans of their steps."""
 
-    before: PairSide
-    after: PairSide
-    reliable: bool = True
-    """True if the recordings are complete enough to set changes apart from noise."""
-
-    @property
-    def spans_ns(self) -> tuple[float, float]:
-        """Mean spans of both sides, in nanoseconds. Noise is a share of them."""
-        return float(np.mean(self.before.spans_ns)), float(np.mean(self.after.spans_ns))
+    def __init__(self, before_ns: Sequence[int], after_ns: Sequence[int], *, reliable: bool = True) -> None:
+        """Draw from both. `reliable`: whether the recordings are complete enough to tell changes from noise."""
+        self.steps = len(before_ns), len(after_ns)
+        self.spans_ns = float(np.mean(before_ns)), float(np.mean(after_ns))
+        """Mean spans of both sides. Noise is a share of them."""
+        self.reliable = reliable
+        self._weights: tuple[F64, F64] | None = None
+        """Weights of the steps in each draw; None if there are too few steps for a bootstrap."""
+        if reliable and min(self.steps) >= FEWEST:
+            self._weights = weights(draw(before_ns)), weights(draw(after_ns))
 
     def changes(self, rows: Sequence[PairRow]) -> list[FigureChange]:
         """Return the change of each figure with its interval."""
@@ -163,26 +154,14 @@ class Pair(Struct, frozen=True, eq=False):
                 low = high = None
             else:
                 beyond = abs(change) > row.floor and (low > 0 or high < 0)
-            changes.append(
-                FigureChange(
-                    name=row.name,
-                    unit=row.unit,
-                    before=first,
-                    after=second,
-                    change=change,
-                    noise_floor=row.floor,
-                    low=low,
-                    high=high,
-                    beyond_noise=beyond,
-                )
-            )
+            figures = first, second, change, row.floor, low, high, beyond
+            changes.append(FigureChange(row.name, row.unit, *figures))
         return changes
 
     def _intervals(self, before: F64, after: F64) -> tuple[F64, F64] | None:
-        side_before, side_after = self.before, self.after
-        if side_before.weights is not None and side_after.weights is not None:
-            return interval(_ratio(side_before.weights @ before), _ratio(side_after.weights @ after))
-        if min(len(side_before.spans_ns), len(side_after.spans_ns)) > 1:
+        if self._weights is not None:
+            return interval(_ratio(self._weights[0] @ before), _ratio(self._weights[1] @ after))
+        if min(self.steps) > 1:
             # There are too few steps to resample, so the interval has the extreme differences of any two steps.
             first, second = _ratio(before), _ratio(after)
             return second.min(axis=0) - first.max(axis=0), second.max(axis=0) - first.min(axis=0)
@@ -204,3 +183,79 @@ def _ratio(values: F64) -> F64:
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+# -- Figures of steps, as means that add up --------------------------------------------------------
+
+_LOADING = f"idle:{IdleCause.DATA_LOADING}"
+_HOST = frozenset(f"{what}:{cause}" for what in ("exposed-copy", "exposed-comm", "idle") for cause in HOST_CAUSES) - {
+    _LOADING
+}
+_LINK = (
+    frozenset(Amount(("exposed_copy", "exposed_comm")).columns()[0])
+    | {"h2d", "d2h", "comm", "copy", "h2d_d2h", "exposed_h2d", "exposed_d2h"}
+) - _HOST
+
+
+def _of_cause(bucket: str, length: str) -> Measure:
+    noise = (bucket,) if bucket in ("exposed_copy", "exposed_comm") else None
+    label = length.partition(":")[2]
+    return Measure(id=f"{length}_ns", label=label, meaning="", part=Amount((length,)), noise=noise)
+
+
+_FIGURES: Final[Mapping[str, Sequence[Measure]]] = {
+    "span": (replace(MEASURES["span_ns"], label="span"),),
+    "buckets": of_group("buckets"),
+    **{f"{bucket}_by_cause": [_of_cause(bucket, each) for each in lengths] for bucket, lengths in BY_CAUSE.items()},
+    "engines": of_group("engines"),
+    "overlap": of_group("overlap"),
+}
+"""Figures by the field of `Figures` that has them."""
+
+
+def compare(
+    before: Sequence[TimeFigures], after: Sequence[TimeFigures], pair: Pair, *, copies_stay: bool = True
+) -> Figures:
+    """Return all figures of two sides, with a period for each step of the pair, and whether each has changed.
+
+    `copies_stay`: whether every period contains the same copies. Steps do. Which copies run during a range depends on
+    the host, so their times are as noisy as the host's.
+    """
+    sides = facts_of(before), facts_of(after)
+    mean = means(sides[0]), means(sides[1])
+    by_host = _HOST if copies_stay else _HOST | _LINK
+    rows = [_compared(each, sides, mean, pair.spans_ns, by_host) for some in _FIGURES.values() for each in some]
+    changes = iter(pair.changes(rows))
+    fields = {name: tuple(next(changes) for _ in some) for name, some in _FIGURES.items()}
+    [span] = fields.pop("span")
+    return Figures(span=span, **fields)
+
+
+def _compared(
+    figure: Measure,
+    sides: tuple[Facts, Facts],
+    mean: tuple[Mapping[str, int], Mapping[str, int]],
+    spans_ns: tuple[float, float],
+    by_host: frozenset[str],
+) -> PairRow:
+    """Return a figure for every period of both sides. `by_host` are the lengths that depend on the host."""
+    noisy, _ = (figure.part if figure.noise is None else Amount(figure.noise)).columns()
+    # The noise of a sum of lengths depends on the side with the smaller sum.
+    link, host, loading = (
+        min(sum(side[column] for column in noisy if column in some) for side in mean)
+        for some in (_LINK - by_host, by_host, {_LOADING})
+    )
+    floor = floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
+    parts = [figure.part.of(side).astype(np.float64) for side in sides]
+    if figure.whole is None:
+        points = figure.part.of(mean[0]), figure.part.of(mean[1])
+        return PairRow(figure.label, "ns", parts[0], parts[1], floor, points)
+    ratios = [
+        np.stack([100 * part, figure.whole.of(side).astype(np.float64)], axis=1)
+        # Percentages of copies mean something only if copies take enough time.
+        * (not figure.of_copies or bool(side["copy"].sum() >= COPIES_MATTER_FROM * side["span"].sum()))
+        for part, side in zip(parts, sides, strict=True)
+    ]
+    divisor = min(float(ratio[:, 1].mean()) for ratio in ratios)
+    noise = 100 * floor / divisor if divisor > 0 else 0.0
+    return PairRow(figure.label, "pct", ratios[0], ratios[1], max(POINTS, noise))

@@ -17,10 +17,10 @@ from overlapscope.compare.difference import (
     ComputePart,
     DeviceDiff,
     Diff,
-    Doubt,
     FigureChange,
     Figures,
     FindingChange,
+    PartOfCompute,
     Side,
 )
 from overlapscope.compare.difference import Unit as Measure
@@ -132,7 +132,7 @@ def mark(figure: FigureChange, good: Good | None) -> str:
         return "" if figure.before is figure.after else "new" if figure.before is None else "gone"
     if figure.change == 0:
         return SAME
-    if not _may_matter(figure, figure.change):
+    if not figure.exceeds(figure.noise_floor):
         return NOISE
     if figure.beyond_noise is None:
         return UNTOLD
@@ -152,12 +152,7 @@ def worth_showing(figure: FigureChange) -> bool:
     """Return whether a figure changed by more than noise."""
     if figure.change is None:
         return (figure.before is None) != (figure.after is None)
-    return figure.change != 0 and _may_matter(figure, figure.change)
-
-
-def _may_matter(figure: FigureChange, change: float) -> bool:
-    """Return whether a change is more than noise, or if that is unknown, more than the noise floor."""
-    return abs(change) > figure.noise_floor if figure.beyond_noise is None else figure.beyond_noise
+    return figure.change != 0 and figure.exceeds(figure.noise_floor)
 
 
 def finding_standing(change: FindingChange) -> str:
@@ -191,11 +186,6 @@ def standing(diff: Diff) -> tuple[str, Tone]:
 
 
 # -- Sides ----------------------------------------------------------------------------------------
-
-
-def doubt_words(doubt: Doubt) -> tuple[str, str]:
-    """Return what differs, and what can still be compared."""
-    return clean(doubt.detail, 1000), f"Still valid: {clean(doubt.holds, 1000)}"
 
 
 def device_title(diff: Diff, device: DeviceDiff) -> str:
@@ -261,7 +251,7 @@ def of_device(
     Example: `Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-memory gone.`
     """
     span = figures.span
-    unit = unit_for(round(max(span.before or 0, span.after or 0)))
+    unit = unit_for(round(span.larger))
     parts = [*_reasons(figures, compute, unit), *_findings(findings)]
     return f"{_span(basis, span, unit)}{': ' if parts else ''}{', '.join(parts)}."
 
@@ -279,9 +269,7 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
             "Nothing can be compared, because no GPU has figures in both recordings. `overlapscope try` measures what "
             "changes bring to a program, also without a GPU."
         )
-    most = max(
-        devices, key=lambda device: (bool(device.figures.span.beyond_noise), abs(device.figures.span.change or 0))
-    )
+    most = max(devices, key=lambda device: (bool(device.figures.span.beyond_noise), abs(device.figures.span.moved)))
     if len(devices) == 1:
         return most.verdict
     name = f"device {most.device}" if most.rank is None else f"rank {most.rank}"
@@ -293,16 +281,15 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
 
 def _span(basis: Basis, span: FigureChange, unit: Unit) -> str:
     name = "Step" if basis == "step" else "Recording"
-    change, share = span.change or 0, span.change_pct
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
-    if change == 0:
+    if span.moved == 0:
         return f"{name} unchanged ({unit.text(round(span.after or 0))})"
-    if span.beyond_noise is False and abs(change) <= GPU_SHARE * max(span.before or 0, span.after or 0):
+    if span.beyond_noise is False and abs(span.moved) <= GPU_SHARE * span.larger:
         return f"{name} unchanged within noise ({both})"
     faster = ("faster", "slower") if basis == "step" else ("shorter", "longer")
     sure = {True: "", False: ", which may be noise", None: ", noise unknown"}[span.beyond_noise]
-    much = percent(abs(share)) if share is not None else unit.text(round(abs(change)))
-    return f"{name} {much} {faster[change > 0]}{sure} ({both})"
+    much = percent(abs(span.change_pct)) if span.change_pct is not None else _much(span, unit)
+    return f"{name} {much} {faster[span.moved > 0]}{sure} ({both})"
 
 
 def _reasons(figures: Figures, compute: ComputeChange | None, unit: Unit) -> list[str]:
@@ -310,71 +297,70 @@ def _reasons(figures: Figures, compute: ComputeChange | None, unit: Unit) -> lis
 
     If none of them changed, return those of hidden copies and of single causes of idle time.
     """
-    overlap = {change.name: change for change in figures.overlap}
-    engines = {change.name: change for change in figures.engines}
-    buckets = {change.name: change for change in figures.buckets}
+    changes = {change.name: change for change in (*figures.engines, *figures.overlap, *figures.buckets)}
     reasons = []
     for direction in ("H2D", "D2H"):
-        exposed = overlap[f"exposed {direction}"]
-        reasons.append((exposed, _copies(direction, exposed, engines[f"{direction} busy"], unit)))
-    at_once = overlap["exposed at once"]
-    now = "now" if (at_once.change or 0) > 0 else "no longer"
-    reasons.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} run at once"))
-    idle = buckets["idle"]
-    reasons.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
+        exposed = changes[f"exposed {direction}"]
+        reasons.append((exposed, _copies(direction, exposed, changes[f"{direction} busy"], unit)))
+    at_once, idle = changes["exposed at once"], changes["idle"]
+    now = "now" if at_once.moved > 0 else "no longer"
     reasons += [
-        (buckets["exposed comm"], f"{_more(buckets['exposed comm'], unit)} of communication running alone"),
-        (buckets["compute"], f"{_more(buckets['compute'], unit)} compute{_kernels(compute)}"),
+        (at_once, f"{_much(at_once, unit)} of H2D and D2H {now} run at once"),
+        (idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"),
+        (changes["exposed comm"], f"{_more(changes['exposed comm'], unit)} of communication running alone"),
+        (changes["compute"], f"{_more(changes['compute'], unit)} compute{_kernels(compute)}"),
     ]
-    hidden = overlap["hidden copy"]
     alone = [(cause, f"{_more(cause, unit)} idle time from {cause.name}") for cause in figures.idle_by_cause]
-    alone.append((hidden, f"{_more(hidden, unit)} copy time hidden"))
+    alone.append((changes["hidden copy"], f"{_more(changes['hidden copy'], unit)} copy time hidden"))
     return _largest(reasons, figures.span) or _largest(alone, figures.span)
 
 
 def _largest(reasons: Sequence[tuple[FigureChange, str]], span: FigureChange) -> list[str]:
-    counted = sorted((loss for loss in reasons if _counts(loss[0], span)), key=lambda loss: -abs(loss[0].change or 0))
-    return [sentence for _, sentence in counted[:_MOST_REASONS]]
+    counted = [reason for reason in reasons if reason[0].exceeds(GPU_SHARE * span.larger)]
+    return [sentence for _, sentence in sorted(counted, key=lambda reason: -abs(reason[0].moved))[:_MOST_REASONS]]
 
 
 def _copies(direction: str, exposed: FigureChange, copied: FigureChange, unit: Unit) -> str:
-    amount, change = round(abs(exposed.change or 0)), exposed.change or 0
+    amount = round(abs(exposed.moved))
     # Copies are exposed for less time if more of them is hidden, or if there are fewer or faster copies.
-    hidden = (copied.change or 0) - change
-    if change < 0:
+    hidden = copied.moved - exposed.moved
+    if exposed.moved < 0:
         how = f"of {direction} now hidden" if 2 * hidden >= amount else f"less of {direction} running alone"
     else:
         how = f"of {direction} no longer hidden" if -2 * hidden >= amount else f"more of {direction} running alone"
     return f"{unit.text(amount)} {how}"
 
 
+def _much(change: FigureChange, unit: Unit) -> str:
+    return unit.text(round(abs(change.moved)))
+
+
 def _more(change: FigureChange, unit: Unit) -> str:
-    return f"{unit.text(round(abs(change.change or 0)))} {'more' if (change.change or 0) > 0 else 'less'}"
+    return f"{_much(change, unit)} {'more' if change.moved > 0 else 'less'}"
 
 
 def _cause(whole: FigureChange, causes: Sequence[FigureChange]) -> str:
     """Return the cause of more than half of a change, in parentheses; empty if there is none."""
-    sign = 1 if (whole.change or 0) > 0 else -1
+    sign = 1 if whole.moved > 0 else -1
     sure = [cause for cause in causes if cause.beyond_noise is not False]
-    most = max(sure, key=lambda cause: sign * (cause.change or 0), default=None)
-    return f" ({most.name})" if most and 2 * sign * (most.change or 0) > abs(whole.change or 0) else ""
+    most = max(sure, key=lambda cause: sign * cause.moved, default=None)
+    return f" ({most.name})" if most and 2 * sign * most.moved > abs(whole.moved) else ""
+
+
+_PARTS: dict[PartOfCompute, tuple[str, str]] = {
+    "new": ("new kernels", "new kernels"),
+    "gone": ("kernels gone", "kernels gone"),
+    "replaced": ("other kernels for the same ops", "other kernels for the same ops"),
+    "calls": ("fewer calls", "more calls"),
+    "length": ("shorter calls", "longer calls"),
+    "side-by-side": ("more kernels side by side", "fewer kernels side by side"),
+}
+"""What became of kernels if a part of compute takes less time, and if it takes more."""
 
 
 def compute_part(part: ComputePart) -> str:
     """Return what became of kernels, such as `longer calls`."""
-    more = part.change_ns > 0
-    match part.part:
-        case "new":
-            return "new kernels"
-        case "gone":
-            return "kernels gone"
-        case "replaced":
-            return "other kernels for the same ops"
-        case "calls":
-            return "more calls" if more else "fewer calls"
-        case "length":
-            return "longer calls" if more else "shorter calls"
-    return "fewer kernels side by side" if more else "more kernels side by side"
+    return _PARTS[part.part][part.change_ns > 0]
 
 
 def _kernels(compute: ComputeChange | None) -> str:
@@ -404,13 +390,6 @@ def compute_notes(compute: ComputeChange, unit: Unit) -> str:
             "clock of the GPU, which recordings don't state."
         )
     return " ".join(notes)
-
-
-def _counts(change: FigureChange, span: FigureChange) -> bool:
-    """Return whether a change is more than noise, or if that is unknown, more than a minimum share of the span."""
-    if change.beyond_noise is not None:
-        return change.beyond_noise
-    return abs(change.change or 0) > GPU_SHARE * max(span.before or 0, span.after or 0)
 
 
 def _findings(findings: Sequence[FindingChange]) -> list[str]:

@@ -18,8 +18,11 @@ from overlapscope.base.words import plural, size
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.compare.groups import pairs
 from overlapscope.contracts.model import Beside, CallPlace, Contract, HostCall, TransferGroup
+from overlapscope.documents.model import Block, Document, Section, Text
+from overlapscope.documents.table import Tone
 
 Result = Literal["kept", "lost", "gained", "unknown"]
+Part = Literal["overlap", "memory", "amount", "sync", "allocation", "launches", "loader"]
 
 ADVICE: Final = {
     "overlap": "Issue it on a stream of its own, and let other streams wait for it only where they use its data.",
@@ -39,11 +42,11 @@ _WORKERS = "MultiProcessing"
 """Part of the name of an iterator whose workers load."""
 
 
-class Promise(Struct, frozen=True, kw_only=True):
+class Promise(Struct, frozen=True):
     """A promise of a contract, and whether the second contract keeps it."""
 
     result: Result
-    part: Literal["overlap", "memory", "amount", "sync", "allocation", "launches", "loader"]
+    part: Part
     name: str
     """Name of the promise: `overlap of H2D 16.8 MB (aten::copy_, train.py:88)`."""
     message: str
@@ -56,6 +59,11 @@ class Promise(Struct, frozen=True, kw_only=True):
     unit: Unit = "calls"
     at_least: bool = False
     """True if values below the limit break the promise, rather than values above it."""
+
+    @property
+    def of_transfer(self) -> bool:
+        """Whether it is about the overlap of copies or collectives that a recording has."""
+        return self.part == "overlap" and self.name.startswith("overlap of ")
 
 
 def _result(*, lost: bool, unknown: bool = False, gained: bool = False) -> Result:
@@ -73,9 +81,8 @@ def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
     if not contract.launches or not now.launches:
         unknown = (now if contract.launches else contract).unknown
         message = " ".join(unknown) or "Nothing is known of the GPU."
-        return (Promise(result="unknown", part="overlap", name="overlap", message=message), *_loader(contract, now))
-    return (
-        *_not_promised(contract),
+        return (Promise("unknown", "overlap", "overlap", message), *_loader(contract, now))
+    promises = [
         *_unrecorded(contract, now),
         *_transfers(contract, contract.copies, now.copies, now),
         *_calls("sync", "host sync", contract.syncs, now.syncs),
@@ -83,32 +90,22 @@ def compare(contract: Contract, now: Contract) -> tuple[Promise, ...]:
         *_transfers(contract, contract.collectives, now.collectives, now),
         *_launches(contract, now),
         *_loader(contract, now),
-    )
-
-
-def _not_promised(contract: Contract) -> Iterator[Promise]:
-    """Yield an unknown promise if a contract promises no overlap, and its recording didn't exclude it."""
+    ]
+    # Its recording doesn't exclude overlap, either.
     if contract.not_promised and not any(group.promised for group in contract.transfers):
-        yield Promise(
-            result="unknown",
-            part="overlap",
-            name="overlap",
-            message=f"The contract promises no overlap. {contract.not_promised}",
-        )
+        message = f"The contract promises no overlap. {contract.not_promised}"
+        promises.insert(0, Promise("unknown", "overlap", "overlap", message))
+    return tuple(promises)
 
 
 def _unrecorded(contract: Contract, now: Contract) -> Iterator[Promise]:
-    if now.unrecorded_copies > contract.unrecorded_copies:
-        yield Promise(
-            result="unknown",
-            part="amount",
-            name="copies recorded in part",
-            message=f"Of {plural(now.unrecorded_copies, 'copy')} a step, only the call or only the GPU's record is in "
-            f"the recording; by the contract of {contract.unrecorded_copies}.",
-            limit=contract.unrecorded_copies,
-            value=now.unrecorded_copies,
-            unit="copies",
+    limit, value = contract.unrecorded_copies, now.unrecorded_copies
+    if value > limit:
+        message = (
+            f"Of {plural(value, 'copy')} a step, only the call or only the GPU's record is in the recording; by the "
+            f"contract of {limit}."
         )
+        yield Promise("unknown", "amount", "copies recorded in part", message, "", limit, value, "copies")
 
 
 # -- Copies and collectives ---------------------------------------------------------------------------
@@ -123,22 +120,20 @@ def _transfers(
         yield from _overlap(contract, old, other, now)
         yield from _amount(contract, old, other)
     unknown = now.unrecorded_copies > contract.unrecorded_copies
+    maybe = ", perhaps only from the recording" if unknown else ""
     for old in gone:
-        yield Promise(
-            result="unknown" if unknown and before is contract.copies else "gained",
-            part="amount",
-            name=f"amount of {_words(old)}",
-            message=f"{_words(old)} is gone{', perhaps only from the recording' if unknown else ''}.",
-            limit=old.count,
-            value=0,
-            unit="copies",
-        )
+        result: Result = "unknown" if unknown and before is contract.copies else "gained"
+        message = f"{_words(old)} is gone{maybe}."
+        yield Promise(result, "amount", f"amount of {_words(old)}", message, "", old.count, 0, "copies")
     awaited = Counter({_place(call): call.count for call in now.syncs})
     awaited -= Counter({_place(call): call.count for call in contract.syncs})
     for other in new:
         # The wait for a small copy is a loss that says it all.
         if other.bytes > SMALL_BYTES or other.count > awaited[_place(other)]:
-            yield _new(other)
+            pageable = ", from pageable memory" if other.memory == "pageable" else ""
+            message = f"new {_words(other)}, {other.count} a step: may run beside {_beside(other)}{pageable}."
+            name = f"amount of {_words(other)}"
+            yield Promise("lost", "amount", name, message, other.line, 0, other.count, "copies")
 
 
 def _by_place(groups: Sequence[TransferGroup]) -> list[TransferGroup]:
@@ -173,15 +168,9 @@ def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
             f"pinned memory lost: {message}. The host is in the call until the driver has staged the data, and nothing "
             "launched after it can run beside it"
         )
-    yield Promise(
-        result=_result(lost=lost, unknown=was != now == "unknown", gained=gained),
-        part="memory",
-        name=f"memory of {_words(old)}",
-        message=f"{message}.",
-        line=new.line,
-        value=new.count if lost else 0,
-        unit="copies",
-    )
+    result = _result(lost=lost, unknown=was != now == "unknown", gained=gained)
+    value = new.count if lost else 0
+    yield Promise(result, "memory", f"memory of {_words(old)}", f"{message}.", new.line, 0, value, "copies")
 
 
 def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Contract) -> Iterator[Promise]:
@@ -209,17 +198,8 @@ def _overlap(contract: Contract, old: TransferGroup, new: TransferGroup, now: Co
         parts = [f"overlap {'lost' if lost else 'uncertain'}: {message}.", _ordered(old, new), *doubts]
         message = " ".join(parts).rstrip(". ")
     limit, run = (lost or unsure or excluded or limits)[0]
-    yield Promise(
-        result=result,
-        part="overlap",
-        name=f"overlap of {_words(old)}",
-        message=f"{message}.",
-        line=new.line,
-        limit=limit,
-        value=run.least,
-        unit="kernels",
-        at_least=True,
-    )
+    name = f"overlap of {_words(old)}"
+    yield Promise(result, "overlap", name, f"{message}.", new.line, limit, run.least, "kernels", at_least=True)
 
 
 def _side_by_side(before: Sequence[Beside], after: Sequence[Beside], left_out: int) -> list[tuple[Beside, Beside]]:
@@ -282,30 +262,7 @@ def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Itera
         limit, value, unit = _LARGER * old.bytes * old.count, new.bytes * new.count, "bytes"
         message = f"{_words(new)} moves {size(value)} a step; by the contract {size(old.bytes * old.count)}."
     if value > limit:
-        yield Promise(
-            result="lost",
-            part="amount",
-            name=f"amount of {_words(old)}",
-            message=message,
-            line=new.line,
-            limit=limit,
-            value=value,
-            unit=unit,
-        )
-
-
-def _new(new: TransferGroup) -> Promise:
-    """Return the loss for a new group, which the contract doesn't have."""
-    pageable = ", from pageable memory" if new.memory == "pageable" else ""
-    return Promise(
-        result="lost",
-        part="amount",
-        name=f"amount of {_words(new)}",
-        message=f"new {_words(new)}, {new.count} a step: may run beside {_beside(new)}{pageable}.",
-        line=new.line,
-        value=new.count,
-        unit="copies",
-    )
+        yield Promise("lost", "amount", f"amount of {_words(old)}", message, new.line, limit, value, unit)
 
 
 # -- Calls of the host --------------------------------------------------------------------------------
@@ -326,62 +283,38 @@ def _calls(
     added = [(replace(call, count=0), call) for call in new]
     for old, other in [*matched, *((old, replace(old, count=0)) for old in gone), *added]:
         result = _result(lost=other.count > old.count, gained=other.count < old.count)
-        where, more = _place_words(other), "more of " if result == "lost" else ""
+        where, more = _where(replace(other, op=other.op or other.call)), "more of " if result == "lost" else ""
         what = f"new {noun}: {where}," if other in new else f"{more}{noun} {where}:"
-        yield Promise(
-            result=result,
-            part=part,
-            name=f"{noun} {_stable(old)}",
-            message=f"{what} {other.count} {per}; by the contract {old.count}.",
-            line=other.line,
-            limit=old.count,
-            value=other.count,
-        )
+        message = f"{what} {other.count} {per}; by the contract {old.count}."
+        yield Promise(result, part, f"{noun} {_stable(old)}", message, other.line, old.count, other.count)
     if not before and not new:
-        yield Promise(
-            result="kept", part=part, name=f"no {noun}", message=f"There is no {noun}, as in the contract.", value=0
-        )
+        yield Promise("kept", part, f"no {noun}", f"There is no {noun}, as in the contract.", value=0)
 
 
 def _counted(name: str, before: int, after: int, contract: Contract) -> Promise:
     """Return the promise about a number of calls or ops a step."""
     limit = _most(before, contract)
-    return Promise(
-        result=_result(lost=after > limit, gained=_most(after, contract) < before),
-        part="launches",
-        name=name,
-        message=f"{after:,} {name} a step; by the contract {before:,}.",
-        limit=limit,
-        value=after,
-    )
+    result = _result(lost=after > limit, gained=_most(after, contract) < before)
+    message = f"{after:,} {name} a step; by the contract {before:,}."
+    return Promise(result, "launches", name, message, "", limit, after)
 
 
 def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:
     yield _counted("launches", contract.launches, now.launches, contract)
-    if contract.graph_launches:
-        value = now.graph_launches
-        yield Promise(
-            result=_result(lost=value < contract.graph_launches),
-            part="launches",
-            name="CUDA graph launches",
-            message=f"{value} CUDA graph launches a step; by the contract {contract.graph_launches}.",
-            limit=contract.graph_launches,
-            value=value,
-            at_least=True,
-        )
+    limit, value = contract.graph_launches, now.graph_launches
+    if limit:
+        message = f"{value} CUDA graph launches a step; by the contract {limit}."
+        result = _result(lost=value < limit)
+        yield Promise(result, "launches", "CUDA graph launches", message, "", limit, value, at_least=True)
 
 
 def _loader(contract: Contract, now: Contract) -> Iterator[Promise]:
     if contract.loader:
         before, after = (_WORKERS in each.loader for each in (contract, now))
-        message = f"The DataLoader's iterator is {now.loader or 'not used'}; by the contract {contract.loader}."
-        yield Promise(
-            result=_result(lost=before > after, gained=after > before),
-            part="loader",
-            name="loader",
-            message=f"loader workers lost: {message}" if before > after else message,
-            value=int(before > after),
-        )
+        lost = "loader workers lost: " if before > after else ""
+        message = f"{lost}The DataLoader's iterator is {now.loader or 'not used'}; by the contract {contract.loader}."
+        result = _result(lost=before > after, gained=after > before)
+        yield Promise(result, "loader", "loader", message, value=int(before > after))
 
 
 # -- Places -------------------------------------------------------------------------------------------
@@ -418,12 +351,23 @@ def _where(place: CallPlace) -> str:
     return ", ".join(filter(None, (place.op, place.line.rpartition(" in ")[0])))
 
 
-def _place_words(call: HostCall) -> str:
-    """Return `aten::item, train.py:103`, or the call in place of an op."""
-    return _where(replace(call, op=call.op or call.call))
-
-
 def _stable(call: HostCall) -> str:
     """Return a name that stays the same when lines move."""
     file, function = _function(call)
     return ", ".join(filter(None, (call.call, call.op, f"{file} in {function}" if file else "")))
+
+
+# -- Document -----------------------------------------------------------------------------------------
+
+_TONES: Final[dict[Result, Tone]] = {"lost": "poor", "gained": "good", "unknown": "fair"}
+
+
+def changes(promises: Sequence[Promise]) -> Document:
+    """Return the losses and gains of a contract, and the promises that can't be judged, as a document."""
+    blocks: list[Block] = []
+    for result, tone in _TONES.items():
+        some = [promise for promise in promises if promise.result == result]
+        blocks += [Section((Text(promise.message),), f"{result}: {promise.name}", "panel", tone) for promise in some]
+    kept = sum(promise.result == "kept" for promise in promises)
+    blocks.append(Text(f"{plural(kept, 'promise')} kept, of {len(promises):,}.", tone="muted"))
+    return Document("overlapscope contract diff", tuple(blocks))

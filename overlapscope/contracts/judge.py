@@ -11,11 +11,15 @@ from msgspec.structs import asdict, replace
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import TraceResult
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.budgets import gate
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check, obstacle_verdict
 from overlapscope.budgets.config import rule_named
-from overlapscope.budgets.gate import (
+from overlapscope.budgets.judge import verdict
+from overlapscope.budgets.places import JudgedPlace
+from overlapscope.budgets.settings import Settings
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
+from overlapscope.compare import doubts
+from overlapscope.compare.doubts import (
     Obstacle,
     absence_notes,
     absent_devices,
@@ -24,9 +28,6 @@ from overlapscope.budgets.gate import (
     program_of,
     refuse_predicted,
 )
-from overlapscope.budgets.rulings import Ruling, verdict
-from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Status, Subject
 from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.contracts.observe import observe
@@ -57,13 +58,8 @@ def check_job(
 ) -> CheckResult:
     """Check recordings against the contract of the settings, and against budgets.
 
-    A contract adds to the default rules, except to those that it replaces by name.
-
-    Args:
-        settings: Settings of the check.
-        traces: Returns the recordings; called if there is a contract.
-        report: Returns their report.
-        baseline: Figures that relative budgets compare with.
+    A contract adds to the default rules, except to those that it replaces by name. `traces` returns the recordings, and
+    is called if there is a contract.
 
     Returns:
         The verdicts on all promises and budgets, and the outcome.
@@ -80,13 +76,8 @@ def check_job(
         name if name == "verdict" else rule_named(name, f"{settings.contract}: replaces") for name in contract.replaces
     )
     promises, verdicts = _judged(contract, recordings, job, settings)
-    result = check(
-        job,
-        replace(settings, replaced=replaced),
-        baseline=baseline,
-        promises=verdicts,
-        promised=_promised(promises),
-    )
+    settings, promised = replace(settings, replaced=replaced), _promised(promises)
+    result = check(job, settings, baseline=baseline, promises=verdicts, promised=promised)
     not_judged = f"The contract replaces default rules, which aren't judged: {listed(replaced)}." if replaced else ""
     return replace(result, warnings=(*result.warnings, *filter(None, (contract.not_promised, not_judged))))
 
@@ -94,9 +85,7 @@ def check_job(
 def promise(trace: Trace, rests_on: Collection[Part] = FIGURES) -> Contract:
     """Return the contract that a recording keeps.
 
-    Args:
-        trace: The recording.
-        rests_on: Parts of it that may not be lost: `HOST` for a program that uses no GPU.
+    `rests_on` are parts of it that may not be lost: `HOST` for a program that uses no GPU.
 
     Raises:
         UsageError: The recording lacks something, or was predicted.
@@ -145,14 +134,9 @@ def judge(
 ) -> tuple[list[Obstacle], tuple[Promise, ...]]:
     """Return the reasons why a recording can't be judged by a contract, or without any the result of each promise.
 
-    Args:
-        contract: The contract.
-        trace: The recording.
-        result: Its result.
-        other_program: Whether it may be of another program.
-        rests_on: As for `promise`.
+    `other_program`: whether it may be of another program. `rests_on` is as for `promise`.
     """
-    same = () if other_program else gate.other_program(contract.program, program_of([result]), _WHAT)
+    same = () if other_program else doubts.other_program(contract.program, program_of([result]), _WHAT)
     obstacles = [*same, *incomplete(result, rests_on), *absent_devices(result, contract.program.devices, _WHAT)]
     promises = () if obstacles else compare(contract, observe(trace))
     if not obstacles and not other_program and _none_left(contract, promises):
@@ -170,20 +154,15 @@ def _none_left(contract: Contract, promises: Sequence[Promise]) -> bool:
     with_data = any(transfer.bytes > SMALL_BYTES for transfer in contract.transfers)
     no_ops = contract.host_ops is not None and any(promise.name == "ops" and not promise.value for promise in promises)
     return (
-        (promised and not any(map(_is_about_overlap, promises)))
+        (promised and not any(promise.of_transfer for promise in promises))
         or (with_data and gone == len(contract.transfers))
         or no_ops
     )
 
 
-def _is_about_overlap(promise: Promise) -> bool:
-    """Return whether a promise is about the overlap of copies or collectives that a recording has."""
-    return promise.part == "overlap" and promise.name.startswith("overlap of ")
-
-
 def _promised(promises: Sequence[Promise]) -> str:
     """Return promises in a few words: `3 transfers beside at least 14 kernels, no host sync`."""
-    overlaps = [promise.value or 0 for promise in filter(_is_about_overlap, promises)]
+    overlaps = [promise.value or 0 for promise in promises if promise.of_transfer]
     fewest = min(overlaps, default=0)
     least = f" beside at least {plural(fewest, 'kernel')}" if fewest else ""
     beside = f"{plural(len(overlaps), 'transfer')}{least}" if overlaps else ""
@@ -202,15 +181,10 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
         lost, gained = promise.result == "lost", promise.result == "gained"
         no_line = "" if promise.line else " Record with `overlapscope run --stacks` to see its line."
         advice = f"{ADVICE[promise.part]}{no_line}"
-        where = promise.line or None
+        where, status = promise.line or None, _STATUS[promise.result]
+        judged = JudgedPlace(subject=subject, status=status, value=promise.value, limit=promise.limit)
         yield verdict(
-            Ruling(
-                subject=subject,
-                status=_STATUS[promise.result],
-                value=promise.value,
-                limit=promise.limit,
-                note=GAINED if gained else "",
-            ),
+            replace(judged, note=GAINED if gained else ""),
             budget=name,
             metric=f"{METRIC}-{promise.part}",
             message=promise.message,
@@ -218,5 +192,5 @@ def _verdicts(promises: Sequence[Promise], subject: Subject) -> Iterator[BudgetV
             more_is_better=promise.at_least,
             where=where,
             reasons=(FailureReason(title=name, detail="", advice=advice, time_ns=0, where=where),) if lost else (),
-            counts=_STATUS[promise.result] != "pass",
+            counts=status != "pass",
         )

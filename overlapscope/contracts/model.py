@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, structs
 
 from overlapscope.base import disk
 from overlapscope.base.words import clean, plural, size
-from overlapscope.budgets.gate import ProgramIdentity
+from overlapscope.compare.doubts import ProgramIdentity
 from overlapscope.errors import ConfigError
 
 VERSION: Final = 1

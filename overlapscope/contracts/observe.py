@@ -34,7 +34,7 @@ from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.words import in_project
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
-from overlapscope.contracts.windows import Windows, counted, find_neighbours, find_windows, library_ops
+from overlapscope.contracts.windows import Neighbour, Windows, counted, find_neighbours, find_windows, library_ops
 from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
 from overlapscope.version import __version__
 
@@ -158,8 +158,8 @@ def observe(trace: Trace) -> Contract:
         loader=_loader(trace, steps),
         unknown=(),
     )
-    if not len(ops) or not (ops.launch >= 0).any():
-        reason = "The recording has no GPU ops." if not len(ops) else "The recording has no launches."
+    if not (ops.launch >= 0).any():
+        reason = "The recording has no launches." if len(ops) else "The recording has no GPU ops."
         return _of_host(trace, steps, replace(contract, unknown=(reason,)))
     step_of_op = np.where(ops.launch >= 0, steps.at(pick(calls.start_ns, ops.launch, -1)), -1)
     transfers = _Transfers(trace, steps, step_of_op)
@@ -313,18 +313,13 @@ class _Transfers:
 
     def __init__(self, trace: Trace, steps: _Steps, step_of_op: I64) -> None:
         self._trace, self._steps, self._step_of_op = trace, steps, step_of_op
-        self._of_step: dict[tuple[int, int], int] = {}
-        order, kernels = stated_order(trace), counted(trace)
-        items = order.items
-        step_of_item = step_of_op[items.op]
-        for lane, stream in enumerate(order.streams):
-            rows = np.flatnonzero((items.lane == lane) & (step_of_item >= 0))
-            self._of_step[stream] = steps.typical(np.repeat(step_of_item[rows], kernels[rows]))
-
-    @property
-    def kernels(self) -> int:
+        items, streams = stated_order(trace).items, stated_order(trace).streams
+        kernels, step_of_item = counted(trace), step_of_op[items.op]
+        of_lane = (np.flatnonzero((items.lane == lane) & (step_of_item >= 0)) for lane in range(len(streams)))
+        counts = (steps.typical(np.repeat(step_of_item[rows], kernels[rows])) for rows in of_lane)
+        self._of_step = dict(zip(streams, counts, strict=True))
+        self.kernels = sum(self._of_step.values())
         """Number of kernels in a typical step."""
-        return sum(self._of_step.values())
 
     def copies(self) -> tuple[TransferGroup, ...]:
         """Return the groups of copies between host and device, and between devices."""
@@ -401,42 +396,41 @@ def _beside(members: I64, step: I64, count: int, windows: Windows) -> tuple[tupl
     whole = usual.copy()
     np.logical_and.at(whole, of_step, windows.closed[members])
     chosen = members[(whole if whole.any() else usual)[of_step]]
-    least, most = (_typical_rows(chosen, step, count, width) for width in (windows.least, windows.most))
+    # The median of the members with the smallest window in each step, then of those with the second, and so on.
+    typical = []
+    for width in (windows.least, windows.most):
+        by_step = chosen[np.lexsort((width[chosen], step[chosen]))].reshape(-1, count)
+        middle = np.argsort(width[by_step], axis=0, kind="stable")[(len(by_step) - 1) // 2]
+        typical.append(by_step[middle, np.arange(count)])
+    least, most = typical
     pairs = zip(windows.least[least].tolist(), windows.most[most].tolist(), strict=True)
     return tuple(Beside(len([*alike]), *pair) for pair, alike in groupby(pairs)), int(least[0])
-
-
-def _typical_rows(rows: I64, step: I64, count: int, width: I64) -> I64:
-    """Return the median of the rows with the smallest width in each step, then of those with the second, and so on."""
-    by_step = rows[np.lexsort((width[rows], step[rows]))].reshape(-1, count)
-    middle = np.argsort(width[by_step], axis=0, kind="stable")[(len(by_step) - 1) // 2]
-    chosen: I64 = by_step[middle, np.arange(count)]
-    return chosen
 
 
 def _neighbour_words(trace: Trace, ops: I64) -> Iterator[tuple[str, str]]:
     """Yield what each op comes after and what comes after it, each with what orders them."""
     neighbours, launch = find_neighbours(ops, strictest_order(trace)), trace.gpu_ops.launch
-    calls = [int(launch[kernel]) for each in neighbours for kernel in (each.earlier, each.later) if kernel >= 0]
-    causes = [cause for each in neighbours for cause in (each.begins, each.ends) if cause is not None]
-    calls += [call for cause in causes for call in (cause.call, cause.record)]
+    sides = [side for each in neighbours for side in each]
+    calls = [int(launch[kernel]) for kernel, _ in sides if kernel >= 0]
+    calls += [call for _, cause in sides if cause is not None for call in (cause.call, cause.record)]
     known = distinct(np.array(calls, np.int64))
     places = Places(trace, trace.runtime_calls, known[known >= 0])
-    for op, each in zip(ops.tolist(), neighbours, strict=True):
+    for op, (begins, ends) in zip(ops.tolist(), neighbours, strict=True):
+        # The stream of whatever comes first.
+        stream = int(trace.gpu_ops.stream[begins[0]])
         yield (
-            _words(trace, places, each.earlier, each.begins, op, later=False),
-            _words(trace, places, each.later, each.ends, op, later=True),
+            _words(trace, places, "after", begins, stream),
+            _words(trace, places, "before", ends, int(trace.gpu_ops.stream[op])),
         )
 
 
-def _words(trace: Trace, places: Places, kernel: int, cause: OrderedBy | None, op: int, *, later: bool) -> str:
+def _words(trace: Trace, places: Places, side: str, neighbour: Neighbour, stream: int) -> str:
+    kernel, cause = neighbour
     if kernel < 0 or cause is None:
         return ""
-    ops = trace.gpu_ops
-    launch = int(ops.launch[kernel])
-    name = (places.words(launch) if launch >= 0 else "") or clean(ops.name(kernel), 60)
-    ordered = _order_words(trace, places, cause, int(ops.stream[op if later else kernel]))
-    return f"{'before' if later else 'after'} {name}{'' if cause.stated else ' at worst'}: {ordered}"
+    launch = int(trace.gpu_ops.launch[kernel])
+    name = (places.words(launch) if launch >= 0 else "") or clean(trace.gpu_ops.name(kernel), 60)
+    return f"{side} {name}{'' if cause.stated else ' at worst'}: {_order_words(trace, places, cause, stream)}"
 
 
 def _order_words(trace: Trace, places: Places, cause: OrderedBy, stream: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from msgspec import Struct
 
 from overlapscope.analysis.host import around
 from overlapscope.analysis.host_order import EARLIEST_NS
@@ -31,13 +30,8 @@ class Windows(Columns, frozen=True):
     """True if the recording neither begins nor ends within the window."""
 
 
-class Neighbours(Struct, frozen=True):
-    """Kernels between which an op may run, as rows of `Trace.gpu_ops`, -1 for none, and what orders them."""
-
-    earlier: int
-    begins: OrderedBy | None
-    later: int
-    ends: OrderedBy | None
+Neighbour = tuple[int, OrderedBy | None]
+"""Kernel before or after which an op runs, as a row of `Trace.gpu_ops`, and what orders them; -1 without one."""
 
 
 @kept()
@@ -70,7 +64,6 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
     they ran beside it. The order inside a graph isn't recorded.
 
     Args:
-        trace: The recording.
         ops: Rows of `Trace.gpu_ops`.
         of_step: Number of `counted` kernels in a typical step of each device and stream, to which each side is limited.
     """
@@ -136,12 +129,12 @@ def _computing(order: HappensBefore, lane: int) -> list[int]:
     ]
 
 
-def find_neighbours(ops: I64, order: HappensBefore) -> list[Neighbours]:
+def find_neighbours(ops: I64, order: HappensBefore) -> list[tuple[Neighbour, Neighbour]]:
     """Return the kernels between which each op may run by an order, on the lane of its device that computes most."""
     items, rows = order.items, order.item_of_op[ops]
     kernels = np.bincount(items.lane, items.compute, minlength=len(order.streams))
     device = np.array([on_device for on_device, _ in order.streams])
-    found: dict[int, Neighbours] = {}
+    found: dict[int, tuple[Neighbour, Neighbour]] = {}
     for lane, mine in rows_by(items.lane[rows]):
         main = int(np.argmax(np.where(device == device[lane], kernels, -1)))
         start = int(order.first[main])
@@ -151,10 +144,11 @@ def find_neighbours(ops: I64, order: HappensBefore) -> list[Neighbours]:
         later = pick(computes, np.searchsorted(computes, order.after(lane, places, main)))
         columns = (mine, places, earlier, later)
         for number, place, first, then in zip(*(column.tolist() for column in columns), strict=True):
-            found[number] = Neighbours(
-                earlier=int(items.op[start + first]) if first >= 0 else -1,
-                begins=order.cause((main, first), (lane, place)) if first >= 0 else None,
-                later=int(items.op[start + then]) if then >= 0 else -1,
-                ends=order.cause((lane, place), (main, then)) if then >= 0 else None,
-            )
+            begins: Neighbour = (-1, None)
+            ends: Neighbour = (-1, None)
+            if first >= 0:
+                begins = int(items.op[start + first]), order.cause((main, first), (lane, place))
+            if then >= 0:
+                ends = int(items.op[start + then]), order.cause((lane, place), (main, then))
+            found[number] = begins, ends
     return [found[number] for number in range(len(ops))]

@@ -109,9 +109,8 @@ def launch(
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
     query = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
     # Without traces, there is only the page of the reports or of the chosen data.
-    first = "" if entries else "ranks" if library.ranks_files() else next(iter(chosen), "")
-    page = "compare" if compare else first
-    return listening, f"{listening.url}{page}?{urlencode(query | {'token': server_token})}"
+    other = "" if entries else "ranks" if library.ranks_files() else next(iter(chosen), "")
+    return listening, f"{listening.url}{'compare' if compare else other}?{urlencode(query | {'token': server_token})}"
 
 
 def _body_bytes(uploads: DroppedFiles, token: str, request: Request) -> int:

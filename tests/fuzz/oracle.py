@@ -44,8 +44,7 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.commands import main
 from overlapscope.compare import document as diff_document
 from overlapscope.compare.diff import diff
-from overlapscope.contracts import document as contract_document
-from overlapscope.contracts.compare import compare
+from overlapscope.contracts.compare import changes, compare
 from overlapscope.contracts.model import from_toml, to_toml
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import OverlapscopeError, UsageError
@@ -700,7 +699,7 @@ def _contract(trace: Trace) -> None:
     _must(from_toml(text, "contract") == contract, "a contract reads back differently")
     _must(_CONTROL.search(text) is None, "a contract that controls the terminal")
     promises = compare(contract, contract)
-    _shown(terminal.render(contract_document.changes(promises), width=WIDTH))
+    _shown(terminal.render(changes(promises), width=WIDTH))
     results = [promise.result for promise in promises]
     _must("lost" not in results and "gained" not in results, "a contract that its own recording breaks", results)
 

@@ -15,10 +15,9 @@ from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
-from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff
-from overlapscope.compare.document import head, of_device
+from overlapscope.compare.document import FINDINGS, head, of_device, shown_findings
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
@@ -102,14 +101,14 @@ def _choice(context: PageContext) -> Component:
 def _changes(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     """Return what changed, as in the document of a diff; findings have links to both timelines."""
     links = []
-    for change in tables.shown_findings(device, verbose=True)[0]:
+    for change in shown_findings(device, verbose=True)[0]:
         sides = (("before", before, change.before), ("after", after, change.after))
         ways = [parts.timeline_link(context, finding.example, name) for name, context, finding in sides if finding]
         links.append(html.Div([html.Div(way) for way in ways]))
     blocks = of_device(device, verbose=True, several=False, folded=True)
     shown = (
         parts.table_panel(before, block, "compare-findings", links)
-        if isinstance(block, Table) and block.id == tables.FINDINGS
+        if isinstance(block, Table) and block.id == FINDINGS
         else block
         for block in blocks
     )

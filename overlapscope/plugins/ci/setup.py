@@ -227,7 +227,7 @@ def limits_of(report: Report) -> Iterator[Limit]:
             bool(metric.more_is_better),
             exact(bound, metric.unit),
             show(worst.value, metric.unit),
-            worst.place.budget.scope == "window",
+            worst.place.subject.scope == "window",
         )
 
 

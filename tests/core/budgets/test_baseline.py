@@ -24,15 +24,14 @@ from overlapscope.budgets.baseline import (
 )
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
-from overlapscope.budgets.gate import ProgramIdentity, other_program, program_of
 from overlapscope.budgets.judge import judge
-from overlapscope.budgets.places import find_places
-from overlapscope.budgets.samples import of_steps, series
+from overlapscope.budgets.places import find_places, of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.catalog.measures import CAUSES_OF, DIRECTIONS, METRICS
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
+from overlapscope.compare.doubts import ProgramIdentity, other_program, program_of
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from overlapscope.report.model import Report
@@ -293,6 +292,14 @@ def test_without_a_baseline_all_but_changes_is_judged(tmp_path: Path, capsys: py
     assert "FAIL idle_pct <= 1%" in capsys.readouterr().out
 
 
+def test_an_explanation_lists_the_steps_of_what_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_steps(tmp_path / "t.json")
+    assert main(["check", trace, "--budget", "step_time increase <= 5%", "--explain", "step_time"]) == 3
+    assert "\nProfilerStep#9  899.9 us\n1 step left out" in capsys.readouterr().out
+
+
 def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json", 4)
     assert main(["check", trace, "--write-baseline", "--baseline", str(tmp_path / "b.json")]) == 0
@@ -543,7 +550,7 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
     baseline = of(with_spans(before))
     budget = Budget(metric="step_time", limit="max_increase", bound=limit)
     [place] = find_places(with_spans(after), budget, {})
-    judged = judge(place, baseline, only=True)
+    judged = judge(budget, place, baseline, only=True)
     assert judged.value is not None and judged.limit is not None and judged.low is not None
     if judged.status == "fail":
         assert judged.value > judged.limit

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.budgets import baseline
-from overlapscope.budgets.places import figures
-from overlapscope.budgets.samples import noisy, of_range, spent
+from overlapscope.budgets.places import figures, noisy, of_range, spent
 from overlapscope.catalog.measures import CAUSES_OF, METRICS
 from overlapscope.commands import main
 from tests.support.helpers import TRACES

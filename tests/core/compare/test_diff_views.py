@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import unit_for
 from overlapscope.commands import main
-from overlapscope.compare import tables
+from overlapscope.compare import document as tables
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, Diff
 from overlapscope.compare.document import COMMENT_CHARACTERS, document
