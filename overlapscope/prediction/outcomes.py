@@ -209,12 +209,14 @@ def largest_gain(base: Base, fixes: Iterable[tuple[str, ...]]) -> FixGain | None
 
 @kept(most=4)
 def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
-    """Return the expected outcome; None if the set changes nothing or cannot be replayed."""
+    """Return the expected outcome; None if a part of the set changes nothing, or if it cannot be replayed."""
+    applied = apply(base, parse(fix))
+    if not all(change.touched for change in applied):
+        return None
     try:
-        expected = outcome(base, parse(fix))
+        return replayed_as(base, applied)
     except Deadlock:
         return None
-    return expected if all(change.touched for change in expected.applied) else None
 
 
 @kept()
