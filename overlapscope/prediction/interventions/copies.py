@@ -88,8 +88,11 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     """Return the graph with the host's work after the given copies, and after `pin_memory()`, at its normal speed."""
     items, calls = graph.items, graph.calls
     big = staged[(items.bytes[staged] >= _EVICTS_BYTES) & (items.call[staged] >= 0)]
-    evicts = graph.launching(big)
-    evicts[_before_pinning(graph)] = True
+    evicts, pins = graph.launching(big), pinning(graph.trace)
+    for thread, of_thread in graph.by_thread() if len(pins) else ():
+        # The last call of a thread before it pins memory.
+        place = np.searchsorted(calls.start_ns[of_thread], pins.start_ns[pins.thread == thread]) - 1
+        evicts[of_thread[place[place >= 0]]] = True
     ratio = _slowness(graph, np.flatnonzero(evicts), request)
     cold = _COLD_NS[request.stance]
     if ratio <= 1 or not cold:
@@ -109,16 +112,6 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
             if evicts[call]:
                 cold_left = cold
     return replace(graph, calls=new)
-
-
-def _before_pinning(graph: Graph) -> I64:
-    """Return the last call of its thread before each `pin_memory()`."""
-    ops, calls = pinning(graph.trace), graph.calls
-    rows = [graph.waits.call[:0]]
-    for thread, of_thread in graph.by_thread() if len(ops) else ():
-        place = np.searchsorted(calls.start_ns[of_thread], ops.start_ns[ops.thread == thread]) - 1
-        rows.append(of_thread[distinct(place[place >= 0])])
-    return np.concatenate(rows)
 
 
 def _slowness(graph: Graph, evicting: I64, request: Request) -> float:

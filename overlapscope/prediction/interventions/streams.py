@@ -114,8 +114,17 @@ _NEVER = 2**62
 
 def prefetch(graph: Graph, request: Request) -> Applied:
     """Run the copies that a step begins with one step earlier."""
-    items = graph.items
-    inputs, step = _inputs(graph)
+    items, step_of_item = graph.items, step_of_items(graph)
+    # Inputs are the uploads launched before the first kernel of their step on their device.
+    at = pick(graph.calls.start_ns, items.call, 0)
+    here = ~items.gone & (step_of_item >= 0)
+    kernel = here & ~items.is_copy
+    group = groups_of((items.device, step_of_item))
+    first = np.full(len(items), _NEVER)
+    np.minimum.at(first, group[kernel], at[kernel])
+    first = first[group]
+    inputs = np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first) & (first < _NEVER))
+    step = step_of_item[inputs]
     if not len(inputs):
         return Applied(graph, inputs, 0, "")
     changed, _ = move(graph, inputs, Stance.BEST)
@@ -131,20 +140,6 @@ def prefetch(graph: Graph, request: Request) -> Applied:
         changed = without_time_in(changed, staging(graph.trace)).graph
     what = f"{copies(graph, inputs)}, for which steps wait, run one step earlier on their own stream."
     return Applied(changed, graph.callers(inputs), len(inputs), what)
-
-
-def _inputs(graph: Graph) -> tuple[I64, I64]:
-    """Return the uploads launched before the first kernel of their step on their device, and their steps."""
-    items, step = graph.items, step_of_items(graph)
-    at = pick(graph.calls.start_ns, items.call, 0)
-    here = ~items.gone & (step >= 0)
-    kernel = here & ~items.is_copy
-    group = groups_of((items.device, step))
-    first = np.full(len(items), _NEVER)
-    np.minimum.at(first, group[kernel], at[kernel])
-    first = first[group]
-    inputs = np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first) & (first < _NEVER))
-    return inputs, step[inputs]
 
 
 def _kernels(graph: Graph, devices: I64, of_steps: I64, *, last: bool) -> I64:
