@@ -60,14 +60,6 @@ def _advice(claims: Claims, where: Where | None) -> str:
     return cases["synchronize"].format(call=written) if written else cases["other"]
 
 
-def _waits(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
-    """Return what waits, such as `The host waits for the GPU in .item()`."""
-    text = "" if where is None else where.op or where.call or ""
-    if claims.trace.framework == "pytorch":
-        text = _outermost(claims, pieces, where) or op_words(text)
-    return f"The host waits for the {claims.gpu}{f' in {name(text)}' if text else ''}"
-
-
 def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
     """Return source code for the outermost op around the longest wait of a place; empty if unknown."""
     ops = claims.trace.cpu_ops
@@ -84,8 +76,12 @@ def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> st
 def _host_sync(claims: Claims, pieces: ClaimedPieces) -> Draft:
     places = claims.places(pieces)
     where = places[0].where if places else None
+    text = "" if where is None else where.op or where.call or ""
+    if claims.trace.framework == "pytorch":
+        text = _outermost(claims, pieces, where) or op_words(text)
+    place = f" in {name(text)}" if text else ""
     return Draft(
-        title=f"{_waits(claims, pieces, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
+        title=f"The host waits for the {claims.gpu}{place}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"Because of that, {lost(claims, pieces)}.",
         advice=_advice(claims, where),

@@ -203,28 +203,23 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
     device = np.full(len(calls), -1, np.int64)
     launched = items.call >= 0
     device[items.call[launched]] = items.device[launched]
-    together = _together(graph)[calls.thread]
+    # The lowest number of the threads that hand over to each thread, directly or through others.
+    group = np.arange(len(graph.recorded.threads))
+    handed = np.flatnonzero(calls.handed_by >= 0)
+    for thread, giver in distinct_rows((calls.thread[handed], calls.thread[calls.handed_by[handed]])):
+        group[group == max(group[thread], group[giver])] = min(group[thread], group[giver])
+    together = group[calls.thread]
     rows, runs, many = [NOTHING], [NOTHING], 0
     for start, end in _places(graph, request.argument):
         inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
-        for group in distinct(together[inside]):
-            grouped = inside[together[inside] == group]
+        for tied in distinct(together[inside]):
+            grouped = inside[together[inside] == tied]
             apart = np.diff(captured[grouped].astype(np.int8)) != 0
             apart |= (np.diff(device[grouped]) != 0) | divides[grouped[1:]]
             rows.append(grouped[captured[grouped]])
             runs.append((many + np.append(0, np.cumsum(apart)))[captured[grouped]])
             many += 1 + int(apart.sum())
     return np.concatenate(rows), np.concatenate(runs)
-
-
-def _together(graph: Graph) -> I64:
-    """Return for each thread the lowest number of the threads that hand over to it, directly or through others."""
-    group = np.arange(len(graph.recorded.threads))
-    handed = np.flatnonzero(graph.calls.handed_by >= 0)
-    pairs = graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]
-    for thread, thread_2 in distinct_rows(pairs):
-        group[group == max(group[thread], group[thread_2])] = min(group[thread], group[thread_2])
-    return group
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
@@ -354,22 +349,14 @@ def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> De
     new = items.copied("duration_ns", "gone")
     new.gone[inside] = True
     new.gone[inside[first]] = False
-    new.duration_ns[inside[first]] = _work_ns(graph, inside, group, len(first), stance)
-    return new
-
-
-def _work_ns(graph: Graph, inside: I64, group: I64, groups: int, stance: Stance) -> I64:
-    """Return the length of each group's merged kernel.
-
-    A kernel of a small tensor takes as long as the shortest kernel of its kind, for launching alone. Only at worst, the
-    merged kernel takes that time for each of them.
-    """
-    kind = np.zeros(len(graph.items), np.int64)
+    # A kernel of a small tensor takes as long as the shortest kernel of its kind, for launching alone. Only at worst,
+    # the merged kernel takes that time for each of them.
+    kind = np.zeros(len(items), np.int64)
     kind[graph.item_of_op] = graph.trace.gpu_ops.name_id
-    lengths = graph.items.duration_ns[inside]
+    lengths = items.duration_ns[inside]
     alike = groups_of((group, kind[inside]))
     shortest = np.full(int(alike.max(initial=-1)) + 1, np.inf)
     np.minimum.at(shortest, alike, lengths)
-    several = np.bincount(alike)
-    work = lengths - (0 if stance == Stance.WORST else shortest[alike] * (1 - 1 / several[alike]))
-    return np.bincount(group, weights=_TRAFFIC[stance] * work, minlength=groups)
+    work = lengths - (0 if stance == Stance.WORST else shortest[alike] * (1 - 1 / np.bincount(alike)[alike]))
+    new.duration_ns[inside[first]] = np.bincount(group, weights=_TRAFFIC[stance] * work, minlength=len(first))
+    return new
