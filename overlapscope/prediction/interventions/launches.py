@@ -193,7 +193,10 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
     to each other, with only capturable work between them.
     """
     calls, items = graph.calls, graph.items
-    captured = _capturable(graph)
+    # Graphs hold launches of kernels, memsets and copies within the device, which don't wait. Copies from and to the
+    # host stay outside, because their addresses change from step to step.
+    captured = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
+    captured[graph.waits.call] = False
     # No graph can hold loading and pinning; at worst, no long work of the host.
     divides = (calls.before_ns >= LONG_WORK_NS) & (request.stance == Stance.WORST)
     for find in (loading, pinning):
@@ -240,17 +243,6 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     else:
         ends = np.minimum(ends, np.append(starts[1:], ends[-1:]))
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def _capturable(graph: Graph) -> Bool:
-    """Return a mask of the calls that launch kernels, memsets or copies within the device, without waiting.
-
-    Copies from and to the host stay outside, because their addresses change from step to step.
-    """
-    items = graph.items
-    launches = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
-    launches[graph.waits.call] = False
-    return launches
 
 
 @kept()
