@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from overlapscope.documents.model import Document
     from overlapscope.documents.table import Table
     from overlapscope.prediction.predict import Prediction
-    from overlapscope.prediction.result import WhatIf
 
 NOT_PREDICTED = 1
 """Exit code if the replay cannot reproduce the recording."""
@@ -104,8 +103,14 @@ class WhatifCommand:
         if (predictor := _predictor_of_ranks(args)) is not None:
             return predictor.run(interventions, args)
         prediction = _predict(interventions, args)
-        result, offers = prediction.result, not (interventions or args.best)
-        present(result, lambda: _document(result, offers=offers), args, verbose=args.verbose)
+        result, offers = prediction.result, not (interventions or args.best) and prediction.result.replay.valid
+
+        def shown() -> Document:
+            from overlapscope.prediction.document import document
+
+            return document(result, offered=offered({"--best": _BEST}) if offers else None)
+
+        present(result, shown, args, verbose=args.verbose)
         if prediction.expected is None:
             return NOT_PREDICTED
         if args.timeline is not None and prediction.after is not None:
@@ -186,14 +191,6 @@ def _predict(interventions: list[str], args: argparse.Namespace) -> Prediction:
     if args.best:
         return best(trace, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
     return predict(trace, interventions, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
-
-
-def _document(result: WhatIf, *, offers: bool) -> Document:
-    """Return the document; `offers` adds the available changes."""
-    from overlapscope.prediction.document import document
-
-    choice = offered({"--best": _BEST}) if offers and result.replay.valid else None
-    return document(result, offered=choice)
 
 
 def offered(others: Mapping[str, str]) -> Table:

@@ -105,10 +105,11 @@ def prepare(trace: Trace, calibration: Calibration | None) -> Base:
             f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
             f"{', '.join(sorted(named))}; leave it out, or make one on that GPU."
         )
-    chosen = _busiest(trace)
+    ops = trace.gpu_ops
+    busy_ns = {device: int((ops.end_ns - ops.start_ns)[ops.device == device].sum()) for device in trace.devices}
     hardware = find_hardware(trace, calibration)
     graph = build(trace, hardware.constants)
-    timeline = build_timeline(trace, chosen)
+    timeline = build_timeline(trace, max(busy_ns, key=busy_ns.__getitem__))
     judged, recorded, warm_up = _judged(graph, timeline)
     items, calls = graph.items, graph.calls
     replayed, steps = Replay(items.start_ns, items.end_ns, calls.start_ns, calls.end_ns), recorded
@@ -173,14 +174,6 @@ def _judged(graph: Graph, timeline: Timeline) -> tuple[JudgedSteps, StepTimes, b
         judged = replace(judged, numbers=judged.numbers[1:])
         recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
     return judged, recorded, warm_up
-
-
-def _busiest(trace: Trace) -> int:
-    """Return the device with the most time in ops; the lowest number among equals."""
-    ops = trace.gpu_ops
-    return max(
-        trace.devices, key=lambda device: (int((ops.end_ns - ops.start_ns)[ops.device == device].sum()), -device)
-    )
 
 
 def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes, timeline: Timeline) -> Fidelity:

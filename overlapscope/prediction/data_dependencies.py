@@ -56,7 +56,9 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
     """
     items = graph.items
     stated = _stated(graph, line, copies, tied)
-    ahead, behind = _neighbours(graph, line, copies)
+    kernels = line[~items.is_copy[line]]
+    place = np.searchsorted(kernels, copies)
+    ahead, behind = pick(kernels, place - 1), pick(kernels, place)
     shown, by_shapes = np.zeros(len(copies), np.bool_), np.zeros(len(copies), np.bool_)
     shapes = None if stated.all() else shapes_of(graph.recorded)
     if shapes is not None:
@@ -118,39 +120,24 @@ class _Lane:
         certain_rows = np.flatnonzero(self._kernel & reads)
         reader_rows = np.flatnonzero(self._unknown | (self._kernel & reads))
         parts_ns = np.sort(np.concatenate([self._shapes.parts_ns(count) for count in elements]))
-        at = np.searchsorted(self._line, copies)
-        first = self._first_reader(reader_rows, parts_ns, at, np.searchsorted(self._line, alike))
-        last = np.where(first >= 0, self._last_reader(reader_rows, parts_ns, at), -1)
-        rows = np.append(self._line, -1)
-        return rows[first], rows[last], (first >= 0) & (first == _next(certain_rows, at, -1))
-
-    def _first_reader(self, reader_rows: I64, parts_ns: I64, at: I64, alike: I64) -> I64:
-        """Return the place of each copy's first possible reader, or of the first kernel after a part was taken.
-
-        -1 if there is none before the next of the `alike` copies and the end of the step.
-        """
+        at, none = np.searchsorted(self._line, copies), len(self._line)
+        # The first kernel launched after a part of such a tensor was taken may read it.
+        never = np.iinfo(np.int64).max
+        taken_ns = pick(parts_ns, np.searchsorted(parts_ns, self._called_ns[at], side="right"), never)
+        behind = np.maximum(np.searchsorted(self._since_ns, taken_ns), at + 1)
+        kernels = np.flatnonzero(self._kernel)
+        first = pick(kernels, np.searchsorted(kernels, behind), none)
+        first = np.minimum(first, _next(reader_rows, at, none))
         end_of_step = np.searchsorted(self._step, self._step[at], side="right")
-        ends = np.minimum(_next(alike, at, len(self._line)), end_of_step)
-        first = np.minimum(_next(reader_rows, at, len(self._line)), self._behind_parts(parts_ns, at))
-        return np.where(first < ends, first, -1)
-
-    def _last_reader(self, reader_rows: I64, parts_ns: I64, at: I64) -> I64:
-        """Return the place of the last possible reader before each copy, since the beginning of the previous step.
-
-        -1 if there is none, or if a part of such a tensor was taken meanwhile, which any kernel may read.
-        """
+        ends = np.minimum(_next(np.searchsorted(self._line, alike), at, none), end_of_step)
+        first = np.where(first < ends, first, -1)
+        # If a part was taken since the beginning of the previous step, any kernel may have been the last to read it.
         begins = np.searchsorted(self._step, self._step[at] - 1)
         last = pick(reader_rows, np.searchsorted(reader_rows, at) - 1)
         taken = np.searchsorted(parts_ns, self._called_ns[at]) > np.searchsorted(parts_ns, self._since_ns[begins])
-        return np.where((last >= begins) & ~taken, last, -1)
-
-    def _behind_parts(self, parts_ns: I64, at: I64) -> I64:
-        """Return the place of the first kernel launched after a part of such a tensor was taken, after each copy."""
-        never = np.iinfo(np.int64).max
-        taken = pick(parts_ns, np.searchsorted(parts_ns, self._called_ns[at], side="right"), never)
-        behind = np.maximum(np.searchsorted(self._since_ns, taken), at + 1)
-        kernels = np.flatnonzero(self._kernel)
-        return pick(kernels, np.searchsorted(kernels, behind), len(self._line))
+        last = np.where((first >= 0) & (last >= begins) & ~taken, last, -1)
+        rows = np.append(self._line, -1)
+        return rows[first], rows[last], (first >= 0) & (first == _next(certain_rows, at, -1))
 
 
 def _next(places: I64, at: I64, none: int) -> I64:
@@ -170,14 +157,6 @@ def _stated(graph: Graph, line: I64, copies: I64, tied: Bool) -> Bool:
     for number in np.flatnonzero(joined)[::-1].tolist():
         stated[number] |= stated[number + 1]
     return stated
-
-
-def _neighbours(graph: Graph, line: I64, copies: I64) -> tuple[I64, I64]:
-    """Return the nearest kernels before and after each copy on the lane; -1 for none."""
-    kernels = np.flatnonzero(~graph.items.is_copy[line])
-    behind = np.searchsorted(kernels, np.searchsorted(line, copies))
-    rows = line[kernels]
-    return pick(rows, behind - 1), pick(rows, behind)
 
 
 # -- Shapes of ops' inputs ---------------------------------------------------------------------------

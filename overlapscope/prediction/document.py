@@ -22,7 +22,7 @@ from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.figure import Figure, partitions
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
-from overlapscope.prediction.result import AppliedChange, Constant, Estimate, WhatIf
+from overlapscope.prediction.result import Assumption, Constant, Estimate, WhatIf
 
 _NAME_LIMIT: Final = 200
 _TEXT_LIMIT: Final = 1000
@@ -49,11 +49,13 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
         offered: Table of the available changes, if the user named none.
     """
     title = f"overlapscope: {clean(PurePath(result.source).name, _NAME_LIMIT)}, what if"
-    tone = _tone(result)
-    verdict = Section((Text(headline(result), tone, strong=True), *remarks(result)), "", "verdict", tone, id="whatif")
+    is_small = result.gain_pct is None or abs(result.gain_pct) < _WORTH_PCT
+    tone: Tone = "" if is_small else "good" if (result.gain_pct or 0) > 0 else "poor"
+    verdict = Section((Text(headline(result), tone, strong=True), *_remarks(result)), "", "verdict", tone, id="whatif")
     blocks: list[Block] = [Heading("overlapscope whatif", 1), verdict]
     if not result.replay.valid:
-        blocks.append(Items(tuple(map(with_code, refusal(result)))))
+        reasons = [clean(reason, _TEXT_LIMIT) for reason in result.replay.reasons]
+        blocks.append(Items(tuple(map(with_code, [*reasons, _REMEDY]))))
         return Document(title, tuple(blocks))
     changed = changes_anything(result)
     if changed:
@@ -61,11 +63,11 @@ def document(result: WhatIf, *, offered: Table | None = None) -> Document:
         first, *more = (table for table in (ladder(result), buckets(result)) if table.rows)
         blocks += [first, *detail("where the time goes", more)]
     if result.interventions:
-        blocks.append(Section(tuple(changes(result)), "Changes"))
+        blocks.append(Section(tuple(_changes(result)), "Changes"))
     if changed:
-        blocks += _rests_on(assumptions(result))
-        blocks += detail("hardware constants", _rests_on(constants(result)))
-    fidelity = panel("Replay and recording", *map(Text, replay(result)), folded=changed)
+        blocks += _rests_on(_assumptions(result))
+        blocks += detail("hardware constants", _rests_on(_constants(result)))
+    fidelity = panel("Replay and recording", *map(Text, _fidelity(result)), folded=changed)
     blocks += detail("fidelity of the replay", [fidelity])
     if offered is not None:
         blocks.append(offered)
@@ -77,16 +79,40 @@ def _rests_on(table: Table) -> Iterator[Block]:
         yield panel(table.title, replace(table, title=""), folded=True)
 
 
-def remarks(result: WhatIf) -> Iterator[Text]:
-    """Yield the subject of the answer and the doubts about it."""
-    yield Text(subject(result), "muted")
-    yield from (Text(with_code(sentence), "muted") for sentence in program(result))
-    yield from (Text(with_code(sentence), "fair") for sentence in doubts(result))
+def _remarks(result: WhatIf) -> Iterator[Text]:
+    """Yield the subject of the answer, whose step it is, and the doubts that the interval doesn't cover."""
+    named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
+    named += [result.device_name or "a GPU without a name", f"device {result.device}"]
+    subject = ", ".join(clean(name, _NAME_LIMIT) for name in named)
+    if not result.replay.valid:
+        yield Text(subject, "muted")
+        return
+    what = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
+    yield Text(f"{subject}; {what if result.steps else 'without steps: all that was recorded'}", "muted")
+    of, plain, predicted_ns = unit(result), result.plain, result.recorded_predicted_step_ns
+    program = (
+        "Figures include the cost of recording. Pass the step time without the profiler as --plain-step; for PyTorch, "
+        "`overlapscope run` measures it."
+    )
+    if plain is not None:
+        program = (
+            f"A step takes {of.text(plain.step_ns)} without the profiler ({plain.origin}), "
+            f"{of.text(result.recorded_step_ns)} with it"
+        )
+        if predicted_ns is not None and changes_anything(result):
+            program += f"; with the profiler and the changes, it would take {of.text(predicted_ns)}"
+        program += "."
+    yield Text(with_code(program), "muted")
+    for reason in result.replay.reasons:
+        yield Text(with_code(f"Caveat: {clean(reason, _TEXT_LIMIT)}"), "fair")
 
 
-def changes(result: WhatIf) -> Iterator[Section]:
-    """Yield a section for each change, in the order in which to make them."""
-    for number, change in enumerate(in_order(result), 1):
+def _changes(result: WhatIf) -> Iterator[Section]:
+    """Yield a section for each change, in the order in which to make them: the ladder's, if there is one."""
+    rungs = reversed([*enumerate(result.ladder)])
+    rung_of = {text: number for number, rung in rungs for text in rung.interventions}
+    in_order = sorted(result.interventions, key=lambda change: rung_of.get(change.text, len(result.ladder)))
+    for number, change in enumerate(in_order, 1):
         blocks: list[Block] = [Text(clean_lines(f"In the recording: {change.what}" if change.touched else change.what))]
         if change.touched:
             what, _, how = clean_lines(change.advice).partition("\n")
@@ -133,13 +159,6 @@ def headline(result: WhatIf) -> str:
     return f"{period} would take {value} instead of {was} ({share})."
 
 
-def _tone(result: WhatIf) -> Tone:
-    """Return the tone of the answer: none for a change that is neither good nor bad."""
-    if result.gain_pct is None or abs(result.gain_pct) < _WORTH_PCT:
-        return ""
-    return "good" if result.gain_pct > 0 else "poor"
-
-
 def changes_anything(result: WhatIf) -> bool:
     """Return whether any intervention applies to the recording."""
     return any(change.touched for change in result.interventions)
@@ -151,63 +170,7 @@ def interval(estimate: Estimate, of: Unit) -> str:
     return "" if low == high else f"{low} to {high}"
 
 
-def subject(result: WhatIf) -> str:
-    """Return the recording's name and device, and the kind of step time."""
-    named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
-    named += [result.device_name or "a GPU without a name", f"device {result.device}"]
-    subject = ", ".join(clean(name, _NAME_LIMIT) for name in named)
-    if not result.replay.valid:
-        return subject
-    what = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
-    what = what if result.steps else "without steps: all that was recorded"
-    return f"{subject}; {what}"
-
-
-def in_order(result: WhatIf) -> list[AppliedChange]:
-    """Return the changes in the order in which to make them: the ladder's, if there is one."""
-    rungs = [set(rung.interventions) for rung in result.ladder]
-
-    def rung_of(change: AppliedChange) -> int:
-        return next((number for number, rung in enumerate(rungs) if change.text in rung), len(rungs))
-
-    return sorted(result.interventions, key=rung_of)
-
-
-def doubts(result: WhatIf) -> Iterator[str]:
-    """Yield a sentence for each doubt that the interval doesn't cover."""
-    if result.replay.valid:
-        yield from (f"Caveat: {clean(reason, _TEXT_LIMIT)}" for reason in result.replay.reasons)
-
-
-def refusal(result: WhatIf) -> Iterator[str]:
-    """Yield sentences on why there is no prediction, and what may help."""
-    yield from (clean(reason, _TEXT_LIMIT) for reason in result.replay.reasons)
-    yield _REMEDY
-
-
-def program(result: WhatIf) -> Iterator[str]:
-    """Yield a sentence on whether the step is the plain program's or the recording's."""
-    of, plain = unit(result), result.plain
-    if not result.replay.valid:
-        return
-    if plain is None:
-        yield (
-            "Figures include the cost of recording. Pass the step time without the profiler as --plain-step; for "
-            "PyTorch, `overlapscope run` measures it."
-        )
-        return
-    both = (
-        f"A step takes {of.text(plain.step_ns)} without the profiler ({plain.origin}), "
-        f"{of.text(result.recorded_step_ns)} with it"
-    )
-    predicted_ns = result.recorded_predicted_step_ns
-    if predicted_ns is None or not changes_anything(result):
-        yield f"{both}."
-    else:
-        yield f"{both}; with the profiler and the changes, it would take {of.text(predicted_ns)}."
-
-
-def replay(result: WhatIf) -> Iterator[str]:
+def _fidelity(result: WhatIf) -> Iterator[str]:
     """Yield sentences on how well a valid replay matches the recording."""
     of, fidelity = unit(result), result.replay
     took = "a step" if result.steps else "all that was recorded"
@@ -275,14 +238,14 @@ def ladder(result: WhatIf) -> Table:
     return Table("Savings, one change added at a time", columns, rows(lines))
 
 
-def assumptions(result: WhatIf) -> Table:
+def _assumptions(result: WhatIf) -> Table:
     """Return the assumptions, the costliest first, and last those that the trace shows."""
     of = unit(result)
     lines = [
         (
             clean(assumption.text, _TEXT_LIMIT),
             clean(assumption.intervention, _TEXT_LIMIT),
-            "shown by the trace" if assumption.shown else _more(assumption.cost_ns, of),
+            _if_wrong(assumption, of),
         )
         for assumption in sorted(
             result.assumptions, key=lambda assumption: (assumption.shown, -(assumption.cost_ns or 0))
@@ -292,13 +255,15 @@ def assumptions(result: WhatIf) -> Table:
     return Table("Assumptions", columns, rows(lines))
 
 
-def _more(cost_ns: int | None, of: Unit) -> str:
-    if not cost_ns:
-        return "may not be possible" if cost_ns is None else "no effect"
-    return f"{of.text(abs(cost_ns))} {'more' if cost_ns > 0 else 'less'}"
+def _if_wrong(assumption: Assumption, of: Unit) -> str:
+    if assumption.shown:
+        return "shown by the trace"
+    if not assumption.cost_ns:
+        return "may not be possible" if assumption.cost_ns is None else "no effect"
+    return f"{of.text(abs(assumption.cost_ns))} {'more' if assumption.cost_ns > 0 else 'less'}"
 
 
-def constants(result: WhatIf) -> Table:
+def _constants(result: WhatIf) -> Table:
     """Return the hardware constants and their sources."""
     lines = (
         (clean(constant.name, _TEXT_LIMIT), _figure(constant), _ORIGINS[constant.origin])

@@ -133,16 +133,6 @@ class Waits(Columns, frozen=True):
         return cls.filled(call=call, item=item, lag_ns=lag_ns, confidence=EXACT)
 
 
-class StatedNeeds(Columns, frozen=True):
-    """Pairs of items of one lane with an event wait between them.
-
-    The recording itself states that the second needs the first, which the order on a lane does not.
-    """
-
-    first: I64
-    then: I64
-
-
 class RecordedParts(Struct, frozen=True, eq=False, weakref=True):
     """Parts of a graph that no intervention changes; results that depend only on them are kept (`base.kept`)."""
 
@@ -175,18 +165,17 @@ class Network(Struct, frozen=True, eq=False):
         """Return each thread with its calls in order."""
         return rows_by(self.calls.thread)
 
-    @property
-    def previous(self) -> I64:
-        """The previous call on the thread of each call; -1 for none."""
-        return self.calls.previous
-
 
 class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
     """A recording's dependency graph, or what interventions made of it; results of it alone are kept (`base.kept`)."""
 
     trace: Trace
     recorded: RecordedParts
-    stated: StatedNeeds
+    stated: Orders
+    """Orders of items of one lane with an event wait between them.
+
+    The recording itself states that the second needs the first, which the order on a lane does not.
+    """
     streams: tuple[tuple[int, int], ...]
     """Device and stream of each lane; lanes that interventions make have stream numbers that the trace does not use."""
     unexplained_ns: I64

@@ -12,14 +12,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW
-from overlapscope.analysis.holds import HostHolds, Reading, find_holds, own_stream_waits
+from overlapscope.analysis.holds import Reading, find_holds, own_stream_waits
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls, find_calls
 from overlapscope.analysis.lane_items import find_lanes, launched_together
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, distinct_rows, rows_by
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, StatedNeeds, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Waits, Why
 from overlapscope.prediction.guesses import SKEW_NS, guess_waits, seen_orders
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, split_stream_key, stream_keys
 
@@ -52,7 +52,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         calls=calls,
         orders=orders,
         waits=waits,
-        stated=StatedNeeds(item_of_op[source], item_of_op[held]),
+        stated=Orders.of(item_of_op[source], item_of_op[held], 0, Why.EVENT),
         streams=tuple(map(split_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,
@@ -100,19 +100,6 @@ def _event_orders(trace: Trace, items: DeviceItems, item_of_op: I64) -> Orders:
     return replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
 
 
-class _Earlier(Columns, frozen=True):
-    """End of each kind of event that an item waits for, by item; `EARLIEST_NS` for none."""
-
-    call_ns: I64
-    """End of its launch call, or the call's start if the item began during the call; its release without a call."""
-    after_call: Bool
-    """True if it began after its call had returned."""
-    queue_ns: I64
-    """End of the previous item on its lane."""
-    engine_ns: I64
-    """Latest end of an earlier copy on its engine."""
-
-
 def _with_lags(
     items: DeviceItems, calls: Calls, orders: Orders, constants: Constants
 ) -> tuple[DeviceItems, Orders, I64, frozenset[int]]:
@@ -120,54 +107,61 @@ def _with_lags(
 
     An item that began right at the end of an item of another lane, for no other reason, gets an order.
     """
-    earlier = _earlier(items, calls)
-    returned = pick(calls.end_ns, items.call, 0) + AFTER_CALL_NS
-    # The latest start that launches, queues and engines explain.
-    explained = np.maximum.reduce(
-        [np.where(items.call >= 0, returned, items.start_ns), earlier.queue_ns + QUEUE_NS, earlier.engine_ns + QUEUE_NS]
-    )
-    held = _held_until(orders, items)
-    late = items.start_ns > np.maximum(explained, held + HANDOVER_NS)
-    ready = np.maximum.reduce([earlier.call_ns, earlier.queue_ns, earlier.engine_ns, held])
-    seen, competed = seen_orders(items, np.flatnonzero(late), ready)
-    orders = Orders.joined([orders, seen])
-    explained = np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
-    explained[competed] = items.start_ns[competed]
-    unexplained = np.maximum(items.start_ns - explained, 0)
-    devices = distinct(items.device).tolist()
-    keeping = frozenset(device for device in devices if _few(items, unexplained, device))
-    begins = items.start_ns - np.where(among(items.device, list(keeping)), 0, unexplained)
-    return *_lagged(items, orders, earlier, begins, constants), unexplained, keeping
-
-
-def _earlier(items: DeviceItems, calls: Calls) -> _Earlier:
     launched, returned = items.call >= 0, pick(calls.end_ns, items.call, 0)
     after_call = launched & (items.start_ns >= returned)
     called = np.where(after_call, returned, pick(calls.start_ns, items.call, 0))
+    called = np.where(launched, called, items.release_ns)
+    queued = _ends_before(items, items.lane, running=False)
     engine_of = np.where(items.on_engine, items.device << 8 | items.kind, -1)
-    return _Earlier(
-        call_ns=np.where(launched, called, items.release_ns),
-        after_call=after_call,
-        queue_ns=_ends_before(items, items.lane, running=False),
-        engine_ns=np.where(items.on_engine, _ends_before(items, engine_of, running=True), EARLIEST_NS),
-    )
+    free = np.where(items.on_engine, _ends_before(items, engine_of, running=True), EARLIEST_NS)
+    # The latest start that launches, queues and engines explain.
+    by_call = np.where(launched, returned + AFTER_CALL_NS, items.start_ns)
+    explained = np.maximum.reduce([by_call, queued + QUEUE_NS, free + QUEUE_NS])
+    held = _held_until(orders, items)
+    late = items.start_ns > np.maximum(explained, held + HANDOVER_NS)
+    ready = np.maximum.reduce([called, queued, free, held])
+    seen, competed = seen_orders(items, np.flatnonzero(late), ready)
+    orders = Orders.joined([orders, seen])
+    held = _held_until(orders, items)
+    explained = np.maximum(explained, held + HANDOVER_NS)
+    explained[competed] = items.start_ns[competed]
+    unexplained = np.maximum(items.start_ns - explained, 0)
+    keeping = set[int]()
+    for device, rows in rows_by(items.device):
+        window = int(items.end_ns[rows].max() - items.start_ns[rows].min())
+        if 0 < unexplained[rows].sum() <= MOST_UNEXPLAINED * window:
+            keeping.add(device)
+    begins = items.start_ns - np.where(among(items.device, list(keeping)), 0, unexplained)
+    over = np.stack([called, queued, free, held])
+    return *_lagged(items, orders, over, after_call, begins, constants), unexplained, frozenset(keeping)
 
 
 def _lagged(
-    items: DeviceItems, orders: Orders, earlier: _Earlier, begins: I64, constants: Constants
+    items: DeviceItems, orders: Orders, over: I64, after_call: Bool, begins: I64, constants: Constants
 ) -> tuple[DeviceItems, Orders]:
     """Return the items and orders with their lags.
 
     The last event that an item waited for has the measured lag. Every other event has at most the usual lag.
+
+    Args:
+        items: Items without lags.
+        orders: Orders without lags.
+        over: When what each item waited for was over, a row for each kind: its launch call's end, or the call's start
+            if the item began during the call; the previous item on its lane; the copies before it on its engine; the
+            items that orders put before it. `EARLIEST_NS` for none.
+        after_call: Mask of the items that began after their call had returned.
+        begins: Start of each item in the replay.
+        constants: Constants of the hardware.
     """
+    called, queued, free, held = over
     latency = np.where(items.is_copy, constants.copy_latency_ns or 0, constants.launch_latency_ns or 0)
+    # A pageable copy starts after a copy on the host.
     staged = items.is_copy & (items.host_memory == Memory.PAGEABLE)
-    latency = np.where(staged, _staging(items, earlier.call_ns, earlier.queue_ns), latency)
+    at_once = staged & (items.call >= 0) & (queued <= called)
+    staging = int(np.median((items.start_ns - called)[at_once])) if at_once.any() else _STAGING_NS
+    latency = np.where(after_call, 0, np.where(staged, staging, latency))
     gap, handover = (np.full(len(items), usual or 0) for usual in (constants.kernel_gap_ns, constants.handover_ns))
-    held = _held_until(orders, items)
-    # When each kind of event was over, and the usual time from there to the item's start.
-    over = np.stack([earlier.call_ns, earlier.queue_ns, earlier.engine_ns, held])
-    usual = np.stack([np.where(earlier.after_call, 0, latency), gap, gap, handover])
+    usual = np.stack([latency, gap, gap, handover])
     is_last, measured = np.argmax(over + usual, axis=0) == np.arange(len(over))[:, None], begins - over
     launch_lag, queue_lag, engine_lag, _ = np.where(is_last, measured, np.minimum(measured, usual))
     ended = items.end_ns[orders.first]
@@ -176,25 +170,12 @@ def _lagged(
     items = replace(
         items,
         duration_ns=_alone(items, constants),
-        after_call=earlier.after_call,
+        after_call=after_call,
         launch_lag_ns=np.where(items.call >= 0, launch_lag, 0),
-        queue_lag_ns=np.where(earlier.queue_ns > EARLIEST_NS, queue_lag, 0),
-        engine_lag_ns=np.where(earlier.engine_ns > EARLIEST_NS, engine_lag, 0),
+        queue_lag_ns=np.where(queued > EARLIEST_NS, queue_lag, 0),
+        engine_lag_ns=np.where(free > EARLIEST_NS, engine_lag, 0),
     )
     return items, replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, constants.handover_ns or 0)))
-
-
-def _few(items: DeviceItems, unexplained: I64, device: int) -> bool:
-    """Return whether a device has unexplained waits, but very few."""
-    on_device = items.device == device
-    window = int(items.end_ns[on_device].max() - items.start_ns[on_device].min())
-    return bool(0 < unexplained[on_device].sum() <= MOST_UNEXPLAINED * window)
-
-
-def _staging(items: DeviceItems, called: I64, queued: I64) -> int:
-    """Return the time from a pageable copy's call to its start on an idle lane, which includes a host copy."""
-    staged = items.is_copy & (items.host_memory == Memory.PAGEABLE) & (items.call >= 0) & (queued <= called)
-    return int(np.median((items.start_ns - called)[staged])) if staged.any() else _STAGING_NS
 
 
 def _ends_before(items: DeviceItems, group: I64, *, running: bool) -> I64:
@@ -237,11 +218,15 @@ def _alone(items: DeviceItems, constants: Constants) -> F64:
 
 def find_waits(recorded: RecordedParts, items: DeviceItems, constants: Constants) -> tuple[Calls, Waits]:
     """Find the items that each call waits for, and reduce the calls to their lengths without waiting."""
-    calls = recorded.calls
+    calls, op = recorded.calls, find_lanes(recorded.trace).items.op
     holds = find_holds(recorded.trace, Reading.LIKELY)
-    known = _known(recorded, items, holds.host)
+    call, item = np.searchsorted(calls.row, holds.host.call), recorded.item_of_op[op[holds.host.item]]
+    # The times may contradict what is known.
+    is_plausible = items.end_ns[item] <= calls.end_ns[call] + SKEW_NS
+    pairs = distinct_rows([call[is_plausible], item[is_plausible]])
+    known = np.array(pairs, np.int64).reshape(-1, 2).T
     guessed = guess_waits(recorded, items, among(calls.row, holds.known_calls))
-    call, item = (np.concatenate(rows) for rows in zip(known, guessed, strict=True))
+    call, item = np.concatenate([known, guessed], axis=1)
     waited = items.end_ns[item] > calls.start_ns[call]
     after = calls.end_ns[call] - items.end_ns[item]
     lag = np.where(waited, after, np.minimum(after, constants.return_ns or 0))
@@ -252,13 +237,3 @@ def find_waits(recorded: RecordedParts, items: DeviceItems, constants: Constants
     # The call's own length is hidden under its wait.
     length[call[waited]] = np.minimum(length[call[waited]], constants.sync_call_ns or 0)
     return replace(calls, length_ns=length), Waits(call, item, lag, confidence)
-
-
-def _known(recorded: RecordedParts, items: DeviceItems, holds: HostHolds) -> tuple[I64, I64]:
-    """Pair calls with the items that they are known to wait for, unless the times contradict it."""
-    calls, op = recorded.calls, find_lanes(recorded.trace).items.op
-    call, item = np.searchsorted(calls.row, holds.call), recorded.item_of_op[op[holds.item]]
-    is_plausible = items.end_ns[item] <= calls.end_ns[call] + SKEW_NS
-    pairs = distinct_rows([call[is_plausible], item[is_plausible]])
-    call, item = np.array(pairs, np.int64).reshape(-1, 2).T
-    return call, item

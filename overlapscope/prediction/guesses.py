@@ -14,7 +14,6 @@ interval leaves out those that nothing else supports (`noise.spread`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 
 import numpy as np
@@ -89,7 +88,11 @@ def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I
 def guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tuple[I64, I64]:
     """Pair calls with the items that they are likely to have waited for, except those whose waits are known."""
     calls = recorded.calls
-    guesses = (_own_copies(calls, items, ~known), _synchronized(recorded, items, ~known), _queue_full(calls, items))
+    # Copy calls that returned after their copy waited for it, if the memory is not known to be pinned.
+    copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
+    of_copies = items.call[copies]
+    own = ~known[of_copies] & (items.end_ns[copies] <= calls.end_ns[of_copies])
+    guesses = ((of_copies[own], copies[own]), _synchronized(recorded, items, ~known), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*guesses, strict=True))
     return call, item
 
@@ -100,16 +103,9 @@ def without_guesses(graph: Graph) -> Graph:
     return replace(graph, orders=orders.take(orders.confidence > LOW), waits=waits.take(waits.confidence > LOW))
 
 
-def _own_copies(calls: Calls, items: DeviceItems, free: Bool) -> tuple[I64, I64]:
-    """Pair copy calls that returned after their copy with it, if the memory is not known to be pinned."""
-    copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
-    copies = copies[free[items.call[copies]] & (items.end_ns[copies] <= calls.end_ns[items.call[copies]])]
-    return items.call[copies], copies
-
-
 def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tuple[I64, I64]:
     """Pair synchronizes and calls that free memory with the items that they waited for."""
-    runtime, calls = recorded.trace.runtime_calls, recorded.calls
+    runtime, calls, lanes = recorded.trace.runtime_calls, recorded.calls, find_lanes(recorded.trace)
     frees, whole = frees_memory(runtime)[calls.row], waits_for_device(runtime)[calls.row]
     waits = np.flatnonzero((call_kinds.synchronises(runtime)[calls.row] | frees) & free)
     record = _paired_events(recorded) if len(waits) else {}
@@ -123,8 +119,11 @@ def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tu
         if not len(before):
             continue
         if frees[call] or whole[call]:
+            row = int(calls.row[call])
+            of_lanes = [place for lane in range(len(lanes.keys)) if (place := lanes.last(lane, row)) >= 0]
+            launched_last = recorded.item_of_op[lanes.items.op[of_lanes]].tolist()
             # A device whose work outlasts the call is not the synchronized device.
-            last = [item for item in _last_of_lanes(recorded, call) if items.end_ns[item] <= end_ns + SKEW_NS]
+            last = [item for item in launched_last if items.end_ns[item] <= end_ns + SKEW_NS]
             if whole[call] or any(items.end_ns[item] > begin_ns for item in last):
                 pairs += [(call, item) for item in last]
             continue
@@ -158,32 +157,18 @@ def _paired_events(recorded: RecordedParts) -> dict[int, int]:
     records = call_kinds.records_event(runtime)
     recorded_by: dict[int, int] = {}
     for thread in distinct(runtime.thread[list(synced)]).tolist():
-        events: list[int] = []
+        records_before: list[int] = []
         of_thread = np.flatnonzero(runtime.thread == thread)
         calls_of_events = of_thread[records[of_thread] | among(of_thread, list(synced))].tolist()
         for waits, rows in groupby(calls_of_events, key=synced.__contains__):
-            if waits:
-                recorded_by.update(_in_pairs({row: synced[row] for row in rows}, events))
-            else:
-                events = list(rows)
+            if not waits:
+                records_before = list(rows)
+                continue
+            synchronizes = list(rows)
+            events = list(dict.fromkeys(synced[row] for row in synchronizes))
+            if len(events) == len(records_before):
+                recorded_by |= {row: records_before[events.index(synced[row])] for row in synchronizes}
     return recorded_by
-
-
-def _in_pairs(event_of: dict[int, int], recorded: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield each synchronize with the record of its event; none if the numbers of events and records differ."""
-    events = list(dict.fromkeys(event_of.values()))
-    if len(events) == len(recorded):
-        for call, event in event_of.items():
-            yield call, recorded[events.index(event)]
-
-
-def _last_of_lanes(recorded: RecordedParts, call: int) -> Iterator[int]:
-    """Yield the last item that was launched on each lane before a call."""
-    lanes, row = find_lanes(recorded.trace), int(recorded.calls.row[call])
-    for lane in range(len(lanes.keys)):
-        last = lanes.last(lane, row)
-        if last >= 0:
-            yield int(recorded.item_of_op[lanes.items.op[last]])
 
 
 def _queue_full(calls: Calls, items: DeviceItems) -> tuple[I64, I64]:

@@ -40,7 +40,7 @@ class Stance(IntEnum):
 
 
 _PCIE_4, _PCIE_3 = 2.2, 4.6
-"""Slowdown of older links: 25 and 12 GB/s with 16 lanes, compared with 55 for PCIe 5."""
+"""Slowdown of older links: 25 and 12 GB/s with 16 lanes, compared with 55 for PCIe 5, the table's."""
 _LINKS = (
     (re.compile(r"\b(G?H[12]00|G?B[123]00|H800|H20|RTX (PRO|50[5-9]0))\b"), 1.0),
     (re.compile(r"\b(V100|P100|T4|P40|TITAN|GTX|Quadro|RTX 20[5-8]0)"), _PCIE_3),
@@ -87,7 +87,8 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
         origins |= dict.fromkeys(known, origin)
     table, names = shipped(), trace.device_names.values()
     here = calibration is not None or table.gpu in names
-    slower = 1.0 if here else _slower(next(iter(names), ""))
+    gpu = next(iter(names), "")
+    slower = 1.0 if here else next((slower for products, slower in _LINKS if products.search(gpu)), _PCIE_4)
     sized = {
         Kind.H2D: _curve([(origin, constants.h2d) for origin, constants in sources], slower, here=here),
         Kind.D2H: _curve([(origin, constants.d2h) for origin, constants in sources], slower, here=here),
@@ -104,14 +105,6 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
     return Hardware(Constants(**chosen), origins, sized, calibrated, not here and not seen, doubt)
 
 
-def _slower(gpu: str) -> float:
-    """Return how much slower a GPU's link is than the table's, by the PCIe generation that its name suggests."""
-    for products, slower in _LINKS:
-        if products.search(gpu):
-            return slower
-    return _PCIE_4
-
-
 def _curve(
     sources: list[tuple[Origin, tuple[SizedTime, ...]]], slower: float, *, here: bool
 ) -> tuple[tuple[SizedTime, Origin], ...]:
@@ -122,19 +115,19 @@ def _curve(
     """
     points: list[tuple[SizedTime, Origin]] = []
     for origin, measured in sources:
-        scale = _scale(points, measured)
+        usual = low = high = _scale(points, measured)
         if not here and not points and origin == "table":
-            return tuple(
-                (
-                    msgspec.structs.replace(
-                        point, duration_ns=round(point.duration_ns * slower), high_ns=round(point.high_ns * _PCIE_3)
-                    ),
-                    origin,
-                )
-                for point in measured
-            )
+            usual, high = slower, _PCIE_3
         points += [
-            (point if scale == 1 else _scaled(point, scale), origin)
+            (
+                SizedTime(
+                    bytes=point.bytes,
+                    duration_ns=round(point.duration_ns * usual),
+                    low_ns=round(point.low_ns * low),
+                    high_ns=round(point.high_ns * high),
+                ),
+                origin,
+            )
             for point in measured
             if all(not 1 / _NEAR < point.bytes / other.bytes < _NEAR for other, _ in points)
         ]
@@ -150,11 +143,6 @@ def _scale(points: list[tuple[SizedTime, Origin]], others: tuple[SizedTime, ...]
     by_others = np.interp(largest.bytes, sizes, times) * max(1.0, largest.bytes / sizes[-1])
     # Small copies, which latency dominates, don't show the link's rate.
     return float(largest.duration_ns / by_others) if largest.bytes >= 1 << 20 else 1.0
-
-
-def _scaled(point: SizedTime, scale: float) -> SizedTime:
-    times = {name: round(getattr(point, name) * scale) for name in ("duration_ns", "low_ns", "high_ns")}
-    return msgspec.structs.replace(point, **times)
 
 
 # -- Constants that a trace shows --------------------------------------------------------------------
@@ -284,8 +272,13 @@ class _Seen:
         """
         if direction == Kind.H2D and len(pinning(self.trace)):
             return ()
-        by_device = [_alone(timeline, direction) for timeline in self.timelines]
-        size, took = (np.concatenate(columns) for columns in zip(*by_device, strict=True))
+        sizes, lengths = list[I64](), list[I64]()
+        for timeline in self.timelines:
+            rows, beside = _pinned_copies(timeline, direction)
+            rows = rows[beside == 0]
+            sizes.append(timeline.ops.bytes[rows])
+            lengths.append((timeline.ops.end_ns - timeline.ops.start_ns)[rows])
+        size, took = np.concatenate(sizes), np.concatenate(lengths)
         order = np.lexsort((took, size))
         size, took = size[order], took[order]
         begins = group_starts(size)
@@ -435,10 +428,3 @@ def _pinned_copies(timeline: Timeline, direction: Kind) -> tuple[Index, I64]:
     rows = rows[apart & (ops.host_memory[rows] == Memory.PINNED) & (ops.bytes[rows] > 0)]
     other = timeline.d2h if direction == Kind.H2D else timeline.h2d
     return rows, covered(other, ops.start_ns[rows], ops.end_ns[rows])
-
-
-def _alone(timeline: Timeline, direction: Kind) -> tuple[I64, I64]:
-    """Return size and duration of the pinned copies with no other copy beside them."""
-    rows, beside = _pinned_copies(timeline, direction)
-    rows = rows[beside == 0]
-    return timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]

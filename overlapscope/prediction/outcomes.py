@@ -16,7 +16,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import step_ns
-from overlapscope.analysis.host_order import Calls
 from overlapscope.base.intervals import covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.base import Base
@@ -100,7 +99,10 @@ def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph
         return graph
     items, calls = graph.items, graph.calls
     if changed and stance == Stance.BEST:
-        calls = _tied(calls)
+        # Calls of untied threads come after the main thread's, as if it had handed over to them.
+        may = (calls.maybe_by >= 0) & (calls.handed_by < 0)
+        before_ns = np.where(may, calls.start_ns - calls.end_ns[calls.maybe_by], calls.before_ns)
+        calls = replace(calls, before_ns=before_ns, handed_by=np.where(may, calls.maybe_by, calls.handed_by))
         graph = without_guesses(graph)
     host = (HOST_OF_PLAIN if plain else HOST)[stance]
     copies, kernels = (COPIES[stance], KERNELS[stance]) if changed else (0.0, 0.0)
@@ -113,16 +115,6 @@ def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph
             before_ns=np.rint(calls.before_ns * (1 + host)).astype(np.int64),
             length_ns=np.rint(calls.length_ns * (1 + host)).astype(np.int64),
         ),
-    )
-
-
-def _tied(calls: Calls) -> Calls:
-    """Return the calls of untied threads as if the main thread had handed over to them."""
-    may = (calls.maybe_by >= 0) & (calls.handed_by < 0)
-    return replace(
-        calls,
-        before_ns=np.where(may, calls.start_ns - calls.end_ns[calls.maybe_by], calls.before_ns),
-        handed_by=np.where(may, calls.maybe_by, calls.handed_by),
     )
 
 
@@ -158,7 +150,11 @@ def gain(base: Base, expected: Outcome, steps_ns: Mapping[Stance, int]) -> Estim
     low, high = min(others), max(others)
     if base.plain is not None and base.plain.origin == "measured":
         # Plain steps differ by the time that the device waits, and savings of that time differ in proportion.
-        waiting_ns = max(1, base.step_ns - _busy_ns(base))
+        items, steps = base.graph.items, base.recorded
+        working = (items.device == base.device) & ~items.gone
+        busy = union(items.start_ns[working], items.end_ns[working])
+        busy_ns = mean(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
+        waiting_ns = max(1, base.step_ns - busy_ns)
         low -= round((base.plain.step_ns - base.plain.low_ns) * min(1.0, max(0, low) / waiting_ns))
         high += round((base.plain.high_ns - base.plain.step_ns) * min(1.0, max(0, high) / waiting_ns))
     # No step becomes shorter than its copies and its kernels on one stream take.
@@ -174,14 +170,6 @@ def _unchanged_ns(base: Base, run: Stance) -> int:
     graph = spread(base.graph, run, plain=base.plain is not None, changed=False)
     replayed = replay(graph)
     return base.real_ns(step_times(graph, base.judged, replayed.start_ns, replayed.end_ns).mean_ns)
-
-
-def _busy_ns(base: Base) -> int:
-    """Return the mean time that the device works per step."""
-    items, steps = base.graph.items, base.recorded
-    on_device = (items.device == base.device) & ~items.gone
-    busy = union(items.start_ns[on_device], items.end_ns[on_device])
-    return mean(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
 
 
 class FixGain(msgspec.Struct, frozen=True):
@@ -209,12 +197,14 @@ def largest_gain(base: Base, fixes: Iterable[tuple[str, ...]]) -> FixGain | None
 
 @kept(most=4)
 def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
-    """Return the expected outcome; None if the set changes nothing or cannot be replayed."""
+    """Return the expected outcome; None if a part of the set changes nothing, or if it cannot be replayed."""
+    applied = apply(base, parse(fix))
+    if not all(change.touched for change in applied):
+        return None
     try:
-        expected = outcome(base, parse(fix))
+        return replayed_as(base, applied)
     except Deadlock:
         return None
-    return expected if all(change.touched for change in expected.applied) else None
 
 
 @kept()

@@ -11,7 +11,6 @@ which work becomes shorter; the length of a plain step is timed by the recorder 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.plain_step import from_user, measured
 from overlapscope.analysis.results import PlainStep
 from overlapscope.base.grouping import rows_by
+from overlapscope.base.kept import kept
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.host_clock import LEFT, MOST_TIMES, event_cost
 from overlapscope.prediction.replay import replay
@@ -64,35 +64,18 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain step
     is longer than the recorded one.
     """
-    cost, step_ns = _host_cost(base), plain.usual.step_ns
-    usual = _lightened(base, cost, 1.0)
+    step_ns, usual = plain.usual.step_ns, _lightened(base, 1.0)
     if abs(usual.steps.mean_ns - step_ns) <= _ALIKE * step_ns:
         return replace(usual, plain=plain)
-    fitted = _searched(
-        base,
-        step_ns,
-        lambda times: usual if times == 1 else _lightened(base, cost, times),
-        first=1.0,
-        most=MOST_TIMES,
-    )
+
+    def without(times: float) -> Base:
+        return usual if times == 1 else _lightened(base, times)
+
+    fitted = _searched(base, step_ns, without, first=1.0, most=MOST_TIMES)
     if fitted.steps.mean_ns > (1 + DIFFER) * step_ns:
-        least = fitted
-        fitted = _searched(
-            least, step_ns, lambda part: _lightened(base, cost, MOST_TIMES, 1 - part), first=0.3, most=_MOST_PART
-        )
+        most = _MOST_PART
+        fitted = _searched(fitted, step_ns, lambda part: _lightened(base, MOST_TIMES, 1 - part), first=0.3, most=most)
     return replace(fitted, plain=plain)
-
-
-class _Tried(NamedTuple):
-    """An amount of shortening, and by how much the step is too long with it; negative where it is too short."""
-
-    amount: float
-    over_ns: float
-
-    @property
-    def half(self) -> _Tried:
-        """This attempt with half its error, so that the next guess moves towards it."""
-        return self._replace(over_ns=self.over_ns / 2)
 
 
 def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first: float, most: float) -> Base:
@@ -104,33 +87,29 @@ def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first:
     Returns:
         The recording with its host work shortened by that amount.
     """
-    too_long, too_short = _Tried(0.0, _over(base, wanted_ns)), None
-    best, best_over, amount, was_long = base, too_long.over_ns, first, True
-    for _ in range(_TRIES if too_long.over_ns > 0 else 0):
+    # The ends of the range: an amount whose step is too long, and one whose step is too short, with their errors.
+    low, low_ns = 0.0, _over(base, wanted_ns)
+    high, high_ns = most, 0.0
+    best, best_ns, amount, was_long = base, low_ns, first, True
+    for _ in range(_TRIES if low_ns > 0 else 0):
         reached = at(amount)
-        tried = _Tried(amount, _over(reached, wanted_ns))
-        if abs(tried.over_ns) < abs(best_over):
-            best, best_over = reached, tried.over_ns
-        if tried.over_ns == 0 or (tried.over_ns > 0 and amount >= most):
+        over_ns = _over(reached, wanted_ns)
+        if abs(over_ns) < abs(best_ns):
+            best, best_ns = reached, over_ns
+        if over_ns == 0 or (over_ns > 0 and amount >= most):
             break
-        if tried.over_ns < 0:
-            too_long, too_short = too_long if was_long else too_long.half, tried
-        elif too_short is None:
-            too_long, amount = tried, min(amount + _further(too_long, tried), most)
+        if over_ns < 0:
+            low_ns, high, high_ns = low_ns if was_long else low_ns / 2, amount, over_ns
         else:
-            too_long, too_short = tried, too_short.half if was_long else too_short
-        was_long = tried.over_ns > 0
-        if too_short is not None:
-            low, high = too_long, too_short
-            amount = low.amount + (high.amount - low.amount) * low.over_ns / (low.over_ns - high.over_ns)
+            # Where nothing is too short yet, go somewhat further than the last two points suggest.
+            gained_ns, further = low_ns - over_ns, 3 * amount
+            further = min(1.1 * (amount - low) * over_ns / gained_ns, further) if gained_ns > 0 else further
+            low, low_ns, high_ns = amount, over_ns, high_ns / 2 if was_long else high_ns
+            amount = min(amount + further, most)
+        was_long = over_ns > 0
+        if high_ns < 0:
+            amount = low + (high - low) * low_ns / (low_ns - high_ns)
     return best
-
-
-def _further(before: _Tried, now: _Tried) -> float:
-    """Return how much to add where nothing is too short yet: somewhat more than the last two points suggest."""
-    gained = before.over_ns - now.over_ns
-    most = 3 * now.amount
-    return min(1.1 * (now.amount - before.amount) * now.over_ns / gained, most) if gained > 0 else most
 
 
 def lighter_ones(base: Base, step_ns: int) -> Iterator[Base]:
@@ -139,21 +118,27 @@ def lighter_ones(base: Base, step_ns: int) -> Iterator[Base]:
     First they are without one, two... times the overhead by its launch calls, then with ever smaller fractions of the
     host's remaining work.
     """
-    cost, lighter = _host_cost(base), base
+    lighter = base
     for times in range(1, round(MOST_TIMES) + 1):
-        lighter = _lightened(base, cost, times)
+        lighter = _lightened(base, times)
         yield lighter
     if lighter.steps.mean_ns > step_ns:
         for rest in (0.5, 1 - _MOST_PART):
-            yield _lightened(base, cost, MOST_TIMES, rest)
+            yield _lightened(base, MOST_TIMES, rest)
 
 
-def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> Base:
+def _lightened(base: Base, times: float, rest: float = 1.0) -> Base:
     """Replay the recording without `times` the overhead, and with the fraction `rest` of the remaining host work."""
+
+    def shortened(lengths: I64, by: F64 | float) -> I64:
+        # Lengths up to 0 are not work: the thread continued before the thread that handed over had returned.
+        shorter = np.where(lengths > 0, np.maximum(lengths - times * by, LEFT * lengths) * rest, lengths)
+        return np.rint(shorter).astype(np.int64)
+
+    before_ns, call_ns = _host_cost(base)
+    calls = base.graph.calls
     calls = replace(
-        base.graph.calls,
-        before_ns=_shortened(base.graph.calls.before_ns, times * cost.before_ns, rest),
-        length_ns=_shortened(base.graph.calls.length_ns, times * cost.length_ns, rest),
+        calls, before_ns=shortened(calls.before_ns, before_ns), length_ns=shortened(calls.length_ns, call_ns)
     )
     graph = replace(base.graph, calls=calls)
     replayed = replay(graph)
@@ -167,17 +152,12 @@ def _over(base: Base, wanted_ns: int) -> float:
     return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
 
 
-class _HostCost(NamedTuple):
-    """Overhead of recording on each call of a graph, in nanoseconds."""
+@kept()
+def _host_cost(base: Base) -> tuple[F64, float]:
+    """Return the overhead of recording, in nanoseconds, in the work before each call, and inside a call.
 
-    before_ns: F64
-    """Overhead on the work before each call."""
-    length_ns: float
-    """Overhead on the call."""
-
-
-def _host_cost(base: Base) -> _HostCost:
-    """Return the overhead of all events in the work before each call, on its thread or the thread that handed over."""
+    The work is on the call's thread or on the thread that handed over.
+    """
     graph = base.graph
     trace, calls = graph.trace, graph.calls
     op_ns, call_ns, around_call_ns, frame_ns = event_cost(trace, base.hardware.calibrated)
@@ -199,10 +179,4 @@ def _host_cost(base: Base) -> _HostCost:
                     starts, calls.since_ns[of_thread]
                 )
                 before[of_thread] += each * np.maximum(inside, 0)
-    return _HostCost(before, call_ns)
-
-
-def _shortened(lengths: I64, by: F64 | float, rest: float) -> I64:
-    # Lengths up to 0 are not work: the thread continued before the thread that handed over had returned.
-    shorter = np.where(lengths > 0, np.maximum(lengths - by, LEFT * lengths) * rest, lengths)
-    return np.rint(shorter).astype(np.int64)
+    return before, call_ns

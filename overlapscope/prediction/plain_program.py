@@ -154,20 +154,16 @@ def _replay_plain(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainPro
     step, base = known_step(recorded, user_step_ns), plain_program(recorded, user_step_ns)
     # The recording has decided which steps are judged.
     replayed = None if base is None else analyze_trace(plain_trace(base), settled=True)
-    if replayed is None or not _same_steps(analysis, replayed):
+    # Each device must have as many judged steps in both, or else time after the lead-in in both.
+    if replayed is None or _judged_steps(analysis) != _judged_steps(replayed):
         return PlainProgram(step, recorded, None, None)
     return PlainProgram(step, recorded, base, replayed)
 
 
-def _same_steps(recorded: TraceAnalysis, replayed: TraceAnalysis) -> bool:
-    """Return whether each device has as many judged steps in both, or else time after the lead-in in both."""
-
-    def judged(analysis: TraceAnalysis) -> list[tuple[int, int]]:
-        devices = [device.result for device in analysis.devices]
-        steps = [device.per_step.steps if device.per_step else -(device.judged is not None) for device in devices]
-        return list(zip([device.device for device in devices], steps, strict=True))
-
-    return judged(recorded) == judged(replayed)
+def _judged_steps(analysis: TraceAnalysis) -> dict[int, int]:
+    """Return each device's number of judged steps; without steps, -1 if it has time after the lead-in, else 0."""
+    devices = [device.result for device in analysis.devices]
+    return {each.device: each.per_step.steps if each.per_step else -(each.judged is not None) for each in devices}
 
 
 def _adjusted(device: Device, step_ns: int) -> PerStep | Period | None:

@@ -27,7 +27,7 @@ from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.hardware import Hardware, Stance
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Choice, in_order, parse
 from overlapscope.prediction.outcomes import (
     Outcome,
@@ -46,7 +46,6 @@ from overlapscope.prediction.result import (
     Assumption,
     Constant,
     Estimate,
-    Fidelity,
     Figure,
     Rung,
     WhatIf,
@@ -146,7 +145,8 @@ def conclude(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predictio
 def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
     taken = outcomes(base, choices)
     expected, step = taken[Stance.EXPECTED], interval(base, taken)
-    was, constants = base.step_ns, _constants(base, choices, expected)
+    was, constants, doubt = base.step_ns, _constants(base, choices, expected), base.hardware.doubt
+    doubts = () if doubt is None or all(constant.origin != "table" for constant in constants) else (doubt,)
     result = replace(
         _unpredicted(base),
         replayed_step_ns=recorded.replayed_step_ns,
@@ -161,7 +161,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
         ),
         assumptions=_assumptions(base, choices, expected),
         constants=constants,
-        replay=_with_doubts(base, constants),
+        replay=replace(base.fidelity, reasons=(*base.fidelity.reasons, *doubts)),
     )
     return Prediction(result, base.trace, expected, tuple(choices))
 
@@ -230,14 +230,6 @@ def fitted(parts: Mapping[str, int], spare: str, target: int) -> dict[str, int]:
             result[name] = running * target // total - given
             given += result[name]
     return result
-
-
-def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
-    """Return the fidelity, with further doubts about a prediction that used these constants."""
-    doubt = base.hardware.doubt
-    if doubt is None or all(constant.origin != "table" for constant in constants):
-        return base.fidelity
-    return replace(base.fidelity, reasons=(*base.fidelity.reasons, doubt))
 
 
 def _unpredicted(base: Base) -> WhatIf:
@@ -333,19 +325,16 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
         for kind in (Kind.H2D, Kind.D2H):
             sizes = items.bytes[done.copies[items.kind[done.copies] == kind]]
             if len(sizes):
-                constants.append(_copy_constant(hardware, kind, int(np.median(sizes))))
+                size = int(np.median(sizes))
+                ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in hardware.sized[kind]]
+                took = Constant(
+                    name=f"pinned {kind.name} copy of {size_text(size)}",
+                    value=float(round(hardware.copy_ns(kind, np.array([size]))[0])),
+                    unit="ns",
+                    origin=hardware.sized[kind][int(np.argmin(ratio))][1],
+                )
+                constants.append(took)
     return tuple(dict.fromkeys(constants))
-
-
-def _copy_constant(hardware: Hardware, kind: Kind, size: int) -> Constant:
-    """Return the duration of a copy."""
-    ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in hardware.sized[kind]]
-    return Constant(
-        name=f"pinned {kind.name} copy of {size_text(size)}",
-        value=float(round(hardware.copy_ns(kind, np.array([size]))[0])),
-        unit="ns",
-        origin=hardware.sized[kind][int(np.argmin(ratio))][1],
-    )
 
 
 # -- The ladder ----------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def predicted_trace(graph: Graph, replayed: Replay, clock: HostClock | None = No
     calls, place = _sorted(clock.host(trace.runtime_calls))
     ops = predicted_ops(graph, replayed)
     ops = replace(ops, launch=pick(place, ops.launch))
-    names, ops = _renamed(trace.names, ops, graph)
+    names, ops = _renamed(trace.names, ops)
     host_tables = ("cpu_ops", "python_frames", "overheads")
     host: dict[str, Any] = {name: _sorted(clock.host(getattr(trace, name)))[0] for name in host_tables}
     notes = clock.host(replace(trace.annotations, thread=_threads_of_steps(graph)))
@@ -134,10 +134,8 @@ def _scaled(trace: Trace, factor: float, origin: int) -> Trace:
     return replace(trace, **tables, **instants)
 
 
-def _renamed(names: tuple[str, ...], ops: GpuOps, graph: Graph) -> tuple[tuple[str, ...], GpuOps]:
+def _renamed(names: tuple[str, ...], ops: GpuOps) -> tuple[tuple[str, ...], GpuOps]:
     """Return the table of names with those of newly pinned copies, and the ops with these names."""
-    if len(ops) == 0:
-        return names, ops
     number_of = {name: number for number, name in enumerate(names)}
     name_id = ops.name_id.copy()
     pinned = ops.is_copy & (ops.host_memory == Memory.PINNED)

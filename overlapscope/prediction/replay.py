@@ -336,7 +336,7 @@ def _bursts(graph: Network) -> I64:
     """
     calls = graph.calls
     begins = np.zeros((len(calls), 2), np.bool_)
-    begins[:, 0] = (calls.handed_by >= 0) | (graph.previous < 0)
+    begins[:, 0] = (calls.handed_by >= 0) | (graph.calls.previous < 0)
     begins[graph.waits.call, 1] = True
     by_thread = [rows for _, rows in graph.by_thread()]
     # The calls of a single thread are in order.

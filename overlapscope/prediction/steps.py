@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.analysis.facts import rounded_mean
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick
@@ -45,7 +46,7 @@ class StepTimes(Struct, frozen=True, eq=False):
 
 def mean(values: I64) -> int:
     """Return the mean of at least one length in whole nanoseconds."""
-    return int((2 * values.sum() + len(values)) // (2 * len(values)))
+    return rounded_mean(int(values.sum()), len(values))
 
 
 class JudgedSteps(Struct, frozen=True, eq=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -25,7 +24,6 @@ from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
-    from overlapscope.prediction.outcomes import FixGain
 
 RuleDraft = tuple[Rule, Draft]
 CONTRADICTS = 0.1
@@ -62,17 +60,15 @@ def _on_device(
 ) -> tuple[Finding, ...]:
     claims, ordinal = share_out(analysis, device), device.result.device
     spoken = of_recording = apply_all(claims)
-    savings = SavingsOf(claims, None if program is None else program.recorded)
-    plain = None
+    base = None if program is None else program.recorded
     if program is not None and program.analysis is not None:
         plain = next((other for other in program.analysis.devices if other.result.device == ordinal), None)
         if plain is not None:
             claims = share_out(program.analysis, plain)
-            spoken, savings = apply_all(claims), SavingsOf(claims, program.base)
-
+            spoken, base = apply_all(claims), program.base
+    savings = _savings(claims, base, spoken) if replayed else [None] * len(spoken)
     findings = []
-    for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
-        saving = savings.of(rule, draft) if replayed else None
+    for (rule, draft), recorded, saving in zip(spoken, counterparts(spoken, of_recording), savings, strict=True):
         # A fix that saves nothing by itself, as a replay shows, is no reason to warn.
         saves_nothing = saving is not None and saving.saved_high_ns < HARDLY * claims.judged_ns
         findings.append(
@@ -150,8 +146,7 @@ def counterparts(spoken: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> 
     Returns:
         One element per draft; None if no finding on the recording matches.
     """
-    unmatched = list(recorded)
-    matched: list[Draft | None] = [None] * len(spoken)
+    unmatched, matched = list(recorded), list[Draft | None]([None] * len(spoken))
     for by_call in (True, False):
         for number, (rule, draft) in enumerate(spoken):
             alike = (
@@ -168,44 +163,34 @@ def _call(draft: Draft) -> tuple[str | None, str | None] | None:
     return None if draft.where is None else (draft.where.op, draft.where.call)
 
 
-class SavingsOf:
-    """Savings of a device's findings. The recording is replayed when the first finding asks for it."""
+def _savings(claims: Claims, base: Base | None, drafts: Sequence[RuleDraft]) -> list[Saving | None]:
+    """Return the saving of each draft's fix; None if no replay can tell.
 
-    def __init__(self, claims: Claims, ready: Base | None = None) -> None:
-        """`ready` is the base of predictions, if it exists already."""
-        self._claims, self._ready = claims, ready
-        windows, timeline = claims.device.windows, claims.device.timeline
-        is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
-        # Figures of a step or range alone can't be replayed.
-        self._can_be_replayed = bool(is_whole) and is_replayed_by_default(claims.trace)
+    The recording is replayed for the first draft with a fix, unless `base`, the starting point of predictions, exists.
+    """
+    savings, steps = list[Saving | None]([None] * len(drafts)), max(1, claims.steps)
+    windows, timeline = claims.device.windows, claims.device.timeline
+    # Figures of a step or range alone can't be replayed.
+    is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
+    asked = [_filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft) for rule, draft in drafts]
+    fixable = [number for number, (_, draft) in enumerate(drafts) if asked[number] and draft.bound_ns]
+    if not fixable or not is_whole or not is_replayed_by_default(claims.trace):
+        return savings
+    # Most healthy programs have no such finding and never need the replay or its modules.
+    from overlapscope.prediction.base import on_device, prepare
+    from overlapscope.prediction.outcomes import largest_gain
 
-    def of(self, rule: Rule, draft: Draft) -> Saving | None:
-        """Return the saving of a draft's fix; None if no replay can tell."""
-        fixes = _filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft)
-        largest = self._largest(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
-        if largest is None:
-            return None
-        gain, steps = largest.gain_ns, max(1, self._claims.steps)
-        ns, low_ns, high_ns = (each_ns * steps for each_ns in (gain.value, gain.low, gain.high))
-        return Saving(saved_ns=ns, saved_low_ns=low_ns, saved_high_ns=high_ns, fix=largest.fix)
-
-    def _largest(self, fixes: Fixes) -> FixGain | None:
-        """Return the saving of the best fix; None if no replay can tell."""
-        # Most healthy programs have no such finding and never need the replay or its modules.
-        from overlapscope.prediction.outcomes import largest_gain
-
-        try:
-            return largest_gain(self._base, fixes)
-        except (ArithmeticError, LookupError, MemoryError, ValueError):
-            # A failed estimate must not fail the analysis of an unusual trace.
-            self._can_be_replayed = False
-            return None
-
-    @cached_property
-    def _base(self) -> Base:
-        from overlapscope.prediction.base import on_device, prepare
-
-        return on_device(self._ready or prepare(self._claims.trace, None), self._claims.device.result.device)
+    try:
+        base = on_device(base or prepare(claims.trace, None), claims.device.result.device)
+        for number in fixable:
+            if (largest := largest_gain(base, asked[number])) is not None:
+                gain = largest.gain_ns
+                ns, low_ns, high_ns = (each_ns * steps for each_ns in (gain.value, gain.low, gain.high))
+                savings[number] = Saving(saved_ns=ns, saved_low_ns=low_ns, saved_high_ns=high_ns, fix=largest.fix)
+    except (ArithmeticError, LookupError, MemoryError, ValueError):
+        # A failed estimate must not fail the analysis of an unusual trace.
+        pass
+    return savings
 
 
 def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:

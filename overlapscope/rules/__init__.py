@@ -17,10 +17,10 @@ _OF_MODULE: Final = {
     "links": ("one-way-copies", "overlap-achieved", "slow-link"),
     "memory": ("allocation", "device-copy", "page-migration", "peer-copy", "pin-in-loop"),
 }
-"""Rules of each module, each under its id in capitals."""
+"""Rules of each module, each under its id as a private name."""
 _OF_PLUGINS: Final = {id: place for plugin in plugins() for id, place in plugin.rules.items()}
 _PLACES: Final = {
-    id: f"{__name__}.{module}:{id.replace('-', '_').upper()}" for module, ids in _OF_MODULE.items() for id in ids
+    id: f"{__name__}.{module}:_{id.replace('-', '_')}" for module, ids in _OF_MODULE.items() for id in ids
 }
 RULES: Registry[Rule] = Registry(dict(sorted(_PLACES.items())) | (_OF_PLUGINS | _PLACES))
 """All rules, those of plugins last."""

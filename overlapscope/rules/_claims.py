@@ -304,6 +304,12 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
         launched = launch[self.device.timeline.ops.is_copy]
         return pieces.places(self.trace, launched[~among(launched, launch[self.copies])])
 
+    def ran(self, ops: I64) -> I64:
+        """Return those of the given rows of `Timeline.ops` that run at any moment of the windows."""
+        of_device = self.device.timeline.ops
+        row, _, _ = cut(of_device.start_ns[ops], of_device.end_ns[ops], self.windows)
+        return ops[distinct(row)]
+
     def copies_of(self, pieces: ClaimedPieces) -> I64:
         """Return the copies that are exposed in pieces, or that a call launched which pieces blame."""
         launch = self.device.timeline.ops.launch[self.copies]
@@ -332,12 +338,12 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     trace, timeline = analysis.trace, device.timeline
     windows, per_step = judged_windows(device), device.result.per_step
     waits = _find_copy_waits(trace, timeline)
-    copies = _copies_in(timeline, windows)
+    ops = timeline.ops
+    copies = np.flatnonzero(ops.is_copy)
+    copies = copies[covered(windows, ops.start_ns[copies], ops.end_ns[copies]) > 0]
     tiny = _tiny_copies(trace, timeline, copies)
-    claims = (_claim_copies, _claim_idle)
-    pieces = ClaimedPieces.joined(
-        [_claim_other(trace, device, windows), *(claim(trace, device, windows, waits, tiny) for claim in claims)]
-    )
+    claims = [claim(trace, device, windows, waits, tiny) for claim in (_claim_other, _claim_copies, _claim_idle)]
+    pieces = ClaimedPieces.joined(claims)
     pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
     judged = int((windows.ends - windows.starts).sum())
     figures = figures_of(together(lengths(timeline, *windows)))
@@ -355,14 +361,6 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
         np.flatnonzero(waits.copy),
         copies,
     )
-
-
-def _copies_in(timeline: Timeline, windows: Intervals) -> I64:
-    """Return the rows of the copies that run at any moment of the windows."""
-    ops = timeline.ops
-    rows = np.flatnonzero(ops.is_copy)
-    ran = covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0
-    return rows[ran]
 
 
 class _CopyWaits(Struct, frozen=True, eq=False):
@@ -452,7 +450,9 @@ def _claim_copies(
     return ClaimedPieces.of_calls(trace, call, start_ns=start, end_ns=end, rule=rule, cause=cause, copy=copy)
 
 
-def _claim_other(trace: Trace, device: DeviceAnalysis, windows: Intervals) -> ClaimedPieces:
+def _claim_other(
+    trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _CopyWaits, tiny: I64
+) -> ClaimedPieces:
     pieces = device.exposed_other.inside(windows)
     rule = np.array([_NUMBER.get(cause.rule, _NONE) for cause in OTHER_CAUSES])[pieces.cause]
     times = {"start_ns": pieces.start_ns, "end_ns": pieces.end_ns}

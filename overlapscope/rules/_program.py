@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import around, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step, phases_of
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, rows_by
-from overlapscope.base.intervals import I64, Bool, cut
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
 from overlapscope.base.texts import GPU
 from overlapscope.base.words import each, listed
@@ -137,14 +137,8 @@ class Owner(Struct, frozen=True):
 def launches(claims: Claims) -> I64:
     """Return the rows of the runtime calls that launch ops in the judged windows, each once."""
     ops = claims.device.timeline.ops
-    row, _, _ = cut(ops.start_ns, ops.end_ns, claims.windows)
-    launch = ops.launch[distinct(row)]
+    launch = ops.launch[claims.ran(np.arange(len(ops)))]
     return distinct(launch[launch >= 0])
-
-
-def outside_graphs(claims: Claims, rows: I64) -> I64:
-    """Return the launches that launch no CUDA graph."""
-    return rows[~call_kinds.launches_graph(claims.trace.runtime_calls)[rows]]
 
 
 @kept()
@@ -152,12 +146,12 @@ def owners(claims: Claims) -> list[Owner]:
     """Return what makes at least `_LEAST_SHARE` of the launches, each launch once, the most first."""
     rows = launches(claims)
     found, left = list[Owner](), np.ones(len(rows), np.bool_)
-    for words, optimizer, zero_grad, candidates in _owners(claims.trace, rows):
-        mine = candidates[left[candidates]]
+    for owner in _owners(claims.trace, rows):
+        mine = owner.calls[left[owner.calls]]
         if len(mine) >= max(1, _LEAST_SHARE * len(rows)):
-            how = _how(claims.trace, rows[mine]) if optimizer else ""
-            can_be_fused = claims.gpu == GPU and optimizer in _FUSED and how != "fused"
-            found.append(Owner(words, rows[mine], optimizer, zero_grad, how, can_be_fused))
+            how = _how(claims.trace, rows[mine]) if owner.optimizer else ""
+            can_be_fused = claims.gpu == GPU and owner.optimizer in _FUSED and how != "fused"
+            found.append(replace(owner, calls=rows[mine], how=how, can_be_fused=can_be_fused))
         left[mine] = False
     return sorted(found, key=lambda owner: (-len(owner.calls), owner.words))
 
@@ -181,12 +175,8 @@ def _fusion(owner: Owner) -> str:
     return ", which uses foreach and isn't fused" if owner.how else ", which isn't fused"
 
 
-def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
-    """Yield words, optimizer and launches of what makes launches; of several owners of a launch, the first counts.
-
-    Yields:
-        The words, the class of an optimizer's step, whether it is a `zero_grad`, and the places of launches in `rows`.
-    """
+def _owners(trace: Trace, rows: I64) -> Iterator[Owner]:
+    """Yield what makes launches, with their places in `rows`; of several owners of a launch, the first counts."""
     calls, ops, notes = trace.runtime_calls, trace.cpu_ops, trace.annotations
     thread, at = calls.thread[rows], calls.start_ns[rows]
 
@@ -197,10 +187,11 @@ def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
         for text in sorted(text for text in {*trace.names} if text.startswith(prefix)):
             method, steps = text.removeprefix(prefix), prefix == OPTIMIZER_STEP
             within = inside(notes, text.__eq__) | inside(ops, text.__eq__)
-            yield name(f"{method}()"), method.partition(".")[0] if steps else "", not steps, np.flatnonzero(within)
-    yield "DistributedDataParallel's reducer", "", False, np.flatnonzero(inside(ops, op_names.is_reducer))
+            optimizer = method.partition(".")[0] if steps else ""
+            yield Owner(name(f"{method}()"), np.flatnonzero(within), optimizer, zero_grad=not steps)
+    yield Owner("DistributedDataParallel's reducer", np.flatnonzero(inside(ops, op_names.is_reducer)))
     backward = among(thread, backward_threads(trace)) & inside(ops, op_names.is_engine)
-    yield "the backward pass", "", False, np.flatnonzero(backward)
+    yield Owner("the backward pass", np.flatnonzero(backward))
     frames = trace.python_frames
     modules = frames.take(frames.named(lambda frame: _MODULE.fullmatch(frame) is not None))
     for table in (notes.take(~is_step(notes)), modules):
@@ -213,7 +204,7 @@ def _owners(trace: Trace, rows: I64) -> Iterator[tuple[str, str, bool, I64]]:
         for id, places in rows_by(outer):
             if id >= 0:
                 module = _MODULE.fullmatch(trace.names[id])
-                yield name(f"{module[1]}.forward()" if module else trace.names[id]), "", False, places
+                yield Owner(name(f"{module[1]}.forward()" if module else trace.names[id]), places)
 
 
 def _how(trace: Trace, rows: I64) -> str:

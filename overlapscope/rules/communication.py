@@ -50,7 +50,8 @@ def _fitting(claims: Claims, advice: str) -> str:
     return advice.format(ddp=_DDP * features.ddp, fsdp=_FSDP * features.fsdp, no_sync=_NO_SYNC * features.ddp)
 
 
-def _check(claims: Claims) -> Iterator[Draft]:
+@Rule("exposed-comm", effort="option", rests_on=ENGINES).checking
+def _exposed_comm(claims: Claims) -> Iterator[Draft]:
     cost = claims.buckets.exposed_comm_ns
     if not claims.matters(cost):
         return
@@ -159,6 +160,3 @@ def _depths(claims: Claims, kind: CommKind, comm: CommOps) -> str:
     counts = sorted(Counter(known.tolist()).items())
     depth = listed(f"{depth} ({claims.times(count, 'time')})" for depth, count in counts)
     return f" Prefetch depth: {depth}."
-
-
-EXPOSED_COMM = Rule("exposed-comm", _check, effort="option", rests_on=ENGINES)

@@ -44,13 +44,15 @@ _IN_TURN = {
 """Title, evidence and case where no event orders the streams, so that nothing could be gained from events."""
 
 
+@Rule("streams-without-overlap").checking
 def _streams_without_overlap(claims: Claims) -> Iterator[Draft]:
     use = streams_of(claims.device.timeline, Kind.COMPUTE, claims.windows)
     lengths = {stream: total(ran) for stream, ran in use.items()}
     busy = {s: n for s, n in lengths.items() if n >= SUBSTANTIAL * claims.buckets.compute_ns and claims.matters(n)}
     if len(busy) < 2:
         return
-    rows = _kernels(claims, list(busy))
+    ops = claims.device.timeline.ops
+    rows = claims.ran(np.flatnonzero((ops.kind == Kind.COMPUTE) & among(ops.stream, list(busy))))
     bound_ns = claims.buckets.compute_ns - max(busy.values())
     if _gain(claims, rows) >= CONCURRENT * bound_ns or not claims.matters(bound_ns):
         return
@@ -82,14 +84,6 @@ def _streams_without_overlap(claims: Claims) -> Iterator[Draft]:
         case=case,
         example=example,
     )
-
-
-def _kernels(claims: Claims, streams: list[int]) -> I64:
-    """Return the rows of the streams' kernels in the windows."""
-    ops = claims.device.timeline.ops
-    rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & among(ops.stream, streams))
-    row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
-    return rows[distinct(row)]
 
 
 def _gain(claims: Claims, rows: I64) -> int:
@@ -136,9 +130,6 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
     return weights, window
 
 
-STREAMS_WITHOUT_OVERLAP = Rule("streams-without-overlap", _streams_without_overlap)
-
-
 # -- stream-without-work -----------------------------------------------------------------------------
 
 NOTHING = 0.001
@@ -148,6 +139,7 @@ WAITS = 2
 """Minimum number of waits. A stream that waits only once may just have been set up."""
 
 
+@Rule("stream-without-work", severity="info", effort="line").checking
 def _stream_without_work(claims: Claims) -> Iterator[Draft]:
     ops, syncs, edges = claims.device.timeline.ops, claims.trace.syncs, claims.device.edges
     start, end = claims.device.result.window.start_ns, claims.device.result.window.end_ns
@@ -175,6 +167,3 @@ def _stream_without_work(claims: Claims) -> Iterator[Draft]:
             + f", and ran {plural(ran, f'{claims.gpu} op')}. Nothing can overlap with a stream that has no "
             f"work.{hint}",
         )
-
-
-STREAM_WITHOUT_WORK = Rule("stream-without-work", _stream_without_work, "info", "line")

@@ -20,12 +20,13 @@ from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._lines import is_not_torch, sampled_lines
 from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.rule import Draft, Rule, claimed, lost, on_claimed, streams
+from overlapscope.rules.rule import Draft, Rule, claimed, lost, streams
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
 # -- pageable-memory -------------------------------------------------------------------------------
 
 
+@Rule("pageable-memory", effort="option", fixes=(("pin",), ("pin", "non-blocking"))).on_claimed
 def _pageable_memory(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     copies = claims.copies_of(pieces)
@@ -78,14 +79,6 @@ def _speeds(ops: GpuOps, copies: I64) -> str:
     return "".join(speeds)
 
 
-PAGEABLE_MEMORY = Rule(
-    "pageable-memory",
-    on_claimed("pageable-memory", _pageable_memory),
-    effort="option",
-    fixes=(("pin",), ("pin", "non-blocking")),
-)
-
-
 # -- blocking-copy ---------------------------------------------------------------------------------
 
 _AFTERWARDS = {
@@ -96,6 +89,7 @@ _AFTERWARDS = {
 }
 
 
+@Rule("blocking-copy", effort="option", fixes=(("non-blocking",),)).on_claimed
 def _blocking_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     called = "without non_blocking=True" if claims.trace.framework == "pytorch" else "that block the host"
     kind = claims.device.timeline.ops.kind[claims.blocking]
@@ -110,17 +104,21 @@ def _blocking_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-BLOCKING_COPY = Rule(
-    "blocking-copy", on_claimed("blocking-copy", _blocking_copy), effort="option", fixes=(("non-blocking",),)
-)
-
-
 # -- same-stream -----------------------------------------------------------------------------------
 
 _DOWNLOAD_TOO = " Give downloads a third stream, which waits for an event after the op that computes the data."
 _UPLOAD_TOO = " Issue uploads on another stream, one step ahead of their use."
 
 
+@Rule(
+    "same-stream",
+    fixes=(
+        ("side-stream",),
+        ("side-stream", "prefetch"),
+        ("non-blocking", "side-stream"),
+        ("non-blocking", "side-stream", "prefetch"),
+    ),
+).on_claimed
 def _same_stream(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     kind, used, rest = ops.kind[pieces.copies], distinct(ops.stream[pieces.copies]), claims.unhideable()
@@ -158,18 +156,6 @@ def _same_stream(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-SAME_STREAM = Rule(
-    "same-stream",
-    on_claimed("same-stream", _same_stream),
-    fixes=(
-        ("side-stream",),
-        ("side-stream", "prefetch"),
-        ("non-blocking", "side-stream"),
-        ("non-blocking", "side-stream", "prefetch"),
-    ),
-)
-
-
 # -- late-prefetch ---------------------------------------------------------------------------------
 
 _REASONS = {
@@ -190,6 +176,7 @@ _REASONS = {
 """Title and evidence by cause."""
 
 
+@Rule("late-prefetch", fixes=(("prefetch",),)).checking
 def _late_prefetch(claims: Claims) -> Iterator[Draft]:
     late, cases = claims.of("late-prefetch"), advice_by_case("late-prefetch", claims.gpu)
     for cause, (title, seen) in _REASONS.items():
@@ -217,16 +204,11 @@ def _late_prefetch(claims: Claims) -> Iterator[Draft]:
         yield claimed(claims, pieces, draft)
 
 
-LATE_PREFETCH = Rule("late-prefetch", _late_prefetch, fixes=(("prefetch",),))
-
-
-# -- tiny-copies -----------------------------------------------------------------------------------
-
-
 _OF_PAGEABLE = ("batch-copies", "pin", "non-blocking"), ("batch-copies", "pin")
 """Changes to uploads from ordinary memory, besides those to all copies."""
 
 
+@Rule("tiny-copies", fixes=(("batch-copies",),)).on_claimed
 def _tiny_copies(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     moved = ops.bytes[claims.tiny]
@@ -245,6 +227,3 @@ def _tiny_copies(claims: Claims, pieces: ClaimedPieces) -> Draft:
         case="uploads" if len(uploads) else "downloads",
         for_all=not len(uploads),
     )
-
-
-TINY_COPIES = Rule("tiny-copies", on_claimed("tiny-copies", _tiny_copies), fixes=(("batch-copies",),))

@@ -27,7 +27,7 @@ from overlapscope.rules._lines import (
 from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Effort, Where
-from overlapscope.rules.rule import Draft, Rule, lost, name, on_claimed
+from overlapscope.rules.rule import Draft, Rule, lost, name
 
 # -- host-sync ---------------------------------------------------------------------------------------
 
@@ -60,14 +60,6 @@ def _advice(claims: Claims, where: Where | None) -> str:
     return cases["synchronize"].format(call=written) if written else cases["other"]
 
 
-def _waits(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
-    """Return what waits, such as `The host waits for the GPU in .item()`."""
-    text = "" if where is None else where.op or where.call or ""
-    if claims.trace.framework == "pytorch":
-        text = _outermost(claims, pieces, where) or op_words(text)
-    return f"The host waits for the {claims.gpu}{f' in {name(text)}' if text else ''}"
-
-
 def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
     """Return source code for the outermost op around the longest wait of a place; empty if unknown."""
     ops = claims.trace.cpu_ops
@@ -80,23 +72,41 @@ def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> st
     return _OUTER.get(ops.name(outer), "")
 
 
+@Rule("host-sync", effort="line", fixes=(("no-sync {call}",),)).on_claimed
 def _host_sync(claims: Claims, pieces: ClaimedPieces) -> Draft:
     places = claims.places(pieces)
     where = places[0].where if places else None
+    text = "" if where is None else where.op or where.call or ""
+    if claims.trace.framework == "pytorch":
+        text = _outermost(claims, pieces, where) or op_words(text)
+    place = f" in {name(text)}" if text else ""
     return Draft(
-        title=f"{_waits(claims, pieces, where)}, which costs {claims.time_a_step(pieces.time_ns)}",
+        title=f"The host waits for the {claims.gpu}{place}, which costs {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
         f"Because of that, {lost(claims, pieces)}.",
         advice=_advice(claims, where),
     )
 
 
-HOST_SYNC = Rule("host-sync", on_claimed("host-sync", _host_sync), effort="line", fixes=(("no-sync {call}",),))
-
-
 # -- Pauses of the launching thread ------------------------------------------------------------------
 
+_Draft = Callable[[Claims, ClaimedPieces], Draft]
 
+
+def _pause(cause: IdleCause, *, effort: Effort, fix: str) -> Callable[[_Draft], Rule]:
+    """Decorate the draft of a cause's finding. It also states the whole time that the launching thread loses to it."""
+
+    def rule_of(draft: _Draft) -> Rule:
+        def completed(claims: Claims, pieces: ClaimedPieces) -> Draft:
+            begun = draft(claims, pieces)
+            return replace(begun, afterword=f"{host_time(claims, pieces, cause)}{begun.afterword}")
+
+        return Rule(cause, effort=effort, fixes=((fix,),)).on_claimed(completed)
+
+    return rule_of
+
+
+@_pause(IdleCause.GC_PAUSE, effort="line", fix="no-gc")
 def _gc_pause(claims: Claims, pieces: ClaimedPieces) -> Draft:
     called = around(called_collections(claims.trace), pieces.thread, pieces.at_ns) >= 0
     by_program = 2 * int(pieces.length_ns[called].sum()) > pieces.time_ns
@@ -109,6 +119,7 @@ def _gc_pause(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
+@_pause(IdleCause.GIL_WAIT, effort="restructuring", fix="less-host gil-wait")
 def _gil_wait(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         title=f"{claims.waits(pieces)} while another thread holds Python's lock",
@@ -119,6 +130,7 @@ def _gil_wait(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
+@_pause(IdleCause.FILE_IO, effort="line", fix="less-host file-io")
 def _file_io(claims: Claims, pieces: ClaimedPieces) -> Draft:
     files = claims.trace.host_activity.files
     named = sorted(files, key=lambda file: (-files[file], file))
@@ -130,6 +142,7 @@ def _file_io(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return at_lines(claims, is_not_torch, draft, ranges_or_cost(claims, pieces))
 
 
+@_pause(IdleCause.PREEMPTED, effort="option", fix="less-host preempted")
 def _preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
     activity = claims.trace.host_activity
     cpus, threads = activity.facts.usable_cpus, activity.facts.torch_threads
@@ -145,6 +158,7 @@ def _preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
+@_pause(IdleCause.CPU_THROTTLED, effort="option", fix="less-host cpu-throttled")
 def _cpu_throttled(claims: Claims, pieces: ClaimedPieces) -> Draft:
     quota = claims.trace.host_activity.facts.quota_cpus
     used_up = "" if quota is None else f", because it had used up its quota of {quota:g} CPUs"
@@ -152,20 +166,3 @@ def _cpu_throttled(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"{claims.waits(pieces)} while the CPU quota is used up",
         detail=f"The control group stopped the program{used_up}.",
     )
-
-
-def _pause(cause: IdleCause, draft: Callable[[Claims, ClaimedPieces], Draft], effort: Effort, fix: str) -> Rule:
-    """Return the rule of a cause, whose findings also state the whole time that the launching thread loses to it."""
-
-    def completed(claims: Claims, pieces: ClaimedPieces) -> Draft:
-        begun = draft(claims, pieces)
-        return replace(begun, afterword=f"{host_time(claims, pieces, cause)}{begun.afterword}")
-
-    return Rule(cause, on_claimed(cause, completed), effort=effort, fixes=((fix,),))
-
-
-GC_PAUSE = _pause(IdleCause.GC_PAUSE, _gc_pause, "line", "no-gc")
-GIL_WAIT = _pause(IdleCause.GIL_WAIT, _gil_wait, "restructuring", "less-host gil-wait")
-FILE_IO = _pause(IdleCause.FILE_IO, _file_io, "line", "less-host file-io")
-PREEMPTED = _pause(IdleCause.PREEMPTED, _preempted, "option", "less-host preempted")
-CPU_THROTTLED = _pause(IdleCause.CPU_THROTTLED, _cpu_throttled, "option", "less-host cpu-throttled")

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import loading
 from overlapscope.analysis.host_lines import is_python
 from overlapscope.analysis.host_sampled import whole_cpus
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64, covered, cut, union
+from overlapscope.base.intervals import I64, covered, union
 from overlapscope.base.texts import GPU
 from overlapscope.base.words import duration, each, listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -31,18 +32,16 @@ from overlapscope.rules._program import (
     Owner,
     features_of,
     launches,
-    outside_graphs,
     owners,
     who_launches,
 )
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.rule import Draft, Fixes, Rule, on_claimed
+from overlapscope.rules.rule import Draft, Fixes, Rule
 from overlapscope.trace.model import Kind, Memory
 from overlapscope.trace.servers import batch_in
 
-# -- python ------------------------------------------------------------------------------------------
 
-
+@Rule("python", fixes=(("less-host python",),)).on_claimed
 def _python(claims: Claims, pieces: ClaimedPieces) -> Draft:
     features = features_of(claims.trace)
     plain = [owner.optimizer for owner in owners(claims) if owner.optimizer and not owner.how]
@@ -60,12 +59,7 @@ def _python(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return at_lines(claims, is_python, draft, ranges_or_cost(claims, pieces))
 
 
-PYTHON = Rule("python", on_claimed("python", _python), fixes=(("less-host python",),))
-
-
-# -- cpu-ops -----------------------------------------------------------------------------------------
-
-
+@Rule("cpu-ops", fixes=(("less-host cpu-ops",),)).on_claimed
 def _cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
     draft = Draft(
         title=f"{claims.waits(pieces)} while the host runs ops on the CPU",
@@ -76,12 +70,10 @@ def _cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return at_lines(claims, is_not_torch, draft, ranges_or_cost(claims, pieces))
 
 
-CPU_OPS = Rule("cpu-ops", on_claimed("cpu-ops", _cpu_ops), fixes=(("less-host cpu-ops",),))
-
-
 # -- data-loading ------------------------------------------------------------------------------------
 
 
+@Rule("data-loading", effort="option", fixes=(("faster-loader",),)).on_claimed
 def _data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
     names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
@@ -123,23 +115,18 @@ def _with_more_workers(claims: Claims, pieces: ClaimedPieces) -> tuple[str, str]
     return f" About {times:.1f} times as many workers would keep up, if each has a CPU.", advice
 
 
-DATA_LOADING = Rule(
-    "data-loading", on_claimed("data-loading", _data_loading), effort="option", fixes=(("faster-loader",),)
-)
-
-
 # -- dispatch ----------------------------------------------------------------------------------------
 
 
+@Rule("dispatch", effort="line", fixes=(("graph",), ("fused",))).on_claimed
 def _dispatch(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
-    compute = np.flatnonzero(ops.kind == Kind.COMPUTE)
-    row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], claims.windows)
-    kernels = compute[distinct(row)]
+    kernels = claims.ran(np.flatnonzero(ops.kind == Kind.COMPUTE))
     lengths = ops.end_ns[kernels] - ops.start_ns[kernels]
     typical = f"; their median duration is {duration(int(np.median(lengths)))}" if len(lengths) else ""
     launch_rows = launches(claims)
-    by, outside = owners(claims), outside_graphs(claims, launch_rows)
+    of_graphs = call_kinds.launches_graph(claims.trace.runtime_calls)[launch_rows]
+    by, outside = owners(claims), launch_rows[~of_graphs]
     who = who_launches(claims, launch_rows, by)
     remark, more = f": {who}" if who else "", ""
     if len(outside) < len(launch_rows):
@@ -148,8 +135,8 @@ def _dispatch(claims: Claims, pieces: ClaimedPieces) -> Draft:
             f", {count} of {claims.times_a_step(len(launch_rows), 'launch')}{claims.filled(' outside the {graph}s')}"
         )
         more = f" {who[0].upper()}{who[1:]}." if who else ""
-        more += _without_graphs(claims, launch_rows, outside)
-    case, fixes = _case(claims, pieces, by, launch_rows, launch_rows[~among(launch_rows, outside)])
+        more += _without_graphs(claims, launch_rows, launch_rows[of_graphs])
+    case, fixes = _case(claims, pieces, by, launch_rows, launch_rows[of_graphs])
     advice = claims.filled(DATA_PARALLEL) if case == "data-parallel" else advice_by_case("dispatch", claims.gpu)[case]
     fusible = listed(owner.optimizer for owner in by if owner.can_be_fused)
     if case == "fuse":
@@ -171,7 +158,7 @@ def _dispatch(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return at_lines(claims, is_torch, draft)
 
 
-def _without_graphs(claims: Claims, launch_rows: I64, outside: I64) -> str:
+def _without_graphs(claims: Claims, launch_rows: I64, of_graphs: I64) -> str:
     """Return which of the judged steps of a server launch no CUDA graph, as a sentence; empty if all or none do."""
     notes, per_step = claims.trace.annotations, claims.device.result.per_step
     marks = notes.take(is_step(notes))
@@ -183,7 +170,7 @@ def _without_graphs(claims: Claims, launch_rows: I64, outside: I64) -> str:
         found = {number: batches[number] for number in distinct(step).tolist() if number in batches}
         return {n: batch.requests for n, batch in found.items() if per_step and batch.phase == per_step.phase}
 
-    every, graphs = requests(launch_rows), requests(launch_rows[~among(launch_rows, outside)])
+    every, graphs = requests(launch_rows), requests(of_graphs)
     without = {each for number, each in every.items() if number not in graphs}
     if not graphs or not without:
         return ""
@@ -220,6 +207,3 @@ def _case(
     if len(graphs):
         return "outside-graphs", (("graph",),)
     return "compiled" if features.compiled else "compile", None if fusible and not features.compiled else (("graph",),)
-
-
-DISPATCH = Rule("dispatch", on_claimed("dispatch", _dispatch), effort="line", fixes=(("graph",), ("fused",)))

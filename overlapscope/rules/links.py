@@ -10,7 +10,7 @@ from overlapscope.analysis.figures import Window
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.grouping import distinct, groups_of
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect
+from overlapscope.base.intervals import I64, Bool, covered, cut, intersect
 from overlapscope.base.words import capital, duration, listed, part_of, percent, share
 from overlapscope.rules._claims import Claims, streams_of
 from overlapscope.rules.rule import Draft, Rule, streams
@@ -26,6 +26,7 @@ TURNS = 3
 """Minimum number of changes of direction: two rounds. A single one (load, compute, store) has nothing to pipeline."""
 
 
+@Rule("one-way-copies", fixes=(("two-way",), ("side-stream",))).checking
 def _one_way_copies(claims: Claims) -> Iterator[Draft]:
     rest = claims.unhideable()
     upload, download = claims.engines.h2d_ns, claims.engines.d2h_ns
@@ -36,7 +37,9 @@ def _one_way_copies(claims: Claims) -> Iterator[Draft]:
     rows = claims.copies
     kinds = timeline.ops.kind[rows]
     turns = int((kinds[1:] != kinds[:-1]).sum())
-    starts, ends = _periods(claims.windows, claims.device.steps.start_ns)
+    # The windows, cut where steps begin, between which supply and demand were weighed.
+    cuts = distinct(np.concatenate([*claims.windows, claims.device.steps.start_ns[1:]]))
+    _, starts, ends = cut(cuts[:-1], cuts[1:], claims.windows)
     shorter = np.minimum(covered(timeline.h2d, starts, ends), covered(timeline.d2h, starts, ends))
     shorter -= covered(intersect(timeline.h2d, timeline.d2h), starts, ends)
     unhideable = np.zeros(len(starts), np.int64)
@@ -66,16 +69,6 @@ def _one_way_copies(claims: Claims) -> Iterator[Draft]:
     )
 
 
-def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
-    """Return the windows cut where steps begin, between which supply and demand were weighed."""
-    cuts = distinct(np.concatenate([windows.starts, windows.ends, step_starts[1:]]))
-    _, starts, ends = cut(cuts[:-1], cuts[1:], windows)
-    return starts, ends
-
-
-ONE_WAY_COPIES = Rule("one-way-copies", _one_way_copies, fixes=(("two-way",), ("side-stream",)))
-
-
 # -- slow-link -------------------------------------------------------------------------------------
 
 SLOW = 0.6
@@ -91,6 +84,7 @@ BESIDE = 0.1
 """A copy that runs beside others for more than this share of its time shares the link and is not judged."""
 
 
+@Rule("slow-link", rests_on=ENGINES).checking
 def _slow_link(claims: Claims) -> Iterator[Draft]:
     timeline = claims.device.timeline
     ops = timeline.ops
@@ -169,14 +163,12 @@ def _shares_link(timeline: Timeline, rows: I64) -> Bool:
     return shares
 
 
-SLOW_LINK = Rule("slow-link", _slow_link, rests_on=ENGINES)
-
-
 # -- overlap-achieved ------------------------------------------------------------------------------
 
 GOOD_PCT = 90.0
 
 
+@Rule("overlap-achieved", severity="info", rests_on=ENGINES).checking
 def _overlap_achieved(claims: Claims) -> Iterator[Draft]:
     overlap, engines, steps = claims.overlap, claims.engines, max(1, claims.steps)
     efficiency = overlap.efficiency_pct
@@ -205,6 +197,3 @@ def _overlap_achieved(claims: Claims) -> Iterator[Draft]:
         f"{duration(overlap.serial_ns)}.",
         case=case,
     )
-
-
-OVERLAP_ACHIEVED = Rule("overlap-achieved", _overlap_achieved, "info", rests_on=ENGINES)

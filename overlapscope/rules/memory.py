@@ -13,13 +13,12 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import covered, union
 from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules.rule import Draft, Rule, name, on_claimed
+from overlapscope.rules.rule import Draft, Rule, name
 from overlapscope.trace.lost import ENGINES, Part
 from overlapscope.trace.op_names import is_migration
 
-# -- allocation --------------------------------------------------------------------------------------
 
-
+@Rule("allocation", effort="option").on_claimed
 def _allocation(claims: Claims, pieces: ClaimedPieces) -> Draft:
     calls = claims.trace.runtime_calls
     behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
@@ -31,12 +30,7 @@ def _allocation(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-ALLOCATION = Rule("allocation", on_claimed("allocation", _allocation), effort="option")
-
-
-# -- pin-in-loop -------------------------------------------------------------------------------------
-
-
+@Rule("pin-in-loop", effort="line", fixes=(("pin",),)).on_claimed
 def _pin_in_loop(claims: Claims, pieces: ClaimedPieces) -> Draft:
     calls = claims.trace.runtime_calls
     behind = distinct(pieces.call[pieces.call >= 0])
@@ -51,12 +45,10 @@ def _pin_in_loop(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-PIN_IN_LOOP = Rule("pin-in-loop", on_claimed("pin-in-loop", _pin_in_loop), effort="line", fixes=(("pin",),))
+_MEMORY_WORK: Final[frozenset[Part]] = ENGINES | {"other"}
 
 
-# -- device-copy, peer-copy --------------------------------------------------------------------------
-
-
+@Rule("device-copy", rests_on=_MEMORY_WORK).on_claimed
 def _device_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         title=f"Copies within the {claims.gpu}'s memory run alone for {claims.time_a_step(pieces.time_ns)}",
@@ -65,6 +57,7 @@ def _device_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
+@Rule("peer-copy", rests_on=_MEMORY_WORK).on_claimed
 def _peer_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     total_ns = claims.overlap.p2p_ns * max(1, claims.steps)
     return Draft(
@@ -74,14 +67,7 @@ def _peer_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
     )
 
 
-_MEMORY_WORK: Final[frozenset[Part]] = ENGINES | {"other"}
-DEVICE_COPY = Rule("device-copy", on_claimed("device-copy", _device_copy), rests_on=_MEMORY_WORK)
-PEER_COPY = Rule("peer-copy", on_claimed("peer-copy", _peer_copy), rests_on=_MEMORY_WORK)
-
-
-# -- page-migration ----------------------------------------------------------------------------------
-
-
+@Rule("page-migration", effort="line", rests_on=_MEMORY_WORK).checking
 def _page_migration(claims: Claims) -> Iterator[Draft]:
     ops, pieces = claims.device.timeline.ops, claims.of("page-migration")
     rows = np.flatnonzero(ops.named(is_migration))
@@ -99,6 +85,3 @@ def _page_migration(claims: Claims) -> Iterator[Draft]:
         bound_ns=moved,
         example=pieces.example,
     )
-
-
-PAGE_MIGRATION = Rule("page-migration", _page_migration, effort="line", rests_on=_MEMORY_WORK)

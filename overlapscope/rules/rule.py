@@ -55,11 +55,15 @@ Check = Callable[[Claims], Iterable[Draft]]
 """Function that applies a rule to one device."""
 
 
+def _find_nothing(claims: Claims) -> Iterable[Draft]:
+    return ()
+
+
 class Rule(Struct, frozen=True):
     """A rule. Files in `explained` and `examples`, next to its module, explain it."""
 
     id: str
-    check: Check
+    check: Check = _find_nothing
     severity: Severity = "warning"
     effort: Effort = "restructuring"
     rests_on: frozenset[Part] = FINDINGS
@@ -86,16 +90,19 @@ class Rule(Struct, frozen=True):
         how = f"The recording is replayed with {changes} (`overlapscope whatif`)"
         return f"{how}. If that is not possible, the cost is the upper bound."
 
+    def checking(self, check: Check) -> Rule:
+        """Decorate the function that applies the rule."""
+        return replace(self, check=check)
 
-def on_claimed(rule: str, draft: Callable[[Claims, ClaimedPieces], Draft]) -> Check:
-    """Return the check of a rule that is assigned time. It makes a finding once there is enough time."""
+    def on_claimed(self, draft: Callable[[Claims, ClaimedPieces], Draft]) -> Rule:
+        """Decorate the function that makes the finding of a rule that is assigned time, once there is enough time."""
 
-    def check(claims: Claims) -> Iterator[Draft]:
-        pieces = claims.of(rule)
-        if claims.matters(pieces.time_ns):
-            yield claimed(claims, pieces, draft(claims, pieces))
+        def check(claims: Claims) -> Iterator[Draft]:
+            pieces = claims.of(self.id)
+            if claims.matters(pieces.time_ns):
+                yield claimed(claims, pieces, draft(claims, pieces))
 
-    return check
+        return replace(self, check=check)
 
 
 def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:

@@ -119,6 +119,14 @@ def layout(context: PageContext, device: Device) -> list[Component]:
             {"id": kind.id, "options": options.get(kind.id), "required": kind.argument_required} for kind in kinds
         ],
     }
+    plain = context.loaded.plain is not None
+    captions = {
+        "before": "as it runs while nothing is recorded, replayed" if plain else "as recorded",
+        "after": "as predicted",
+    }
+    aligned = "On the same scale, aligned at the beginning of the same step"
+    note = f"{aligned}. Zooming or moving one moves the other as well."
+    drawn = parts.timelines_panel("whatif", None, captions, note)
     best = context.library.predictions.cached(context.loaded, WhatIfRequest(device.device, None))
     searched = best.result if isinstance(best, DrawnPrediction) else None
     return [
@@ -141,7 +149,7 @@ def layout(context: PageContext, device: Device) -> list[Component]:
             dmc.Stack(
                 [
                     html.Div(id="whatif-answer"),
-                    html.Div(_timelines(context), id="whatif-drawn", hidden=True),
+                    html.Div(drawn, id="whatif-drawn", hidden=True),
                     html.Div(id="whatif-details"),
                 ],
                 gap="md",
@@ -246,17 +254,6 @@ def _argument(kind: Intervention) -> str:
 
 def _rungs(result: WhatIf | None) -> list[tuple[str, ...]]:
     return [rung.interventions for rung in result.ladder] if result is not None else []
-
-
-def _timelines(context: PageContext) -> Component:
-    plain = context.loaded.plain is not None
-    captions = {
-        "before": "as it runs while nothing is recorded, replayed" if plain else "as recorded",
-        "after": "as predicted",
-    }
-    aligned = "On the same scale, aligned at the beginning of the same step"
-    note = f"{aligned}. Zooming or moving one moves the other as well."
-    return parts.timelines_panel("whatif", None, captions, note)
 
 
 # -- Callbacks -------------------------------------------------------------------------------------

@@ -144,22 +144,12 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
 
     Errors in the interventions themselves are raised by `parse`.
     """
+    notes, calls = trace.annotations, trace.runtime_calls
     for name, argument in map(name_and_argument, interventions):
-        if argument and name == "graph" and argument != WHOLE_STEP:
-            _check_range(trace, argument)
+        if argument and name == "graph" and argument != WHOLE_STEP and not notes.named(argument.__eq__).any():
+            none = "none but the steps" if len(notes) else "none"
+            check_known(trace.source, "range", argument, names_of(notes)[1], none=none)
         elif argument and name == "no-sync":
-            _check_call(trace, argument)
-
-
-def _check_range(trace: Trace, argument: str) -> None:
-    notes = trace.annotations
-    if not notes.named(lambda name: name == argument).any():
-        check_known(
-            trace.source, "range", argument, names_of(notes)[1], none="none but the steps" if len(notes) else "none"
-        )
-
-
-def _check_call(trace: Trace, argument: str) -> None:
-    calls, rows = trace.runtime_calls, find_blocking(trace).row
-    if not inside_named(trace, argument, calls.thread[rows], calls.start_ns[rows]).any():
-        check_known(trace.source, "blocking call", argument, dict.fromkeys(map(calls.name, rows.tolist())))
+            rows = find_blocking(trace).row
+            if not inside_named(trace, argument, calls.thread[rows], calls.start_ns[rows]).any():
+                check_known(trace.source, "blocking call", argument, dict.fromkeys(map(calls.name, rows.tolist())))

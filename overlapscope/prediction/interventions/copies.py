@@ -6,12 +6,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import pinning, rows_of
-from overlapscope.analysis.host_order import Calls
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import expand
 from overlapscope.base.words import duration, plural
-from overlapscope.prediction.graph import DeviceItems, Graph, Waits
+from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import FEWEST, Stance, launches_kernel, queries_capture
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import NOTHING, copies, without_time_in
@@ -87,8 +86,11 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     """Return the graph with the host's work after the given copies, and after `pin_memory()`, at its normal speed."""
     items, calls = graph.items, graph.calls
     big = staged[(items.bytes[staged] >= _EVICTS_BYTES) & (items.call[staged] >= 0)]
-    evicts = graph.launching(big)
-    evicts[_before_pinning(graph)] = True
+    evicts, pins = graph.launching(big), pinning(graph.trace)
+    for thread, of_thread in graph.by_thread() if len(pins) else ():
+        # The last call of a thread before it pins memory.
+        place = np.searchsorted(calls.start_ns[of_thread], pins.start_ns[pins.thread == thread]) - 1
+        evicts[of_thread[place[place >= 0]]] = True
     ratio = _slowness(graph, np.flatnonzero(evicts), request)
     cold = _COLD_NS[request.stance]
     if ratio <= 1 or not cold:
@@ -108,16 +110,6 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
             if evicts[call]:
                 cold_left = cold
     return replace(graph, calls=new)
-
-
-def _before_pinning(graph: Graph) -> I64:
-    """Return the last call of its thread before each `pin_memory()`."""
-    ops, calls = pinning(graph.trace), graph.calls
-    rows = [graph.waits.call[:0]]
-    for thread, of_thread in graph.by_thread() if len(ops) else ():
-        place = np.searchsorted(calls.start_ns[of_thread], ops.start_ns[ops.thread == thread]) - 1
-        rows.append(of_thread[distinct(place[place >= 0])])
-    return np.concatenate(rows)
 
 
 def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
@@ -200,14 +192,8 @@ def batch_copies(graph: Graph, request: Request) -> Applied:
     # The merged copy needs everything that the pieces needed.
     into = np.arange(len(graph.items))
     into[rows] = np.repeat(firsts, [len(run) for run in runs])
-    items = _items(graph, runs, request)
-    changed = replace(
-        graph,
-        items=items,
-        calls=_calls(graph, joined, items.bytes[firsts], request.stance),
-        orders=replace(graph.orders, then=into[graph.orders.then]),
-        waits=_waits(graph, joined),
-    )
+    changed = _merged(graph, runs, joined, request)
+    changed = replace(changed, orders=replace(graph.orders, then=into[graph.orders.then]))
     if request.stance != Stance.WORST:
         changed = without_time_in(changed, _joins(graph, runs)).graph
     what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."
@@ -230,45 +216,33 @@ def _joins(graph: Graph, runs: list[I64]) -> HostEvents:
     return ops.take(np.array(rows, np.int64))
 
 
-def _items(graph: Graph, runs: list[I64], request: Request) -> DeviceItems:
-    """Return the items: the first of each run copies everything, the others are gone."""
-    items = graph.items
-    new = items.copied("bytes", "duration_ns", "gone")
-    for run in runs:
-        first = run[0]
-        new.bytes[first] = items.bytes[run].sum()
-        if items.host_memory[first] == Memory.PAGEABLE:
-            new.duration_ns[first] = items.duration_ns[run].sum()
-        else:
-            kind, size = Kind(int(items.kind[first])), new.bytes[[first]]
-            new.duration_ns[first] = request.hardware.copy_ns(kind, size, request.stance)[0]
-        new.gone[run[1:]] = True
-    return new
+def _merged(graph: Graph, runs: list[I64], joined: list[I64], request: Request) -> Graph:
+    """Return the graph in which the first copy of each run copies everything, and its call is all that is left.
 
-
-def _calls(graph: Graph, joined: list[I64], sizes: I64, stance: Stance) -> Calls:
-    """Return the calls: only the first of each run (`joined`) is left, which copies this many bytes (`sizes`)."""
-    new = graph.calls.copied("before_ns", "length_ns")
-    for calls, size in zip(joined, sizes.tolist(), strict=True):
-        first, dropped = calls[0], calls[1:]
-        new.before_ns[dropped] = new.length_ns[dropped] = 0
-        if stance == Stance.BEST:
-            # Long work before the first copy may have been splitting the pieces.
-            new.before_ns[first] = min(int(new.before_ns[first]), int(np.median(graph.calls.before_ns[dropped])))
-        elif stance == Stance.WORST:
-            new.before_ns[first] += int(size / _PACKING_GB_PER_S)
-    return new
-
-
-def _waits(graph: Graph, joined: list[I64]) -> Waits:
-    """Return the waits: the merged copy keeps the last one of its run, if there was any."""
+    Of the waits of a run, given its calls (`joined`), the merged copy keeps the last one.
+    """
+    items, calls, stance = graph.items, graph.calls, request.stance
+    new_items, new_calls = items.copied("bytes", "duration_ns", "gone"), calls.copied("before_ns", "length_ns")
     by_call = np.argsort(graph.waits.call, kind="stable")
     waited = graph.waits.call[by_call]
     stays = np.ones(len(graph.waits), np.bool_)
-    for calls in joined:
-        places = expand(np.searchsorted(waited, calls), np.searchsorted(waited, calls, side="right"))[1]
+    for run, of_run in zip(runs, joined, strict=True):
+        first, call, dropped, size = run[0], of_run[0], of_run[1:], items.bytes[run].sum(keepdims=True)
+        new_items.bytes[first] = size[0]
+        if items.host_memory[first] == Memory.PAGEABLE:
+            new_items.duration_ns[first] = items.duration_ns[run].sum()
+        else:
+            new_items.duration_ns[first] = request.hardware.copy_ns(Kind(int(items.kind[first])), size, stance)[0]
+        new_items.gone[run[1:]] = True
+        new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
+        if stance == Stance.BEST:
+            # Long work before the first copy may have been splitting the pieces.
+            new_calls.before_ns[call] = min(int(new_calls.before_ns[call]), int(np.median(calls.before_ns[dropped])))
+        elif stance == Stance.WORST:
+            new_calls.before_ns[call] += int(size[0] / _PACKING_GB_PER_S)
+        places = expand(np.searchsorted(waited, of_run), np.searchsorted(waited, of_run, side="right"))[1]
         stays[np.sort(by_call[places])[:-1]] = False
-    return graph.waits.take(stays)
+    return replace(graph, items=new_items, calls=new_calls, waits=graph.waits.take(stays))
 
 
 def _runs(graph: Graph, awaits_copy: Bool) -> list[I64]:

@@ -12,7 +12,7 @@ from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpu
 from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
 from overlapscope.base.columns import F64, pick
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.causes import IdleCause
@@ -103,7 +103,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
     read = reader < len(long)
     # The call before the work returns when the data has arrived.
-    before = np.where(calls.handed_by >= 0, calls.handed_by, graph.previous)[long[reader[read]]]
+    before = np.where(calls.handed_by >= 0, calls.handed_by, graph.calls.previous)[long[reader[read]]]
     waits = Waits.of(before, downloads.item[read], graph.constants.return_ns or 0)
     return waits.take(before >= 0)
 
@@ -115,26 +115,20 @@ def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
     """
     calls, items = graph.calls, graph.items
     syncs = call_kinds.synchronises(graph.trace.runtime_calls)[calls.row]
-    previous = graph.previous
+    previous = graph.calls.previous
     behind = syncs & pick(graph.launching(items.is_copy & ~items.gone), previous, False)
     waits = np.flatnonzero(behind & (calls.start_ns - pick(calls.end_ns, previous, 0) <= _NEXT_NS))
     copy = previous[waits]
     if values:
         return waits
-    if len(graph.trace.cpu_ops):
-        return waits[_within_one_op(graph, copy, waits)]
+    ops = graph.trace.cpu_ops
+    if len(ops):
+        # Both calls are inside the same `copy_`, unlike those of `item()`, which reads a value.
+        inside = around(ops, graph.trace.runtime_calls.thread[calls.row[copy]], calls.start_ns[copy])
+        is_own = pick(ops.named(lambda name: name == "aten::copy_"), inside, False)
+        return waits[is_own & (pick(ops.end_ns, inside, 0) >= calls.end_ns[waits])]
     read = items.call[(items.kind == Kind.D2H) & (items.bytes <= _VALUE_BYTES)]
     return waits[(calls.start_ns[waits] - calls.end_ns[copy] <= _OWN_NS) & ~among(copy, read)]
-
-
-def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
-    """Return whether both calls are inside the same `copy_`, unlike those of `item()`, which reads a value."""
-    calls, ops = graph.calls, graph.trace.cpu_ops
-    thread = graph.trace.runtime_calls.thread[calls.row[copy]]
-    inside = around(ops, thread, calls.start_ns[copy])
-    ends: Bool = pick(ops.end_ns, inside, 0) >= calls.end_ns[sync]
-    is_copy = pick(ops.named(lambda name: name == "aten::copy_"), inside, False)
-    return is_copy & ends
 
 
 # -- No garbage collection ---------------------------------------------------------------------------

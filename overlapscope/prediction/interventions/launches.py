@@ -12,8 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import loading, on_thread, pinning
-from overlapscope.analysis.host_lines import Frames
-from overlapscope.analysis.host_order import Calls
 from overlapscope.analysis.host_sampled import proportion
 from overlapscope.analysis.periods import is_step, names_of
 from overlapscope.base.columns import pick
@@ -79,12 +77,13 @@ def launch_graphs(graph: Graph, request: Request) -> Applied:
     # The first kernel begins after the call has submitted all of them.
     handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
     length_ns = (graph.constants.graph_call_ns or 0) + handover_ns
-    changed = replace(
-        graph,
-        items=_items_of_graph(graph, launches, handover_ns, request.stance),
-        calls=_calls(graph, launches, length_ns, request.stance),
-    )
     rows, first, calls = launches.calls, launches.first, graph.calls
+    # The first call of each graph launch becomes the launch, the others take no time.
+    new, rest = calls.copied("before_ns", "length_ns"), np.delete(rows, launches.begins)
+    new.before_ns[rest] = new.length_ns[rest] = 0
+    new.before_ns[first] -= np.rint(_dispatch_ns(graph, request.stance, first)).astype(np.int64)
+    new.length_ns[first] = length_ns
+    changed = replace(graph, items=_items_of_graph(graph, launches, handover_ns, request.stance), calls=new)
     last_ns = np.maximum.reduceat(calls.end_ns[rows], launches.begins) if len(rows) else calls.end_ns[:0]
     spared = int((last_ns - calls.start_ns[first] - length_ns).sum())
     what = (
@@ -142,16 +141,6 @@ def graph_launches(graph: Graph, request: Request) -> GraphLaunches:
     return GraphLaunches(rows, begins, kernels[run[begins]])
 
 
-def _calls(graph: Graph, launches: GraphLaunches, length_ns: I64, stance: Stance) -> Calls:
-    """Return the calls: the first of each graph launch becomes the launch, the others take no time."""
-    new, first = graph.calls.copied("before_ns", "length_ns"), launches.first
-    rest = np.delete(launches.calls, launches.begins)
-    new.before_ns[rest] = new.length_ns[rest] = 0
-    new.before_ns[first] -= np.rint(_dispatch_ns(graph, stance, first)).astype(np.int64)
-    new.length_ns[first] = length_ns
-    return new
-
-
 def _items_of_graph(graph: Graph, launches: GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
     """Return the items: those of a graph wait for its launch, and follow each other as kernels of a graph do."""
     items, constants = graph.items, graph.constants
@@ -204,42 +193,36 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
     to each other, with only capturable work between them.
     """
     calls, items = graph.calls, graph.items
-    captured, divides = _capturable(graph), _divides(graph, request.stance)
+    # Graphs hold launches of kernels, memsets and copies within the device, which don't wait. Copies from and to the
+    # host stay outside, because their addresses change from step to step.
+    captured = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
+    captured[graph.waits.call] = False
+    # No graph can hold loading and pinning; at worst, no long work of the host.
+    divides = (calls.before_ns >= LONG_WORK_NS) & (request.stance == Stance.WORST)
+    for find in (loading, pinning):
+        divides |= time_in(graph.recorded, find) > 0
     if request.argument is None:
         captured &= ~_updates(graph.recorded)
     device = np.full(len(calls), -1, np.int64)
     launched = items.call >= 0
     device[items.call[launched]] = items.device[launched]
-    together = _together(graph)[calls.thread]
+    # The lowest number of the threads that hand over to each thread, directly or through others.
+    group = np.arange(len(graph.recorded.threads))
+    handed = np.flatnonzero(calls.handed_by >= 0)
+    for thread, giver in distinct_rows((calls.thread[handed], calls.thread[calls.handed_by[handed]])):
+        group[group == max(group[thread], group[giver])] = min(group[thread], group[giver])
+    together = group[calls.thread]
     rows, runs, many = [NOTHING], [NOTHING], 0
     for start, end in _places(graph, request.argument):
         inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
-        for group in distinct(together[inside]):
-            grouped = inside[together[inside] == group]
+        for tied in distinct(together[inside]):
+            grouped = inside[together[inside] == tied]
             apart = np.diff(captured[grouped].astype(np.int8)) != 0
             apart |= (np.diff(device[grouped]) != 0) | divides[grouped[1:]]
             rows.append(grouped[captured[grouped]])
             runs.append((many + np.append(0, np.cumsum(apart)))[captured[grouped]])
             many += 1 + int(apart.sum())
     return np.concatenate(rows), np.concatenate(runs)
-
-
-def _together(graph: Graph) -> I64:
-    """Return for each thread the lowest number of the threads that hand over to it, directly or through others."""
-    group = np.arange(len(graph.recorded.threads))
-    handed = np.flatnonzero(graph.calls.handed_by >= 0)
-    pairs = graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]
-    for thread, thread_2 in distinct_rows(pairs):
-        group[group == max(group[thread], group[thread_2])] = min(group[thread], group[thread_2])
-    return group
-
-
-def _divides(graph: Graph, stance: Stance) -> Bool:
-    """Return a mask of the calls after work that no graph can hold: loading, pinning; at worst, any long work."""
-    divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
-    for find in (loading, pinning):
-        divides |= time_in(graph.recorded, find) > 0
-    return divides
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
@@ -260,17 +243,6 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     else:
         ends = np.minimum(ends, np.append(starts[1:], ends[-1:]))
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def _capturable(graph: Graph) -> Bool:
-    """Return a mask of the calls that launch kernels, memsets or copies within the device, without waiting.
-
-    Copies from and to the host stay outside, because their addresses change from step to step.
-    """
-    items = graph.items
-    launches = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
-    launches[graph.waits.call] = False
-    return launches
 
 
 @kept()
@@ -311,9 +283,20 @@ _STAYS = r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$"
 def fuse(graph: Graph, request: Request) -> Applied:
     """Replace the launches of each optimizer by one launch."""
     names = [name for name in names_of(graph.trace.annotations)[1] if name.startswith(OPTIMIZER_STEP)]
-    found = [graph_launches(graph, replace(request, argument=name)) for name in names]
-    groups = [launches.take(~_is_fused(graph, launches)) for launches in found]
-    gone = np.concatenate([NOTHING, *(_gone(launches, request.stance) for launches in groups)])
+    fused_ops = graph.trace.gpu_ops.named(lambda name: "Fused" in name)
+    fused_calls = graph.items.call[graph.item_of_op[fused_ops]]
+    groups, all_gone = list[GraphLaunches](), [NOTHING]
+    for name in names:
+        launches = graph_launches(graph, replace(request, argument=name))
+        # An optimizer with a fused kernel is fused already.
+        is_fused = np.bincount(launches.number, weights=among(launches.calls, fused_calls)) > 0
+        launches = launches.take(~is_fused)
+        place = np.arange(len(launches.calls)) - launches.begins[launches.number]
+        # At worst, a launch is left for every few tensors.
+        goes = place % _TENSORS > 0 if request.stance == Stance.WORST else place > 0
+        groups.append(launches)
+        all_gone.append(launches.calls[goes])
+    gone = np.concatenate(all_gone)
     part = _disappears(graph, request, gone)
     calls, items = graph.calls.copied("before_ns", "length_ns"), graph.items
     for column in (calls.before_ns, calls.length_ns):
@@ -336,34 +319,17 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
     stacks = activity.main_stacks
     if not stacks:
         return 1.0
-    updates = [_is_update([activity.frames[number] for number in stack.frames]) for stack in stacks]
-    samples = sum(stack.samples for stack in stacks)
-    inside = sum(stack.samples for stack, chosen in zip(stacks, updates, strict=True) if chosen)
+    inside, samples = 0, sum(stack.samples for stack in stacks)
+    for stack in stacks:
+        frames = [activity.frames[number] for number in stack.frames]
+        optimizer = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
+        if optimizer and not any(re.search(_STAYS, function) for function in optimizer):
+            inside += stack.samples
     low, high = proportion(inside / samples, samples)
     share = {Stance.BEST: high, Stance.WORST: low}.get(request.stance, inside / samples)
     work = np.zeros(len(graph.calls))
     work[gone] = graph.calls.before_ns[gone] + graph.calls.length_ns[gone]
     return part_of_steps(graph, request, work, share)
-
-
-def _is_update(frames: Frames) -> bool:
-    """Return whether a stack is in an optimizer's update of parameters."""
-    in_optimizer = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
-    return bool(in_optimizer) and not any(re.search(_STAYS, function) for function in in_optimizer)
-
-
-def _is_fused(graph: Graph, launches: GraphLaunches) -> Bool:
-    """Return a mask of the groups of launches with a fused kernel: that optimizer is fused already."""
-    fused_ops = graph.trace.gpu_ops.named(lambda name: "Fused" in name)
-    fused_calls = graph.items.call[graph.item_of_op[fused_ops]]
-    fused: Bool = np.bincount(launches.number, weights=among(launches.calls, fused_calls)) > 0
-    return fused
-
-
-def _gone(launches: GraphLaunches, stance: Stance) -> I64:
-    """Return the calls that disappear: all but the first of each group, and at worst but one for every few tensors."""
-    place = np.arange(len(launches.calls)) - launches.begins[launches.number]
-    return launches.calls[place % _TENSORS > 0 if stance == Stance.WORST else place > 0]
 
 
 def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> DeviceItems:
@@ -375,22 +341,14 @@ def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> De
     new = items.copied("duration_ns", "gone")
     new.gone[inside] = True
     new.gone[inside[first]] = False
-    new.duration_ns[inside[first]] = _work_ns(graph, inside, group, len(first), stance)
-    return new
-
-
-def _work_ns(graph: Graph, inside: I64, group: I64, groups: int, stance: Stance) -> I64:
-    """Return the length of each group's merged kernel.
-
-    A kernel of a small tensor takes as long as the shortest kernel of its kind, for launching alone. Only at worst, the
-    merged kernel takes that time for each of them.
-    """
-    kind = np.zeros(len(graph.items), np.int64)
+    # A kernel of a small tensor takes as long as the shortest kernel of its kind, for launching alone. Only at worst,
+    # the merged kernel takes that time for each of them.
+    kind = np.zeros(len(items), np.int64)
     kind[graph.item_of_op] = graph.trace.gpu_ops.name_id
-    lengths = graph.items.duration_ns[inside]
+    lengths = items.duration_ns[inside]
     alike = groups_of((group, kind[inside]))
     shortest = np.full(int(alike.max(initial=-1)) + 1, np.inf)
     np.minimum.at(shortest, alike, lengths)
-    several = np.bincount(alike)
-    work = lengths - (0 if stance == Stance.WORST else shortest[alike] * (1 - 1 / several[alike]))
-    return np.bincount(group, weights=_TRAFFIC[stance] * work, minlength=groups)
+    work = lengths - (0 if stance == Stance.WORST else shortest[alike] * (1 - 1 / np.bincount(alike)[alike]))
+    new.duration_ns[inside[first]] = np.bincount(group, weights=_TRAFFIC[stance] * work, minlength=len(first))
+    return new

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.host import staging
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64
 from overlapscope.prediction.data_dependencies import find_needs
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
@@ -30,7 +30,15 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
     items = graph.items
     moved = mask_of(rows, len(items))
     lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in distinct(items.lane[rows]).tolist()]
-    lane, streams = _own_lanes(graph, lines, moved)
+    lane, streams = items.lane.copy(), list(graph.streams)
+    for line in lines:
+        device = streams[int(items.lane[line[0]])][0]
+        for kind in (Kind.H2D, Kind.D2H):
+            leaving = line[moved[line] & (items.kind[line] == kind)]
+            if len(leaving):
+                lane[leaving] = len(streams)
+                # A number that the trace does not use.
+                streams.append((device, max(*(stream for _, stream in streams), 0) + 1))
     parted = lane[graph.stated.first] != lane[graph.stated.then]
     stated = graph.stated.take(parted & (moved[graph.stated.first] | moved[graph.stated.then]))
     tied = mask_of(stated.first, len(items)) | mask_of(stated.then, len(items))
@@ -43,7 +51,7 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
         holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
         first += [np.where(waits & ~needs.stated, needs.ahead, -1), np.where(holds & ~needs.stated, copies, -1)]
         then += [copies, needs.behind]
-    changed = replace(graph, items=replace(items, lane=lane, moved=items.moved | moved), streams=streams)
+    changed = replace(graph, items=replace(items, lane=lane, moved=items.moved | moved), streams=tuple(streams))
     return _with_orders(changed, np.concatenate(first), np.concatenate(then)), ShownNeeds(
         needs=bool(len(rows)) and all((needs.stated | needs.shown).all() for needs in of_lines),
         turns=bool(len(rows)) and all(needs.stated.all() for needs in of_lines),
@@ -56,22 +64,6 @@ def _with_orders(graph: Graph, first: I64, then: I64) -> Graph:
     real = (first >= 0) & (then >= 0)
     orders = Orders.of(first[real], then[real], graph.constants.handover_ns or 0, Why.DATA)
     return replace(graph, orders=Orders.joined([graph.orders, orders]))
-
-
-def _own_lanes(graph: Graph, lines: list[I64], moved: Bool) -> tuple[I64, tuple[tuple[int, int], ...]]:
-    """Return each item's lane after the `moved` items have left theirs, and the streams of all lanes.
-
-    New lanes have stream numbers that the trace does not use. `lines` are the items of each lane that is left.
-    """
-    lane, streams = graph.items.lane.copy(), list(graph.streams)
-    for line in lines:
-        device = streams[int(graph.items.lane[line[0]])][0]
-        for kind in (Kind.H2D, Kind.D2H):
-            leaving = line[moved[line] & (graph.items.kind[line] == kind)]
-            if len(leaving):
-                lane[leaving] = len(streams)
-                streams.append((device, max(*(stream for _, stream in streams), 0) + 1))
-    return lane, tuple(streams)
 
 
 def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applied:
@@ -101,9 +93,8 @@ def two_way(graph: Graph, request: Request) -> Applied:
     present = items.is_copy & ~items.gone
     uploads = distinct(items.lane[present & (items.kind == Kind.H2D)])
     rows = np.flatnonzero(present & (items.kind == Kind.D2H) & among(items.lane, uploads))
-    return on_own_lanes(
-        graph, request, rows, ("to the host move away from the streams that also carry copies to the GPU.")
-    )
+    what = "to the host move away from the streams that also carry copies to the GPU."
+    return on_own_lanes(graph, request, rows, what)
 
 
 # -- A step ahead ------------------------------------------------------------------------------------
@@ -114,8 +105,17 @@ _NEVER = 2**62
 
 def prefetch(graph: Graph, request: Request) -> Applied:
     """Run the copies that a step begins with one step earlier."""
-    items = graph.items
-    inputs, step = _inputs(graph)
+    items, step_of_item = graph.items, step_of_items(graph)
+    # Inputs are the uploads launched before the first kernel of their step on their device.
+    at = pick(graph.calls.start_ns, items.call, 0)
+    here = ~items.gone & (step_of_item >= 0)
+    kernel = here & ~items.is_copy
+    group = groups_of((items.device, step_of_item))
+    first = np.full(len(items), _NEVER)
+    np.minimum.at(first, group[kernel], at[kernel])
+    first = first[group]
+    inputs = np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first) & (first < _NEVER))
+    step = step_of_item[inputs]
     if not len(inputs):
         return Applied(graph, inputs, 0, "")
     changed, _ = move(graph, inputs, Stance.BEST)
@@ -131,20 +131,6 @@ def prefetch(graph: Graph, request: Request) -> Applied:
         changed = without_time_in(changed, staging(graph.trace)).graph
     what = f"{copies(graph, inputs)}, for which steps wait, run one step earlier on their own stream."
     return Applied(changed, graph.callers(inputs), len(inputs), what)
-
-
-def _inputs(graph: Graph) -> tuple[I64, I64]:
-    """Return the uploads launched before the first kernel of their step on their device, and their steps."""
-    items, step = graph.items, step_of_items(graph)
-    at = pick(graph.calls.start_ns, items.call, 0)
-    here = ~items.gone & (step >= 0)
-    kernel = here & ~items.is_copy
-    group = groups_of((items.device, step))
-    first = np.full(len(items), _NEVER)
-    np.minimum.at(first, group[kernel], at[kernel])
-    first = first[group]
-    inputs = np.flatnonzero(here & (items.kind == Kind.H2D) & (at < first) & (first < _NEVER))
-    return inputs, step[inputs]
 
 
 def _kernels(graph: Graph, devices: I64, of_steps: I64, *, last: bool) -> I64:

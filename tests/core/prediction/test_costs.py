@@ -14,11 +14,12 @@ from overlapscope.analysis.device import judged_windows
 from overlapscope.prediction import outcomes as predicted_outcomes
 from overlapscope.prediction import plain_program
 from overlapscope.prediction.base import Base, prepare
+from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.outcomes import Outcome, largest_gain, outcome
 from overlapscope.prediction.predict import predict
-from overlapscope.prediction.replay import Deadlock
+from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.report import findings as costing
 from overlapscope.report import tables, verdict
 from overlapscope.report.findings import find_all
@@ -242,6 +243,20 @@ def test_a_fix_that_deadlocks_at_some_stance_gives_way_to_the_next_best(monkeypa
     next_best = largest_gain(base, fixes)
     assert next_best is not None and next_best.fix == fixes[0]
     assert largest_gain(base, fixes[1:]) is None
+
+
+def test_a_set_with_a_change_that_applies_nowhere_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host waits for no copy there. The fix is replayed thrice, the unchanged program in the other two runs."""
+    base, replayed = prepare(analysed("known_causes/same_stream").trace, None), list[Graph]()
+
+    def counted(graph: Graph) -> Replay:
+        replayed.append(graph)
+        return replay(graph)
+
+    monkeypatch.setattr(predicted_outcomes, "replay", counted)
+    largest = largest_gain(base, [("side-stream",), ("non-blocking", "side-stream")])
+    assert largest is not None and largest.fix == ("side-stream",)
+    assert len(replayed) == 5
 
 
 def test_the_first_worker_of_a_loader_works_at_least_beside_the_steps() -> None:

@@ -95,7 +95,7 @@ class _Called(Struct, frozen=True, eq=False):
 
 def _calls(graph: Graph, replayed: Replay, wanted: Bool) -> tuple[_Called, Calls, I64]:
     """Return the launches of all items, the kept calls, and their rows in the graph."""
-    calls, previous = graph.calls, graph.previous
+    calls, previous = graph.calls, graph.calls.previous
     handed = np.flatnonzero(calls.handed_by >= 0)
     kept = wanted | (previous < 0) | (calls.handed_by >= 0)
     for rows in (graph.waits.call, calls.handed_by[handed], previous[handed][previous[handed] >= 0]):

@@ -173,7 +173,7 @@ def _around_launch(graph: Graph, comm: I64) -> tuple[I64, I64]:
     calls, recorded = graph.calls, graph.recorded.calls
     callers = graph.items.call[comm]
     following = np.full(len(calls), -1)
-    previous = graph.previous
+    previous = graph.calls.previous
     following[previous[previous >= 0]] = np.flatnonzero(previous >= 0)
     every = graph.trace.cpu_ops
     ops = every.take(every.named(lambda name: name.startswith("c10d::")))
