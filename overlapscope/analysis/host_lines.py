@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct
 
 from overlapscope.analysis.host import is_library
-from overlapscope.trace.host_activity import HostActivity, StackFrame
+from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 
 _WRAPPERS: Final = frozenset(
     {
@@ -43,7 +43,6 @@ _RUNS_ELSEWHERE: Final = ("torch/autograd/graph.py", LOADER)
 Frames: TypeAlias = Sequence[StackFrame]
 _Key: TypeAlias = tuple[str, int, str]
 """File, line and function."""
-_Path: TypeAlias = tuple[_Key, ...]
 _JOINED: Final = ("", 0, "")
 """Key of small parts together, and of stacks without frames."""
 
@@ -144,29 +143,40 @@ def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart,
         else (frame.file, 0 if is_library(frame.file) else frame.line, frame.function)
         for frame in activity.frames
     ]
-    samples, running = Counter[_Path](), Counter[_Path]()
+    root = _SampleSum()
     for stack in activity.main_stacks:
+        node = root
+        node.add(stack)
         shown = [key for number in stack.frames if (key := keys[number]) is not None]
-        path = tuple(shown[:_DEEPEST]) or (_JOINED,)
-        for depth in range(len(path) + 1):
-            samples[path[:depth]] += stack.samples
-            running[path[:depth]] += stack.running
-    inner = defaultdict[_Path, list[_Path]](list)
-    for path in sorted(filter(None, samples), key=lambda path: (-samples[path], path[-1])):
-        inner[path[:-1]].append(path)
+        for key in shown[:_DEEPEST] or [_JOINED]:
+            node = node.inner[key]
+            node.add(stack)
     parts = list[FlamePart]()
-    callers: list[tuple[int, _Path]] = [(-1, ())]
+    callers = [(-1, root)]
     while callers:
-        (caller, outer), small = callers.pop(), list[_Path]()
-        for path in inner[outer]:
-            if samples[path] < _LEAST_SHARE * samples[()] or path[-1] == _JOINED:
-                small.append(path)
+        (caller, node), small = callers.pop(), _SampleSum()
+        for key, part in sorted(node.inner.items(), key=lambda item: (-item[1].samples, item[0])):
+            if part.samples < _LEAST_SHARE * root.samples or key == _JOINED:
+                small.add(part)
                 continue
-            callers.append((len(parts), path))
-            parts.append(FlamePart(caller, *path[-1], not is_library(path[-1][0]), samples[path], running[path]))
-        if of_small := sum(samples[path] for path in small):
-            parts.append(FlamePart(caller, *_JOINED, False, of_small, sum(running[path] for path in small)))
+            callers.append((len(parts), part))
+            parts.append(FlamePart(caller, *key, not is_library(key[0]), part.samples, part.running))
+        if small.samples:
+            parts.append(FlamePart(caller, *_JOINED, False, small.samples, small.running))
     return tuple(parts)
+
+
+class _SampleSum:
+    """Samples of a function with all that it calls, while they are added up."""
+
+    def __init__(self) -> None:
+        self.samples, self.running = 0, 0
+        self.inner = defaultdict[_Key, _SampleSum](_SampleSum)
+
+    def add(self, part: SampledStack | _SampleSum) -> None:
+        """Add the samples of a stack or of a part."""
+        self.samples += part.samples
+        self.running += part.running
 
 
 def _own_line(frames: Sequence[StackFrame]) -> int:

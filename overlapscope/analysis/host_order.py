@@ -17,20 +17,25 @@ from overlapscope.analysis.host import find_blocking, rows_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, numbered, rows_by
-from overlapscope.base.intervals import Intervals, begins_after_all, contains, total, union
+from overlapscope.base.intervals import Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import I64, Bool, Trace
 
 # -- Threads that take turns -------------------------------------------------------------------------
 
+_SHIFTS = (np.arange(1, 33) * (np.sqrt(5) - 1) / 2) % 1
+"""Shifts, as fractions of the recording. Multiples of the golden ratio spread evenly over any number of steps."""
+_CHANCE = 0.1
+"""Maximum fraction of shifts that may look like taking turns."""
 _OVERLAP = 0.01
-"""Fraction of the overlaps of independent threads that counts as none, because of clocks and rounding."""
-_BY_CHANCE = 10
-"""Number of overlaps of independent threads up to which these may be apart by chance."""
-_SELDOM = 3
-"""Number of handovers up to which threads may be apart by chance."""
+"""Fraction of the overlap under a shift that counts as none, because of clocks and rounding."""
+_FEW = 3
+"""Maximum number of overlaps that may be absent by chance."""
+_ALIKE = 2
+"""A shift looks like the recording if threads alternate at most this many times as often, and as late."""
+_SAMPLED = 2048
 _MOST_THREADS = 32
-"""Maximum number of threads to compare with each other."""
+"""Maximum number of threads to compare with each other, at about 0.3 ms a pair."""
 
 
 class Relation(IntEnum):
@@ -56,8 +61,8 @@ def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Rel
 
     If threads take turns, each works while the other waits for it. No recording states this: flows join the ops of a
     forward and a backward pass, not threads. But a waiting thread begins nothing, and continues promptly when the other
-    is done. Two threads take turns if neither begins anything during the other's work, although independent threads
-    that begin as much would have often.
+    is done. Two threads take turns if neither begins anything during the other's work, and if they alternate more
+    rarely and more promptly than with the times of either thread shifted.
 
     Keys are pairs of positions in the sequence, the lower first. Only the busiest of very many threads are compared.
     Without a relation, a thread waits for no other.
@@ -84,17 +89,40 @@ def _work(trace: Trace, thread: int) -> _Work:
 
 
 def _relation(work: _Work, peer: _Work) -> Relation:
-    begins = np.concatenate([work.begins_ns, peer.begins_ns])
-    end = max(int(each.inside.ends.max(initial=0)) for each in (work, peer))
-    window, seen, by_chance = max(end, int(begins.max()) + 1) - int(begins.min()), 0, 0.0
-    for one, other in ((work, peer), (peer, work)):
-        seen += int(contains(other.inside, one.begins_ns).sum())
-        by_chance += len(one.begins_ns) * total(other.inside) / window
-    if seen > _OVERLAP * by_chance:
+    seen = int(contains(peer.inside, work.begins_ns).sum() + contains(work.inside, peer.begins_ns).sum())
+    if seen > _OVERLAP * (len(work.begins_ns) + len(peer.begins_ns)):
         return Relation.BESIDE
-    of_peer = np.argsort(begins, kind="stable") >= len(work.begins_ns)
-    handovers = int(np.count_nonzero(np.diff(of_peer)))
-    return Relation.TURNS if by_chance > _BY_CHANCE and handovers > _SELDOM else Relation.UNKNOWN
+    first = min(work.begins_ns[0], peer.begins_ns[0])
+    window = int(max(work.begins_ns[-1], peer.begins_ns[-1])) + 1 - first
+    shifts = np.rint(_SHIFTS * window).astype(np.int64)
+    overlaps = _overlaps(work, peer, shifts, first, window) + _overlaps(peer, work, -shifts, first, window)
+    if seen > _OVERLAP * np.median(overlaps):
+        return Relation.BESIDE
+    disjoint_shifts = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
+    if len(disjoint_shifts) > _CHANCE * len(shifts):
+        changes, delay = _handovers(work.begins_ns, peer.begins_ns)
+        shifted = [_handovers(first + (work.begins_ns - first + by) % window, peer.begins_ns) for by in disjoint_shifts]
+        alike = [many <= _ALIKE * changes and each <= _ALIKE * delay for many, each in shifted]
+        if sum(alike) > _CHANCE * len(shifts):
+            return Relation.UNKNOWN
+    return Relation.TURNS
+
+
+def _overlaps(work: _Work, peer: _Work, shifts: I64, first: int, window: int) -> I64:
+    """Return how often a thread begins something during the other's work, for each circular shift of its times."""
+    every = len(work.begins_ns) // _SAMPLED + 1
+    at = first + (work.begins_ns[::every] - first + shifts[:, None]) % window
+    overlaps: I64 = every * contains(peer.inside, at).sum(axis=1)
+    return overlaps
+
+
+def _handovers(begins_ns: I64, peer_begins_ns: I64) -> tuple[int, float]:
+    """Return how often two threads alternate, and the mean delay of the more prompt thread."""
+    at = np.concatenate([begins_ns, peer_begins_ns])
+    order = np.argsort(at, kind="stable")
+    changes, delay = np.diff((order < len(begins_ns)).astype(np.int8)), np.diff(at[order])
+    each = min(float(delay[changes == to].mean()) for to in (-1, 1) if (changes == to).any())
+    return int(np.count_nonzero(changes)), each
 
 
 # -- Calls in their order ----------------------------------------------------------------------------

@@ -139,7 +139,9 @@ def _find_order(trace: Trace, reading: Reading) -> HappensBefore:
         clocks=tuple(np.array(clocks, np.int64) for clocks in walk.clocks),
         added=tuple(map(tuple, walk.added)),
         blocks=tuple(walk.blocks),
-        host_clocks=np.maximum.accumulate(np.array(walk.host_clocks, np.int64).reshape(-1, len(lanes.keys))),
+        host_clocks=np.maximum.accumulate(
+            np.array(walk.host_clocks, np.int64).reshape(len(walk.host_clocks), len(lanes.keys))
+        ),
         waits=event_waits(trace),
     )
 

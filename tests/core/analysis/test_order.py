@@ -396,3 +396,9 @@ def test_the_order_of_a_recording_agrees_with_its_times(recording: Path) -> None
             ended = int(order.before(lane, np.array([place]), other)[0])
             if ended and other != lane:
                 assert begins_ns[row] > ends_ns[order.first[other] + ended - 1] - CLOCK_NS
+
+
+def test_a_recording_without_ops_has_an_order_without_lanes() -> None:
+    trace = make_trace(calls=[Host("cudaStreamSynchronize", 0, 10)])
+    for order in (stated_order(trace), strictest_order(trace)):
+        assert order.keys == () and order.host_clocks.shape == (len(order.blocks), 0)

@@ -106,6 +106,21 @@ def test_threads_that_seldom_work_are_not_said_to_take_turns() -> None:
     assert Relation.TURNS not in relations(make_trace(calls=calls), range(20)).values()
 
 
+def test_threads_that_work_in_few_bursts_are_not_said_to_take_turns() -> None:
+    """Bursts of independent threads often miss each other, however many calls each has."""
+    random, found = np.random.default_rng(1), list[Relation]()
+    for _ in range(20):
+        begins = {MAIN: range(0, 1000 * MS, 200 * MS), OTHER: random.integers(0, 994 * MS, 5).tolist()}
+        calls = [
+            Host("cudaLaunchKernel", at, at + 50 * US, thread)
+            for thread, bursts in begins.items()
+            for burst in bursts
+            for at in range(burst, burst + 6 * MS, 60 * US)
+        ]
+        found += relations(make_trace(calls=calls), (MAIN, OTHER)).values()
+    assert found.count(Relation.TURNS) <= 1 and found.count(Relation.UNKNOWN) > 10
+
+
 def bursts(thread: int, begin: int) -> Iterator[Host]:
     for number in range(20):
         for at in range(begin, begin + 3000, 100):
