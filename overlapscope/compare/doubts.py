@@ -1,8 +1,9 @@
 """Reasons why two reports, or figures of them, can't be compared, and why recordings can't be judged.
 
-Reports may differ in machine, software and recording; what can still be compared is said. The gate is before every
-verdict: a recording must be complete, and of the same program as a baseline or contract; all ranks and devices must be
-there, each rank once.
+Reports may differ in machine, software and recording. A doubt states what differs, and what can still be compared.
+
+A gate stands before every verdict: a recording must be complete, and of the same program as a baseline or contract; all
+ranks and devices must be there, each rank once.
 """
 
 from __future__ import annotations
@@ -341,7 +342,7 @@ def incomplete(trace: TraceResult, rests_on: Collection[Part] = FIGURES) -> Iter
         yield Obstacle("complete recording", "complete", f"{clean(trace.source, 200)} may lack something: {lost}.")
 
 
-# -- The gate: recordings beside a baseline or contract ---------------------------------------------------------
+# -- The gate: recordings beside a baseline or contract ----------------------------------------------
 
 
 def absent_devices(trace: TraceResult, devices: int, what: str) -> Iterator[Obstacle]:

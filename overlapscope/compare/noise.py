@@ -1,4 +1,4 @@
-"""Changes between two sides that are more than noise: the noise floor, and the bootstrap over steps.
+"""Changes between two sides that are more than noise: the noise floor, the bootstrap over steps, and all figures.
 
 The steps of a recording show how much steps differ, but not how much recordings of the same program differ: a host may
 be twice as fast on another day, and others use the link. `docs/evaluation/noise.md` has the measurements for the

@@ -1,4 +1,4 @@
-"""A running Dask cluster whose workers read traces."""
+"""A running Dask cluster whose workers read traces, and what it shares with the processes of this machine."""
 
 from __future__ import annotations
 
