@@ -108,6 +108,8 @@ class WindowRecorder:
     """Session that is kept until `_take` counts."""
     _judged_before = 0
     """Number of judged steps with which `_take` counts."""
+    _kept_for_gpu_times = False
+    """True if `_kept` is so instead of the rehearsal, which has no times of GPU ops."""
     _done: Session | None = None
     """Session that is in the file for good, unless steps are recorded again."""
     _first: Session | None = None
@@ -436,7 +438,9 @@ class WindowRecorder:
         self._before = self._timer.read(wait=True)
         self._before_again = self._pace.at_recorded_pace
         self._pace.record(self._before.host_ns)
-        earlier, self._kept = self._counting_by_steps, self._counting
+        earlier, before = self._counting_by_steps, self._kept
+        has_lost = earlier is not None and before is not None and before.has_gpu_times and not earlier.has_gpu_times
+        self._kept, self._kept_for_gpu_times = before if has_lost else self._counting, bool(has_lost)
         self._judged_before = len(earlier.judged_ns) if earlier is not None else 0
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps + 1 if self._options.by_clock else self._steps
@@ -508,7 +512,7 @@ class WindowRecorder:
         if take is None or not take.wanted:
             self._take = None
             return
-        if take is not self._counting_by_steps:
+        if take is not self._counting_by_steps or (take is self._kept and self._kept_for_gpu_times):
             take.notes.append(_NO_GPU_TIMES)
         elif take.role == "rehearsal" or take is first or (take.role == "recording" and not take.judged_ns):
             short = self._options.why_short(self._steps, len(take.judged_ns))

@@ -226,11 +226,17 @@ class Bookkeeping:
             self._prune_at = max(_PRUNE_COPIES_FROM, 2 * len(self.copies))
         self.copies[key] = Copy(direction, touch.region, launch, str(touch.tensor))
 
+    def _meeting(self, region: Region) -> list[_CopyKey]:
+        """Return the keys of the copies that read or write any of these bytes, in their order."""
+        start, end = region.start, region.end
+        # There may be thousands of copies, and an access at every operator.
+        near = sorted([key for key in self.copies if key[0] < end and start < key[1]])
+        return [key for key in near if overlap(region, self.copies[key].region)]
+
     def _using(self, region: Region) -> list[Copy]:
         """Return the unfinished copies that read or write any of these bytes, by their addresses."""
-        near = ((key, copy) for key, copy in self.copies.items() if key[0] < region.end and region.start < key[1])
-        copies = sorted((key, copy) for key, copy in near if overlap(region, copy.region))
-        return [copy for _, copy in copies if not _is_finished(copy.launch, self._clock)]
+        copies = map(self.copies.__getitem__, self._meeting(region))
+        return [copy for copy in copies if not _is_finished(copy.launch, self._clock)]
 
     def conflicts(self, region: Region, *, write: bool) -> list[Copy]:
         """Return the copies that race with the host if it reads or writes memory now."""
@@ -251,7 +257,8 @@ class Bookkeeping:
 
     def host_freed(self, region: Region) -> None:
         """Note that host memory was freed. Its address may be used again for other data."""
-        self.copies = {key: copy for key, copy in self.copies.items() if not overlap(region, copy.region)}
+        for key in self._meeting(region):
+            del self.copies[key]
         self.uses.forget(region.start)
 
     def _accessed(self, kind: Kind, copies: Iterable[Copy], line: CodeLine) -> None:

@@ -52,17 +52,18 @@ def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.D
     ts, dur, end = microseconds(start_ns, end_ns, nanoseconds=nanoseconds)
     rows.insert(5, "ts", ts)
     rows.insert(6, "dur", dur)
+    columns = pd.DataFrame({name: _small(rows[name].to_numpy()) for name in rows.columns}, copy=False)
+    _add_collectives(columns, trace)
     # HTA's own selection of rows on the device, which also includes two kinds of synchronization.
     on_gpu = np.zeros(len(rows), np.bool_)
     on_gpu[GPUKernelFilter()(rows[["stream", "correlation", "name"]], symbols).index.to_numpy()] = True
     index, name, stream, correlation = (rows[name].to_numpy() for name in ("index", "name", "stream", "correlation"))
     links = linked(index, correlation, on_gpu)
-    rows["index_correlation"] = links
-    rows["iteration"] = iterations(ts, stream, index, links, _steps(name, symbols, ts, dur))
-    rows["end"] = end
-    small = pd.DataFrame({name: _small(rows[name].to_numpy()) for name in rows.columns}, copy=False)
-    _add_collectives(small, trace)
-    return small
+    # These are the last columns, after those of collectives.
+    columns["index_correlation"] = _small(links)
+    columns["iteration"] = _small(iterations(ts, stream, index, links, _steps(name, symbols, ts, dur)))
+    columns["end"] = end
+    return columns
 
 
 def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDArray[Any], F64, F64]:

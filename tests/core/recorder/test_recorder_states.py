@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from random import Random
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -118,6 +118,23 @@ def test_the_table_has_the_recorder_do_what_it_did_before_there_was_one() -> Non
             count = len(list(group))
             lines.append(f"{f'{count}x ' if count > 1 else ''}{event}: {did or '-'} -> {state}")
         assert lines == expected, f"run {seed}"
+
+
+def test_a_recording_without_steps_that_alone_has_gpu_times_says_why_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorders = list[WindowRecorder]()
+
+    class Kept(WindowRecorder):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            recorders.append(self)
+
+    monkeypatch.setattr(recorder_runs, "WindowRecorder", Kept)
+    # In the former, neither the rehearsal nor the recording has any, and the program ends early. In the latter, the
+    # rehearsal cannot be stopped, and the recording has none.
+    for seed in (13654, 7190):
+        did = [did for _, did, _ in recorder_runs.run(seed)]
+        assert sum("write" in actions for actions in did) == 1
+        assert any("has no times of GPU ops" in note for note in recorders[-1].notes)
 
 
 def test_an_error_anywhere_does_not_reach_the_program_and_leaves_no_profiler_running(

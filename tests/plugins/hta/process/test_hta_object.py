@@ -70,6 +70,7 @@ def assert_same_frames(pair: AnalysisPair) -> None:
     for rank in pair.theirs.t.get_ranks():
         theirs, ours = pair.theirs.t.get_trace(rank), pair.ours.t.get_trace(rank)
         assert ours.index.equals(theirs.index)
+        assert list(ours.columns)[-3:] == ["index_correlation", "iteration", "end"]
         assert set(ours.columns) <= set(theirs.columns)
         host = ours["pid"] == HOST_PID
         assert set(theirs["pid"][~host]).isdisjoint(theirs["pid"][host])
