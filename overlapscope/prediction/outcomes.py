@@ -52,15 +52,13 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
 
 def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = ()) -> tuple[Applied, ...]:
     """Apply each choice to the result of the previous choices, at its stance; `EXPECTED` for all by default."""
-    return _applied(base, tuple(choices), tuple(stances or [Stance.EXPECTED] * len(choices)))
+    return _applied(base, tuple(choices), tuple(stances or [Stance.EXPECTED] * len(choices))) if choices else ()
 
 
-@kept(most=4)
+@kept(most=6)
 def _applied(base: Base, choices: tuple[Choice, ...], stances: tuple[Stance, ...]) -> tuple[Applied, ...]:
     """Apply the choices, the last of them to the result of the others, which sets of fixes have in common."""
-    if not choices:
-        return ()
-    before = _applied(base, choices[:-1], stances[:-1])
+    before = _applied(base, choices[:-1], stances[:-1]) if len(choices) > 1 else ()
     plain_ns = step_ns(base.trace) if base.plain is None else base.steps.mean_ns
     request = Request(base.hardware, stances[-1], base.judged, plain_ns, choices[-1].argument)
     return (*before, choices[-1].apply(before[-1].graph if before else base.graph, request))

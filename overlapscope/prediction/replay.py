@@ -79,9 +79,7 @@ class Engine:
             self.next_ns = max(self.ready[0][0], self.free_ns)
 
     def pick(self) -> tuple[int, int]:
-        """Remove the next copy from the queue: the first as recorded among those ready within a tolerance."""
-        if len(self.ready) == 1:
-            return self.ready.pop()
+        """Remove the next of several copies in the queue: the first as recorded of those ready within a tolerance."""
         chosen, passed = heappop(self.ready), []
         while self.ready and self.ready[0][0] <= self.next_ns + HANDOVER_NS:
             passed.append(heappop(self.ready))
@@ -110,11 +108,9 @@ class Engine:
 
     def start(self, work_ns: Sequence[float], starts: memoryview[int]) -> None:
         """Take the next copy; `work_ns` is the length of each item with the other engine idle."""
-        ready_ns, item = self.pick()
-        self.item, other, begins_ns = item, self.other, self.free_ns + self.lag_ns[item]
-        if ready_ns > begins_ns:
-            begins_ns = ready_ns
-        starts[item] = self.at_ns = begins_ns
+        ready_ns, item = self.ready.pop() if len(self.ready) == 1 else self.pick()
+        self.item, other = item, self.other
+        starts[item] = self.at_ns = begins_ns = max(ready_ns, self.free_ns + self.lag_ns[item])
         self.remaining_ns = work_ns[item]
         if other.item < 0:
             self.next_ns = begins_ns + self.remaining_ns
