@@ -199,12 +199,11 @@ class _Simulation:
     def _find_bursts(self) -> list[_Actor]:
         """Divide the calls into bursts, and return an actor for each thread."""
         calls, threads = self._graph.calls, [rows for _, rows in self._graph.by_thread()]
-        begins, lag = np.zeros((len(calls), 2), np.bool_), np.stack([calls.before_ns, calls.length_ns], axis=1)
-        begins[:, 0] = (calls.handed_by >= 0) | (calls.release_ns > EARLIEST_NS)
-        begins[[rows[0] for rows in threads], 0] = True
-        begins[self._graph.waits.call, 1] = True
         # Starts and ends of calls in turn; those of a single thread are in order.
-        begins, lag, instant = begins.ravel(), lag.ravel(), np.arange(2 * len(calls))
+        instant, begins = np.arange(2 * len(calls)), np.zeros(2 * len(calls), np.bool_)
+        lag = np.stack([calls.before_ns, calls.length_ns], axis=1).ravel()
+        begins[::2] = (calls.handed_by >= 0) | (calls.release_ns > EARLIEST_NS)
+        begins[[2 * int(rows[0]) for rows in threads]] = begins[2 * self._graph.waits.call + 1] = True
         if len(threads) > 1:
             instant = (2 * np.concatenate(threads)[:, np.newaxis] + np.arange(2)).ravel()
             begins, lag = begins[instant], lag[instant]
@@ -263,11 +262,11 @@ class _Simulation:
             self._before[item].append((len(items), release))
         begins[later] = begins[graph.orders.then] = ends[graph.orders.first] = ends[graph.waits.item] = True
         length = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
-        columns, order = (begins, ends, self._burst[call], ready, items.queue_lag_ns, length), lanes[0]
+        burst, gap, order = self._burst[call], items.queue_lag_ns, lanes[0]
         if len(lanes) > 1:
             order = np.concatenate(lanes)
-            columns = tuple(column[order] for column in columns)
-        begins, ends, burst, ready, gap, length = columns
+            begins, ends, burst = begins[order], ends[order], burst[order]
+            ready, gap, length = ready[order], gap[order], length[order]
         begins[1:] |= ends[:-1] | (burst[1:] != burst[:-1])
         counts = [len(rows) for rows in lanes]
         begins[[0, *accumulate(counts[:-1])]] = True

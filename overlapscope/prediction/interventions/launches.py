@@ -187,7 +187,7 @@ def _inside_op_ns(recorded: RecordedParts) -> I64:
 
 
 @kept(most=1)
-def _runs(graph: Graph, name: str | None, apart: bool) -> tuple[I64, I64]:
+def _runs(graph: Graph, name: str | None, worst: bool) -> tuple[I64, I64]:
     """Return the calls to replace, and the ascending number of the graph launch that each becomes part of.
 
     The calls of a graph launch are for the same device and follow each other, on a thread or on threads that hand over
@@ -199,7 +199,7 @@ def _runs(graph: Graph, name: str | None, apart: bool) -> tuple[I64, I64]:
     captured = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
     captured[graph.waits.call] = False
     # No graph can hold loading and pinning; at worst, no long work of the host.
-    divides = (calls.before_ns >= LONG_WORK_NS) & apart
+    divides: Bool = (calls.before_ns >= LONG_WORK_NS) & worst
     for find in (loading, pinning):
         divides |= time_in(graph.recorded, find) > 0
     if name is None:
