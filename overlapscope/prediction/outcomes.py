@@ -52,13 +52,16 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
 
 def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = ()) -> tuple[Applied, ...]:
     """Apply each choice to the result of the previous choices, at its stance; `EXPECTED` for all by default."""
-    applied, graph = list[Applied](), base.graph
+    return _applied(base, tuple(choices), tuple(stances or [Stance.EXPECTED] * len(choices))) if choices else ()
+
+
+@kept(most=6)
+def _applied(base: Base, choices: tuple[Choice, ...], stances: tuple[Stance, ...]) -> tuple[Applied, ...]:
+    """Apply the choices, the last of them to the result of the others, which sets of fixes have in common."""
+    before = _applied(base, choices[:-1], stances[:-1]) if len(choices) > 1 else ()
     plain_ns = step_ns(base.trace) if base.plain is None else base.steps.mean_ns
-    for choice, stance in zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True):
-        request = Request(base.hardware, stance, base.judged, plain_ns, choice.argument)
-        applied.append(choice.apply(graph, request))
-        graph = applied[-1].graph
-    return tuple(applied)
+    request = Request(base.hardware, stances[-1], base.judged, plain_ns, choices[-1].argument)
+    return (*before, choices[-1].apply(before[-1].graph if before else base.graph, request))
 
 
 def outcome(
@@ -198,11 +201,11 @@ def largest_gain(base: Base, fixes: Iterable[tuple[str, ...]]) -> FixGain | None
 @kept(most=4)
 def _expected(base: Base, fix: tuple[str, ...]) -> Outcome | None:
     """Return the expected outcome; None if a part of the set changes nothing, or if it cannot be replayed."""
-    applied = apply(base, parse(fix))
-    if not all(change.touched for change in applied):
+    choices = parse(fix)
+    if not all(apply(base, choices[: many + 1])[-1].touched for many in range(len(choices))):
         return None
     try:
-        return replayed_as(base, applied)
+        return replayed_as(base, apply(base, choices))
     except Deadlock:
         return None
 

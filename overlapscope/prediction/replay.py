@@ -1,8 +1,9 @@
 """Discrete-event simulation of a dependency graph.
 
 Threads and lanes are chains, which run their members one after another. A chain advances as far as the times it waits
-for are known. Chains need no clock, since an item's start is the latest of the times before it. A long stretch of a
-chain that waits only for itself, and for calls that become known together, is a running maximum, which numpy computes.
+for are known. Chains need no clock, since an item's start is the latest of the times before it. Members of a chain that
+wait only for each other, and for calls that become known together, are a single step of the simulation; numpy computes
+the times inside it.
 
 Only copy engines need a clock: two lanes may want one engine, and copies in opposite directions slow each other. So
 when nothing else can advance, the earliest of the engines' next events happens: a copy starts or ends. This is exact,
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from heapq import heappop, heappush
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,28 +22,25 @@ from msgspec import Struct
 
 from overlapscope.analysis.event_waits import HANDOVER_NS
 from overlapscope.analysis.host_order import EARLIEST_NS
-from overlapscope.base.columns import mask_of
-from overlapscope.base.grouping import distinct, rows_by
+from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.graph import Network
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from overlapscope.prediction.calibration import Constants
 
     _Actor = Iterator[list["_Actor"]]
-    _Steps = Generator[list["_Actor"], None, int]
-    """Part of an actor; returns when its last item or call ends."""
 
 _NEVER_NS = 2**61
 _UNKNOWN = 2**62
 """A time that is not computed yet."""
 _NO_ENGINE = 0
 """Stands for a kernel, which takes no copy engine."""
-_LONG = 48
-"""Minimum length of a stretch for numpy to be faster than a loop."""
-_LARGEST_SUM_NS = 2.0**60
-"""The sums of a longer chain might not fit into 64 bits."""
+_LARGEST_SUM_NS = 2.0**56
+"""The sums of longer chains might not fit into 64 bits, once copies slow each other."""
 _NO_EVENT = float("inf")
 
 
@@ -80,9 +79,7 @@ class Engine:
             self.next_ns = max(self.ready[0][0], self.free_ns)
 
     def pick(self) -> tuple[int, int]:
-        """Remove the next copy from the queue: the first as recorded among those ready within a tolerance."""
-        if len(self.ready) == 1:
-            return self.ready.pop()
+        """Remove the next of several copies in the queue: the first as recorded of those ready within a tolerance."""
         chosen, passed = heappop(self.ready), []
         while self.ready and self.ready[0][0] <= self.next_ns + HANDOVER_NS:
             passed.append(heappop(self.ready))
@@ -104,27 +101,29 @@ class Engine:
     def end_ns(self) -> float:
         """Return the end of the copy if the other engine runs from its `at_ns` on."""
         alone_ns = self.other.at_ns - self.at_ns
-        if self.other.item < 0 or alone_ns >= self.remaining_ns:
+        if alone_ns >= self.remaining_ns:
             return self.at_ns + self.remaining_ns
         alone_ns = max(alone_ns, 0.0)
         return self.at_ns + alone_ns + (self.remaining_ns - alone_ns) / self.beside_rate
 
     def start(self, work_ns: Sequence[float], starts: memoryview[int]) -> None:
         """Take the next copy; `work_ns` is the length of each item with the other engine idle."""
-        ready_ns, self.item = self.pick()
-        starts[self.item] = begins_ns = max(ready_ns, self.free_ns + self.lag_ns[self.item])
-        self.at_ns, self.remaining_ns = begins_ns, work_ns[self.item]
-        self.next_ns = self.end_ns()
-        if self.other.item >= 0:
-            self.other.next_ns = self.other.end_ns()
+        ready_ns, item = self.ready.pop() if len(self.ready) == 1 else self.pick()
+        self.item, other = item, self.other
+        starts[item] = self.at_ns = begins_ns = max(ready_ns, self.free_ns + self.lag_ns[item])
+        self.remaining_ns = work_ns[item]
+        if other.item < 0:
+            self.next_ns = begins_ns + self.remaining_ns
+        else:
+            self.next_ns, other.next_ns = self.end_ns(), other.end_ns()
 
     def end(self, ends: memoryview[int]) -> int:
         """End the copy, and return its item."""
-        item, self.item = self.item, -1
+        item, other, self.item = self.item, self.other, -1
         self.free_ns = ends[item] = ended_ns = round(self.next_ns)
         self.next_ns = max(self.ready[0][0], ended_ns) if self.ready else _NO_EVENT
-        if self.other.item >= 0:
-            self.other.next_ns = self.other.at_ns + self.other.remaining_ns
+        if other.item >= 0:
+            other.next_ns = other.at_ns + other.remaining_ns
         return item
 
 
@@ -154,92 +153,154 @@ def replay(graph: Network) -> Replay:
 
 
 class _Simulation:
+    """A simulation whose steps are bursts of calls and runs of items, both as long as possible.
+
+    A burst is the starts and ends of a thread's calls up to the next wait, handover or release: once it begins, all of
+    them are known. A run is items of a lane that wait only for each other and for calls of one burst. Its first item
+    may wait for other items, too, and other items and calls may wait for its last.
+    """
+
     def __init__(self, graph: Network) -> None:
         items, calls = graph.items, graph.calls
         self._graph = graph
         # All times count from the origin.
         self._origin = int(min(items.start_ns.min(initial=2**62), calls.start_ns.min(initial=2**62)))
-        # Loops read and write single values, which is faster with memoryviews.
-        self._start, self._end = np.full(len(items), _UNKNOWN), np.full(len(items), _UNKNOWN)
+        # Loops read and write single values, which is faster with memoryviews. The last item stands for releases.
+        self._start, self._end = np.full((2, len(items) + 1), _UNKNOWN)
+        self._end[-1] = 0
         self._starts, self._ends = memoryview(self._start.data), memoryview(self._end.data)
-        # Start and end of each call in turn; the last value is for items without a call.
-        self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
-        self._called = memoryview(self._call.data)
-        self._burst = _bursts(graph)
-        self._call_of = np.where(items.call >= 0, 2 * items.call + items.after_call, -1)
-        """Index in `_call` of the instant that each item waits for."""
-        self._kind = np.where(items.on_engine, items.kind, _NO_ENGINE)
-        """`trace.Kind` of the engine that each item occupies."""
-        self._length = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
-        self._release, self._call_release = (
-            np.maximum(at_ns, self._origin - _NEVER_NS) - self._origin for at_ns in (items.release_ns, calls.release_ns)
-        )
-        self._ordered, self._waiting = mask_of(graph.orders.then, len(items)), mask_of(graph.waits.call, len(calls))
         self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
         self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
-        self._todo: list[_Actor] = []
         # Actors that wait for a time continue when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
-        self._for_call: dict[int, list[_Actor]] = defaultdict(list)
+        self._for_burst: dict[int, list[_Actor]] = defaultdict(list)
         self._work = memoryview(np.ascontiguousarray(items.duration_ns).data)
-        lag, rates = memoryview(np.maximum(items.engine_lag_ns, 0).data), graph.constants
-        self._engines: dict[int, dict[int, Engine]] = {}
-        for device in distinct(items.device).tolist():
-            h2d, d2h = Engine(rates.h2d_two_way or 1.0, lag), Engine(rates.d2h_two_way or 1.0, lag)
-            h2d.other, d2h.other = d2h, h2d
-            self._engines[device] = {Kind.H2D: h2d, Kind.D2H: d2h}
+        self._engines: list[Engine] = []
+        threads = self._find_bursts()
+        self._todo = [*self._find_runs()[::-1], *threads[::-1]]
 
     def run(self) -> Replay:
-        items = self._graph.items
-        todo = [self._lane(rows) for _, rows in reversed(rows_by(items.lane))]
-        todo += [self._thread(rows) for _, rows in reversed(self._graph.by_thread())]
-        self._todo = todo
+        todo = self._todo
         while todo or self._engine_event():
             while todo:
                 actor = todo.pop()
                 waiting = next(actor, None)
                 if waiting is not None:
                     waiting.append(actor)
-        if (self._end == _UNKNOWN).any() or (self._call == _UNKNOWN).any():
+        last = self._order[self._runs[1]]
+        if (self._begin == _UNKNOWN).any() or (self._end[last] == _UNKNOWN).any():
             raise Deadlock
-        columns = (self._start, self._end, self._call[:-1:2], self._call[1::2])
+        if len(last) < len(self._order):
+            self._fill_in()
+        call = self._begin[self._burst[:-1]] + self._offset[:-1]
+        columns = (self._start[:-1], self._end[:-1], call[::2], call[1::2])
         return Replay(*(times + self._origin for times in columns))
 
-    def _lane(self, rows: I64) -> _Actor:
+    def _find_bursts(self) -> list[_Actor]:
+        """Divide the calls into bursts, and return an actor for each thread."""
+        calls, threads = self._graph.calls, [rows for _, rows in self._graph.by_thread()]
+        # Starts and ends of calls in turn; those of a single thread are in order.
+        instant, begins = np.arange(2 * len(calls)), np.zeros(2 * len(calls), np.bool_)
+        lag = np.stack([calls.before_ns, calls.length_ns], axis=1).ravel()
+        begins[::2] = (calls.handed_by >= 0) | (calls.release_ns > EARLIEST_NS)
+        begins[[2 * int(rows[0]) for rows in threads]] = begins[2 * self._graph.waits.call + 1] = True
+        if len(threads) > 1:
+            instant = (2 * np.concatenate(threads)[:, np.newaxis] + np.arange(2)).ravel()
+            begins, lag = begins[instant], lag[instant]
+        first, last, since = _parts(begins, lag)
+        # Burst of each start and end of a call in turn, and time since its begin; the last are of items without a call.
+        self._burst, self._offset = np.empty((2, len(instant) + 1), np.int64)
+        self._burst[-1], self._offset[-1] = len(first), -_NEVER_NS
+        place = instant if len(threads) > 1 else slice(0, -1)
+        self._burst[place] = np.repeat(np.arange(len(first)), last - first + 1)
+        self._offset[place] = since - np.repeat(since[first], last - first + 1)
+        self._begin = np.full(len(first) + 1, _UNKNOWN)
+        self._begin[-1] = 0
+        self._begins = memoryview(self._begin.data)
+        call, is_end = np.divmod(instant[first], 2)
+        giver, waiting = np.where(is_end, -1, calls.handed_by[call]), np.where(is_end, call, -1)
+        handed = np.where(giver >= 0, 2 * giver + 1, -1)
+        columns = waiting, lag[first], since[last] - since[first], self._from_origin(calls.release_ns[call])
+        bursts = _lists(np.arange(len(first)), *columns, giver, self._burst[handed], self._offset[handed])
+        return [self._thread(part) for part in _split(bursts, first, [2 * len(rows) for rows in threads])]
+
+    def _from_origin(self, release_ns: I64) -> I64:
+        return np.maximum(release_ns, self._origin - _NEVER_NS) - self._origin
+
+    def _thread(self, bursts: list[tuple[int, ...]]) -> _Actor:
+        """Make the calls of a thread in order; yield the list to wait on whenever a time is unknown."""
+        begins, ends, for_burst, for_item, ended = self._begins, self._ends, self._for_burst, self._for_item, -_NEVER_NS
+        for burst, waiting, gap, span, release, giver, giving, given in bursts:
+            if giver >= 0:
+                while (at := begins[giving]) == _UNKNOWN:
+                    yield for_burst[giving]
+                at = max(at + given + gap, ended)
+            elif waiting < 0:
+                at = max(ended + gap, release)
+            else:
+                at = ended + gap
+                for item, lag in self._waits.get(waiting, ()):
+                    while (over := ends[item]) == _UNKNOWN:
+                        yield for_item[item]
+                    if over + lag > at:
+                        at = over + lag
+            begins[burst] = at
+            ended = at + span
+            if burst in for_burst:
+                self._todo += for_burst.pop(burst)
+
+    def _find_runs(self) -> list[_Actor]:
+        """Divide the items into runs, and return an actor for each lane."""
+        graph, items, lanes = self._graph, self._graph.items, [rows for _, rows in rows_by(self._graph.items.lane)]
+        launched, on_engine = items.call >= 0, items.on_engine
+        call = np.where(launched, 2 * items.call + items.after_call, -1)
+        ready = self._offset[call] + items.launch_lag_ns
+        begins, ends, released = on_engine.copy(), on_engine.copy(), items.release_ns > self._origin - _NEVER_NS
+        alone, later = np.flatnonzero(~launched), np.flatnonzero(launched & released)
+        ready[alone] = np.maximum(ready[alone], self._from_origin(items.release_ns[alone]))
+        for item, release in zip(later.tolist(), self._from_origin(items.release_ns[later]).tolist(), strict=True):
+            self._before[item].append((len(items), release))
+        begins[later] = begins[graph.orders.then] = ends[graph.orders.first] = ends[graph.waits.item] = True
+        length = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
+        burst, gap, order = self._burst[call], items.queue_lag_ns, lanes[0]
+        if len(lanes) > 1:
+            order = np.concatenate(lanes)
+            begins, ends, burst = begins[order], ends[order], burst[order]
+            ready, gap, length = ready[order], gap[order], length[order]
+        begins[1:] |= ends[:-1] | (burst[1:] != burst[:-1])
+        counts = [len(rows) for rows in lanes]
+        begins[[0, *accumulate(counts[:-1])]] = True
+        first, last, since = _parts(begins, gap, length)
+        self._order, self._counts, self._runs, self._columns = order, counts, (first, last), (burst, ready, gap, length)
+        # When each run would end if only the calls of all items but its first mattered.
+        late = ready + length - since
+        late[first] = -_NEVER_NS
+        late = np.where(first < last, np.maximum.reduceat(late, first) + since[last], -_UNKNOWN)
+        head, span = order[first], since[last] - since[first] + length[first]
+        engine = np.where(on_engine[head], items.kind[head], _NO_ENGINE)
+        runs = _lists(head, order[last], burst[first], ready[first], gap[first], span, late, engine)
+        devices = [int(items.device[rows[0]]) for rows in lanes]
+        lag, of_device = memoryview(np.maximum(items.engine_lag_ns, 0).data), dict[int, dict[int, Engine]]()
+        for device in sorted({*devices}):
+            of_device[device] = _engines(lag, graph.constants)
+            self._engines += of_device[device].values()
+        parts = zip(devices, _split(runs, first, counts), strict=True)
+        return [self._lane(of_device[device], part) for device, part in parts]
+
+    def _lane(self, engines: dict[int, Engine], runs: list[tuple[int, ...]]) -> _Actor:
         """Run the items of a lane in order; yield the list to wait on whenever a time is unknown."""
-        call, apart, ended = self._call_of[rows], self._ordered[rows] | (self._kind[rows] > 0), -_NEVER_NS
-        gap = self._graph.items.queue_lag_ns[rows]
-        for part, long in _stretches(self._burst[call], apart, gap, self._length[rows]):
-            run = self._stretch_of_items if long else self._each_item
-            ended = yield from run(rows[part], ended)
-
-    def _stretch_of_items(self, rows: I64, ended: int) -> _Steps:
-        """Run items that wait only for each other and for calls of a single burst; return the last end."""
-        items, call = self._graph.items, self._call_of[rows]
-        # When the last call of a burst is known, so are all its calls.
-        last_call = int(call.max())
-        while self._called[last_call] == _UNKNOWN:
-            yield self._for_call[last_call]
-        ready = np.maximum(self._call[call] + items.launch_lag_ns[rows], self._release[rows])
-        self._start[rows], self._end[rows] = _run(ended, items.queue_lag_ns[rows], ready, self._length[rows])
-        self._wake(self._for_item, self._ends)
-        return self._ends[int(rows[-1])]
-
-    def _each_item(self, rows: I64, ended: int) -> _Steps:
-        """Run items in a loop; return the last end."""
-        before, called, starts, ends = self._before, self._called, self._starts, self._ends
-        for_call, for_item, items = self._for_call, self._for_item, self._graph.items
-        engines = self._engines[int(items.device[rows[0]])]
-        columns = self._call_of, items.launch_lag_ns, items.queue_lag_ns, self._release, self._kind, self._length
-        for item, call, lag, gap, release, kind, length in _lists(rows, *columns):
-            while (at := called[call]) == _UNKNOWN:
-                yield for_call[call]
-            ready = max(ended + gap, release, at + lag)
-            for first, lag in before.get(item, ()):
-                while (at := ends[first]) == _UNKNOWN:
-                    yield for_item[first]
-                if at + lag > ready:
-                    ready = at + lag
+        begins, starts, ends, before = self._begins, self._starts, self._ends, self._before
+        for_burst, for_item, ended = self._for_burst, self._for_item, -_NEVER_NS
+        for item, last, burst, since, gap, span, late, kind in runs:
+            while (begun := begins[burst]) == _UNKNOWN:
+                yield for_burst[burst]
+            ready = max(ended + gap, begun + since)
+            if item in before:
+                for first, lag in before[item]:
+                    while (at := ends[first]) == _UNKNOWN:
+                        yield for_item[first]
+                    if at + lag > ready:
+                        ready = at + lag
             if kind:
                 engines[kind].want(ready, item)
                 while (at := ends[item]) == _UNKNOWN:
@@ -247,64 +308,32 @@ class _Simulation:
                 ended = at
             else:
                 starts[item] = ready
-                ends[item] = ended = ready + length
-                if item in for_item:
-                    self._todo += for_item.pop(item)
-        return ended
+                ends[last] = ended = max(ready + span, begun + late)
+                if last in for_item:
+                    self._todo += for_item.pop(last)
 
-    def _thread(self, rows: I64) -> _Actor:
-        """Make the calls of a thread in order; yield the list to wait on whenever a time is unknown."""
-        calls, ended = self._graph.calls, -_NEVER_NS
-        apart = (calls.handed_by[rows] >= 0) | self._waiting[rows]
-        for part, long in _stretches(self._burst[2 * rows], apart, calls.before_ns[rows], calls.length_ns[rows]):
-            stretch = rows[part]
-            if long:
-                start, end = _run(
-                    ended, calls.before_ns[stretch], self._call_release[stretch], calls.length_ns[stretch]
-                )
-                self._call[2 * stretch], self._call[2 * stretch + 1], ended = start, end, int(end[-1])
-                self._wake(self._for_call, self._called)
-            else:
-                ended = yield from self._each_call(stretch, ended)
-
-    def _each_call(self, rows: I64, ended: int) -> _Steps:
-        """Make calls in a loop; return the last end."""
-        waits, todo, for_call, for_item = self._waits, self._todo, self._for_call, self._for_item
-        called, ends, calls = self._called, self._ends, self._graph.calls
-        columns = calls.before_ns, calls.length_ns, calls.handed_by, self._call_release
-        for call, gap, length, giver, release in _lists(rows, *columns):
-            begin, end = 2 * call, 2 * call + 1
-            if giver >= 0:
-                while (handed_over := called[2 * giver + 1]) == _UNKNOWN:
-                    yield for_call[2 * giver + 1]
-                at = max(handed_over + gap, ended)
-            else:
-                at = max(ended + gap, release)
-            called[begin] = at
-            if begin in for_call:
-                todo += for_call.pop(begin)
-            at += length
-            for item, lag in waits.get(call, ()):
-                while (over := ends[item]) == _UNKNOWN:
-                    yield for_item[item]
-                if over + lag > at:
-                    at = over + lag
-            called[end] = ended = at
-            if end in for_call:
-                todo += for_call.pop(end)
-        return ended
-
-    def _wake(self, waiting: dict[int, list[_Actor]], times: memoryview[int]) -> None:
-        """Continue the actors that wait for a time that is known now."""
-        for row in [row for row in waiting if times[row] != _UNKNOWN]:
-            self._todo += waiting.pop(row)
+    def _fill_in(self) -> None:
+        """Compute the times of the items inside runs."""
+        (burst, ready, gap, length), (first, last), lane = self._columns, self._runs, 0
+        ready += self._begin[burst]
+        ready[first] = self._start[self._order[first]]
+        # Copies may take longer than by themselves.
+        alone = first[first == last]
+        length[alone] = self._end[self._order[alone]] - ready[alone]
+        for count in self._counts:
+            rows, here, lane = self._order[lane : lane + count], slice(lane, lane + count), lane + count
+            unhindered = np.cumsum(gap[here] + length[here])
+            self._end[rows] = end = unhindered + np.maximum.accumulate(ready[here] + length[here] - unhindered)
+            self._start[rows] = end - length[here]
 
     def _engine_event(self) -> bool:
         """Let the engines' events happen, up to the end of the next copy; return False if there are none."""
-        engines = [engine for of_device in self._engines.values() for engine in of_device.values()]
         while True:
-            # At the same instant, ends precede starts: a copy that waits for the end may want the engine.
-            engine = min(engines, key=lambda engine: (engine.next_ns, engine.item < 0))
+            engine = self._engines[0]
+            for each in self._engines:
+                # At the same instant, ends precede starts: a copy that waits for the end may want the engine.
+                if each.next_ns < engine.next_ns or (each.next_ns == engine.next_ns and each.item >= 0 > engine.item):
+                    engine = each
             other = engine.other
             if engine.next_ns == _NO_EVENT:
                 return False
@@ -316,9 +345,34 @@ class _Simulation:
             engine.start(self._work, self._starts)
 
 
-def _lists(rows: I64, *columns: I64) -> Iterator[tuple[int, ...]]:
-    """Yield each row with its values in the columns."""
-    return zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
+def _engines(lag_ns: Sequence[int], rates: Constants) -> dict[int, Engine]:
+    """Return the copy engines of a device, by `trace.Kind`."""
+    h2d, d2h = Engine(rates.h2d_two_way or 1.0, lag_ns), Engine(rates.d2h_two_way or 1.0, lag_ns)
+    h2d.other, d2h.other = d2h, h2d
+    return {Kind.H2D: h2d, Kind.D2H: d2h}
+
+
+def _parts(begins: Bool, lag: I64, length: I64 | int = 0) -> tuple[I64, I64, I64]:
+    """Return the first and the last member of each part of chains, and for each member the sum of the lags up to it.
+
+    Each part has a single member if the sums might not fit into 64 bits.
+    """
+    if np.abs(lag).sum(dtype=np.float64) + np.sum(length, dtype=np.float64) > _LARGEST_SUM_NS:
+        begins[:] = True
+    first = begins.nonzero()[0]
+    last = np.empty_like(first)
+    last[:-1], last[-1:] = first[1:] - 1, len(begins) - 1
+    return first, last, (lag + length).cumsum()
+
+
+def _lists(*columns: I64) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _split(parts: list[tuple[int, ...]], first: I64, counts: list[int]) -> Iterator[list[tuple[int, ...]]]:
+    """Yield the parts of each chain, given the first member of each part and the number of members of each chain."""
+    for begin, end in pairwise(np.searchsorted(first, [0, *accumulate(counts)]).tolist()):
+        yield parts[begin:end]
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
@@ -327,40 +381,3 @@ def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
     for member, awaited, wait_lag in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
         by_row[member].append((awaited, wait_lag))
     return by_row
-
-
-def _bursts(graph: Network) -> I64:
-    """Return the number of the burst in which each time of a call becomes known: start, end, start, and so on.
-
-    A burst is all times of a thread up to the next wait or handover. The last value, -1, is for items without a call.
-    """
-    calls = graph.calls
-    begins = np.zeros((len(calls), 2), np.bool_)
-    begins[:, 0] = (calls.handed_by >= 0) | (graph.calls.previous < 0)
-    begins[graph.waits.call, 1] = True
-    by_thread = [rows for _, rows in graph.by_thread()]
-    # The calls of a single thread are in order.
-    order = np.concatenate(by_thread) if len(by_thread) > 1 else slice(None)
-    burst = np.empty((len(calls), 2), np.int64)
-    burst[order] = np.cumsum(begins[order].ravel()).reshape(-1, 2)
-    return np.append(burst.ravel(), -1)
-
-
-def _stretches(burst: I64, apart: Bool, gap: I64, length: I64) -> Iterator[tuple[slice, bool]]:
-    """Yield a chain in parts: long stretches of one burst without an `apart` member, and the parts between them."""
-    if len(burst) < _LONG or np.abs(gap).sum(dtype=np.float64) + length.sum(dtype=np.float64) > _LARGEST_SUM_NS:
-        yield slice(0, len(burst)), False
-        return
-    first = np.flatnonzero(np.append(True, (burst[1:] != burst[:-1]) | apart[1:] | apart[:-1]))
-    long = np.diff(first, append=len(burst)) >= _LONG
-    parts = long | np.append(True, long[:-1])
-    first, long = first[parts], long[parts]
-    for begin, end, is_long in zip(first.tolist(), [*first[1:].tolist(), len(burst)], long.tolist(), strict=True):
-        yield slice(begin, end), is_long
-
-
-def _run(ended_ns: int, gap: I64, ready: I64, length: I64) -> tuple[I64, I64]:
-    """Return when the members of a chain begin and end, each after its gap and not before it is ready."""
-    unhindered = np.cumsum(gap + length)
-    end = unhindered + np.maximum(np.maximum.accumulate(ready + length - unhindered), ended_ns)
-    return end - length, end

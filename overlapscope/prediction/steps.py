@@ -79,13 +79,14 @@ def _step_of_calls(recorded: RecordedParts) -> I64:
     return np.where(call < pick(ends, step, 0), step, -1)
 
 
-def _place_of_items(graph: Graph, numbers: I64) -> I64:
-    """Return the position of each item's step in the ascending `numbers`; -1 for none."""
-    step = _step_of_calls(graph.recorded)
+@kept(most=1)
+def _place_of_calls(recorded: RecordedParts, judged: JudgedSteps) -> I64:
+    """Return the place of each call's step among the judged ones; the last value is for no call."""
+    step, numbers = _step_of_calls(recorded), judged.numbers
     place = np.full(max(int(numbers.max(initial=-1)), int(step.max(initial=-1))) + 2, -1)
     place[numbers] = np.arange(len(numbers))
     # The last position stands for no step.
-    return pick(place[step], graph.items.call)
+    return np.append(place[step], -1)
 
 
 def find_steps(graph: Graph, timeline: Timeline) -> JudgedSteps:
@@ -144,7 +145,7 @@ def _begins(graph: Graph, judged: JudgedSteps, start_ns: I64) -> tuple[I64, I64]
     Steps are given by their place among the judged ones, -1 for none.
     """
     items = graph.items
-    place = _place_of_items(graph, judged.numbers)
+    place = _place_of_calls(graph.recorded, judged)[graph.items.call]
     present = (items.device == judged.device) & ~items.gone
     on_stream = present & _launched_on(graph.recorded, judged.main_stream) & (place >= 0)
     begins, begins_moved = np.full((2, len(judged.numbers)), _NEVER_NS)
@@ -167,10 +168,10 @@ def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> 
 
     A short recording may not show it, if copies still run after its last kernel. 0 without steps.
     """
-    items, place = graph.items, _place_of_items(graph, judged.numbers)
+    items, place = graph.items, _place_of_calls(graph.recorded, judged)[graph.items.call]
     working = np.flatnonzero(items.on_engine & (items.device == judged.device) & (place >= 0))
     longest = 0
-    for kind in (Kind.H2D, Kind.D2H):
+    for kind in (int(Kind.H2D), int(Kind.D2H)):
         copies = working[items.kind[working] == kind]
         if len(copies):
             each = np.bincount(place[copies], end_ns[copies] - start_ns[copies], len(judged.numbers))
@@ -195,7 +196,7 @@ def least_step_ns(graph: Graph, judged: JudgedSteps) -> int:
 
 def _least_between_begins(graph: Graph, judged: JudgedSteps, length: I64) -> int:
     items, lane = graph.items, (judged.device, judged.main_stream)
-    place = _place_of_items(graph, judged.numbers)
+    place = _place_of_calls(graph.recorded, judged)[graph.items.call]
     unmoved = (items.device == judged.device) & ~items.gone & ~items.moved & (place >= 0)
     on_stream = unmoved & _launched_on(graph.recorded, judged.main_stream)
     if lane not in graph.streams or (items.lane[on_stream] != graph.streams.index(lane)).any():

@@ -132,7 +132,7 @@ def _works(recorded: RecordedParts) -> I64:
 def graph_launches(graph: Graph, request: Request) -> GraphLaunches:
     """Return the graph launches with enough kernels."""
     call_of = graph.items.call
-    rows, run = _runs(graph, request)
+    rows, run = _runs(graph, request.argument, request.stance == Stance.WORST)
     launched = np.bincount(call_of[call_of >= 0], minlength=len(graph.calls))
     kernels = np.bincount(run, weights=launched[rows]).astype(np.int64)
     large = kernels[run] >= _FEWEST
@@ -186,7 +186,8 @@ def _inside_op_ns(recorded: RecordedParts) -> I64:
     return result
 
 
-def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
+@kept(most=1)
+def _runs(graph: Graph, name: str | None, worst: bool) -> tuple[I64, I64]:
     """Return the calls to replace, and the ascending number of the graph launch that each becomes part of.
 
     The calls of a graph launch are for the same device and follow each other, on a thread or on threads that hand over
@@ -198,10 +199,10 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
     captured = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
     captured[graph.waits.call] = False
     # No graph can hold loading and pinning; at worst, no long work of the host.
-    divides = (calls.before_ns >= LONG_WORK_NS) & (request.stance == Stance.WORST)
+    divides: Bool = (calls.before_ns >= LONG_WORK_NS) & worst
     for find in (loading, pinning):
         divides |= time_in(graph.recorded, find) > 0
-    if request.argument is None:
+    if name is None:
         captured &= ~_updates(graph.recorded)
     device = np.full(len(calls), -1, np.int64)
     launched = items.call >= 0
@@ -213,7 +214,7 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
         group[group == max(group[thread], group[giver])] = min(group[thread], group[giver])
     together = group[calls.thread]
     rows, runs, many = [NOTHING], [NOTHING], 0
-    for start, end in _places(graph, request.argument):
+    for start, end in _places(graph, name):
         inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
         for tied in distinct(together[inside]):
             grouped = inside[together[inside] == tied]

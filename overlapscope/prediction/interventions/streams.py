@@ -33,7 +33,7 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
     lane, streams = items.lane.copy(), list(graph.streams)
     for line in lines:
         device = streams[int(items.lane[line[0]])][0]
-        for kind in (Kind.H2D, Kind.D2H):
+        for kind in (int(Kind.H2D), int(Kind.D2H)):
             leaving = line[moved[line] & (items.kind[line] == kind)]
             if len(leaving):
                 lane[leaving] = len(streams)
