@@ -338,7 +338,7 @@ def _labels(
             f"{names[source]} to {names[target]} on stream {stream}"
             for source, target, stream in distinct_rows(columns)
         ]
-    from overlapscope.analysis.comm_kinds import comm_kinds
+    from overlapscope.analysis.collectives import comm_kinds
 
     collectives = distinct(pieces.op)
     found = comm_kinds(trace, ops.take(collectives))

@@ -14,8 +14,7 @@ from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64, covered, union
-from overlapscope.base.texts import GPU
-from overlapscope.base.words import duration, each, listed
+from overlapscope.base.words import GPU, duration, each, listed
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._lines import (
     at_lines,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from overlapscope.analysis import analyze_trace, comm_order, exposed_comm, order
+from overlapscope.analysis import analyze_trace, exposed_comm, order
 from overlapscope.analysis.blockers import DeviceRecording
-from overlapscope.analysis.comm_order import find_compute
+from overlapscope.analysis.exposed_comm import find_compute
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I64, Kind
@@ -41,7 +41,7 @@ def test_streams_of_collectives_that_no_compute_waits_for_are_not_followed_one_b
 
     def awaited(recording: DeviceRecording, stream: int) -> I64:
         followed.add(stream)
-        return comm_order.awaited(recording, stream)
+        return exposed_comm.awaited(recording, stream)
 
     monkeypatch.setattr(exposed_comm, "awaited", awaited)
     [device] = analyze_trace(make_trace(ops, waits=waits)).result.devices
@@ -65,7 +65,7 @@ def test_of_many_streams_that_compute_may_wait_for_only_the_busiest_are_followed
 
     def awaited(recording: DeviceRecording, stream: int) -> I64:
         followed.add(stream)
-        return comm_order.awaited(recording, stream)
+        return exposed_comm.awaited(recording, stream)
 
     monkeypatch.setattr(exposed_comm, "awaited", awaited)
     [device] = analyze_trace(make_trace(ops, waits=waits)).result.devices

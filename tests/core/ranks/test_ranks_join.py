@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.base.intervals import Intervals, union
 from overlapscope.base.saved import encode
 from overlapscope.commands.schema import schema_of
