@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import judged_ranges
+from overlapscope.analysis.average import find_outliers, judged_ranges
 from overlapscope.analysis.figures import Period, Window, efficiency_shown, shown
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, partition
-from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, clean, ends, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of

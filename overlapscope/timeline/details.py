@@ -11,10 +11,10 @@ from overlapscope.analysis.device import DeviceAnalysis, measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period
+from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
-from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
