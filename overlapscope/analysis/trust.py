@@ -20,7 +20,7 @@ from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, duration, fill, listed, plural
-from overlapscope.catalog.names import recorder_by_id
+from overlapscope.plugin import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import I64, HostEvents, Kind, Trace

@@ -22,13 +22,12 @@ from overlapscope.base.words import Unit, clean, ends, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.measures import Measure, of_group
-from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import ColumnOf
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import kernel_names
+from overlapscope.trace.op_names import kernel_names, op_words
 
 if TYPE_CHECKING:
     from overlapscope.analysis.each_copy import EachCopy

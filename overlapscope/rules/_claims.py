@@ -55,9 +55,9 @@ from overlapscope.catalog.causes import (
     IdleCause,
 )
 from overlapscope.catalog.measures import TINY_BYTES
-from overlapscope.catalog.names import op_words
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
+from overlapscope.trace.op_names import op_words
 
 MANY = 32
 """Minimum number of tiny copies that are worth joining."""

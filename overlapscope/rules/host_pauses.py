@@ -13,7 +13,6 @@ from overlapscope.analysis.host_work import called_collections
 from overlapscope.base.columns import pick
 from overlapscope.base.words import listed, plural
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.catalog.names import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._lines import (
     at_lines,
@@ -28,6 +27,7 @@ from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Effort, Where
 from overlapscope.rules.rule import Draft, Rule, lost, name
+from overlapscope.trace.op_names import op_words
 
 # -- host-sync ---------------------------------------------------------------------------------------
 
