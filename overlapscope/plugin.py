@@ -270,7 +270,7 @@ def installed_plugins() -> tuple[Plugin, ...]:
 
 def recorder_by_id(id: str) -> Recorder:
     """Return the record of a recorder; generic words for an unknown one."""
-    of_plugins = (source.recorder for source in sources())
+    of_plugins = (source.recorder for each in plugins() for source in each.sources)
     return next((recorder for recorder in (KINETO, *of_plugins) if recorder.id == id), None) or Recorder(
         id,
         id,
