@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
-from overlapscope.plugins.nsys import gpu, host, syncs
+from overlapscope.plugins.nsys import gpu, host
 from overlapscope.plugins.nsys.database import Database
 from overlapscope.reading import kineto
 from overlapscope.reading._columns import EventColumns
@@ -38,7 +38,7 @@ _WARNING: Final = 2
 _MOST_WARNINGS: Final = 3
 _LONGEST_WARNING: Final = 200
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
-_TABLES: Final = ("StringIds", *gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
+_TABLES: Final = ("StringIds", *gpu.TABLES, *host.TABLES, host.SYNCS, host.EVENTS)
 
 
 def read(path: Path, request: ReadRequest) -> Trace:
@@ -118,7 +118,7 @@ def _assemble(database: Database, process: int | None, size: int, rank: int | No
     gpu.read(database, rows, process)
     calls = host.calls(database, rows, process)
     host.overheads(database, rows, process)
-    syncs.read(database, rows, process, calls)
+    host.synchronizations(database, rows, process, calls)
     host.operators_and_ranges(database, rows, process)
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
     stated = dict(database.pairs("META_DATA_EXPORT", "name", "value"))
