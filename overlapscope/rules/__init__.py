@@ -11,10 +11,28 @@ from overlapscope.rules.rule import Rule
 _OF_MODULE: Final = {
     "communication": ("exposed-comm",),
     "compute_streams": ("stream-without-work", "streams-without-overlap"),
-    "copies": ("blocking-copy", "late-prefetch", "pageable-memory", "same-stream", "tiny-copies"),
-    "host_pauses": ("cpu-throttled", "file-io", "gc-pause", "gil-wait", "host-sync", "preempted"),
-    "host_work": ("cpu-ops", "data-loading", "dispatch", "python"),
-    "links": ("one-way-copies", "overlap-achieved", "slow-link"),
+    "copies": (
+        "blocking-copy",
+        "late-prefetch",
+        "one-way-copies",
+        "overlap-achieved",
+        "pageable-memory",
+        "same-stream",
+        "slow-link",
+        "tiny-copies",
+    ),
+    "host_work": (
+        "cpu-ops",
+        "cpu-throttled",
+        "data-loading",
+        "dispatch",
+        "file-io",
+        "gc-pause",
+        "gil-wait",
+        "host-sync",
+        "preempted",
+        "python",
+    ),
     "memory": ("allocation", "device-copy", "page-migration", "peer-copy", "pin-in-loop"),
 }
 """Rules of each module, each under its id as a private name."""
