@@ -8,5 +8,5 @@
   calls these in order.
 - Reporting: `join` makes the report, whose structures are in `result` and `comm_result`: `communication` has groups,
   causes and dimensions of the `mesh`, `summary` stragglers and the rest. `parts` are what plugins add.
-- Showing: `document` puts it together from `verdict`, `tables`, `comm_words` and `charts`.
+- Showing: `document` has the tables, and puts it together from `verdict`, `comm_words` and `charts`.
 """
