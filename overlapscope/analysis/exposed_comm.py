@@ -23,7 +23,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.blockers import (
+from overlapscope.analysis.collectives import comm_kinds
+from overlapscope.analysis.event_waits import EXACT, LOW, SURE_HANDOVER_NS
+from overlapscope.analysis.exposed import (
     NEVER,
     PROMPT_NS,
     QUEUE_NS,
@@ -32,8 +34,6 @@ from overlapscope.analysis.blockers import (
     last_blocking,
     running_in,
 )
-from overlapscope.analysis.collectives import comm_kinds
-from overlapscope.analysis.event_waits import EXACT, LOW, SURE_HANDOVER_NS
 from overlapscope.analysis.host import around
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import CommOps, Exposed, cut_at, first_part
