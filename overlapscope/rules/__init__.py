@@ -12,11 +12,16 @@ _OF_MODULE: Final = {
     "communication": ("exposed-comm",),
     "compute_streams": ("stream-without-work", "streams-without-overlap"),
     "copies": (
+        "allocation",
         "blocking-copy",
+        "device-copy",
         "late-prefetch",
         "one-way-copies",
         "overlap-achieved",
+        "page-migration",
         "pageable-memory",
+        "peer-copy",
+        "pin-in-loop",
         "same-stream",
         "slow-link",
         "tiny-copies",
@@ -33,7 +38,6 @@ _OF_MODULE: Final = {
         "preempted",
         "python",
     ),
-    "memory": ("allocation", "device-copy", "page-migration", "peer-copy", "pin-in-loop"),
 }
 """Rules of each module, each under its id as a private name."""
 _OF_PLUGINS: Final = {id: place for plugin in plugins() for id, place in plugin.rules.items()}
