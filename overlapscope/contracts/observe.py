@@ -23,9 +23,8 @@ from overlapscope.analysis.host import (
     outermost_around,
     shown_line,
 )
-from overlapscope.analysis.host_order import is_autograd_node
+from overlapscope.analysis.host_order import find_polls, is_autograd_node
 from overlapscope.analysis.host_use import describe_host, host_timeline
-from overlapscope.analysis.host_waits import find_polls
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import locate, mask_of, pick
