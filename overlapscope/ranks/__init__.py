@@ -1,6 +1,6 @@
 """Ranks of a job: each reduced where its file is, then joined into one report.
 
-- Reading: `files` finds the traces, and `engine` reduces them, in `processes` of this machine or on `clusters`.
+- Reading: `files` finds the traces, and `engine` reduces them, in `processes` of this machine or on a cluster.
   `reduced` has the data of a rank that is kept, with its judged steps, its kernels of communication and their
   `messages`; `on_host` makes it without a GPU.
 - Comparing: `collectives` matches kernels of different ranks, `clocks` estimates offsets from their ends, and `waits`
