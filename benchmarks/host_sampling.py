@@ -29,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from overlapscope.recorder.marks import gc_marks
 from overlapscope.recorder.sampling.facts import FactTaker
-from overlapscope.recorder.sampling.outside import OutsideSampler
+from overlapscope.recorder.sampling.host_sampler import OutsideSampler
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SLICE_S = 0.1

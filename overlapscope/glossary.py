@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from overlapscope import catalog
 from overlapscope.base.registry import load
-from overlapscope.base.texts import read_texts
-from overlapscope.base.words import capital, did_you_mean, listed
+from overlapscope.base.words import capital, did_you_mean, listed, read_texts
 from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, JOINED_COMM_CAUSES, WORK_UNKNOWN, Cause, CopyCause, Subject

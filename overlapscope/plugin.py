@@ -266,3 +266,15 @@ def installed_plugins() -> tuple[Plugin, ...]:
             raise UsageError(f"{named} is not an {__name__}.Plugin; update or uninstall its package.")
         found.append(loaded)
     return tuple(found)
+
+
+def recorder_by_id(id: str) -> Recorder:
+    """Return the record of a recorder; generic words for an unknown one."""
+    of_plugins = (source.recorder for each in plugins() for source in each.sources)
+    return next((recorder for recorder in (KINETO, *of_plugins) if recorder.id == id), None) or Recorder(
+        id,
+        id,
+        gpu_activity="GPU activity",
+        launches="Record the calls of the CUDA runtime too.",
+        sync_events="Record synchronization events, if the profiler can.",
+    )

@@ -3,7 +3,7 @@
 The judged steps are the whole ones, without a first one that is warm-up and without the last one, which ends with the
 recording instead of the next step. They follow each other without gaps, except those of an inference server, where they
 are the steps of the phase that takes most time. Every length of the average step is the mean of their lengths, in whole
-nanoseconds, and every percentage is a ratio of the sums.
+nanoseconds, and every percentage is a ratio of the sums. Of recorded steps, one of median length is representative.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from overlapscope.analysis.periods import behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, PlainStep
 from overlapscope.analysis.timeline import build
+from overlapscope.base.columns import quantile
+from overlapscope.base.intervals import Bool
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
 from overlapscope.trace.model import Trace
@@ -305,3 +307,42 @@ def _rate(counts: Iterable[int | None], span_ns: int) -> float | None:
             return None
         total += count
     return total * _NS / span_ns if span_ns else None
+
+
+# -- Typical steps and outliers ----------------------------------------------------------------------
+
+
+FEWEST = 5
+"""Minimum number of steps for outliers."""
+
+DEVIATIONS = 3.0
+LEAST_SHARE = 0.05
+"""Minimum deviation of an outlier as a share of the median span, however even the other steps are."""
+
+_SCALE = 1.4826
+"""Factor that turns the median absolute deviation of a normal distribution into its standard deviation."""
+
+
+def median_step(periods: Sequence[Period]) -> Period | None:
+    """Return the step of median length, the lower of the two middle ones, so that it is a recorded one."""
+    ordered = sorted(periods, key=lambda step: (step.span_ns, step.window.start_ns))
+    return ordered[(len(ordered) - 1) // 2] if ordered else None
+
+
+def find_outliers(steps: Sequence[Period]) -> Bool:
+    """Select the steps whose span is more than 3 scaled median absolute deviations and 5% from the median.
+
+    Outliers don't move the median and the median absolute deviation. 3 is the strictest threshold that C. Leys et al.
+    propose ("Detecting outliers: Do not use standard deviation around the mean, use absolute deviation around the
+    median", Journal of Experimental Social Psychology 49 (2013), 764-766).
+
+    Returns:
+        Mask of the steps; all false if there are too few to judge.
+    """
+    spans = np.array([step.span_ns for step in steps], np.float64)
+    if len(spans) < FEWEST:
+        return np.zeros(len(spans), np.bool_)
+    usual = quantile(spans, 0.5)
+    away = np.abs(spans - usual)
+    unusual: Bool = (away > DEVIATIONS * _SCALE * quantile(away, 0.5)) & (away >= LEAST_SHARE * usual)
+    return unusual

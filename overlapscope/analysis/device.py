@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from overlapscope.analysis import exposed
 from overlapscope.analysis import idle as idle_time
 from overlapscope.analysis.average import average, comparable, describe_served, judged_steps
-from overlapscope.analysis.blockers import recorded
+from overlapscope.analysis.exposed import recorded
 from overlapscope.analysis.facts import Facts, period, periods_of, select, together
 from overlapscope.analysis.figures import Period, figures_in, hidden_ns
 from overlapscope.analysis.groups import find_evidence, find_stalls, group_copies, group_kernels

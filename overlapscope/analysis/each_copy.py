@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.pieces import main_cause
-from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.columns import F64, Columns
 from overlapscope.base.intervals import I64, covered
 from overlapscope.trace.model import I8, Kind, Memory, Trace

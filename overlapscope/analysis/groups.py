@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
+from overlapscope.analysis.graphs import modules_of, sites_of_ops
 from overlapscope.analysis.host import Blocking, sites, sites_of_calls, wait_for_other_devices
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import Exposed, IdleTime
@@ -24,7 +25,6 @@ from overlapscope.analysis.results import (
     KernelsByStep,
     StallsByStep,
 )
-from overlapscope.analysis.sites import modules_of, sites_of_ops
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, distinct_rows, first_of_each, groups_of, rows_by
@@ -338,7 +338,7 @@ def _labels(
             f"{names[source]} to {names[target]} on stream {stream}"
             for source, target, stream in distinct_rows(columns)
         ]
-    from overlapscope.analysis.comm_kinds import comm_kinds
+    from overlapscope.analysis.collectives import comm_kinds
 
     collectives = distinct(pieces.op)
     found = comm_kinds(trace, ops.take(collectives))

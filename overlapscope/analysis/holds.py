@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW, EventWaits, event_waits
-from overlapscope.analysis.host_waits import Block, find_blocks
+from overlapscope.analysis.host_order import Block, find_blocks
 from overlapscope.analysis.lane_items import ItemLanes, find_lanes
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I8, I64, Columns, pick

@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.host_order import find_calls
-from overlapscope.analysis.host_waits import awaited_streams
+from overlapscope.analysis.host_order import awaited_streams, find_calls
 from overlapscope.base.columns import I64, Columns, pick
 from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept

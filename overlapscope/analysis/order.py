@@ -6,7 +6,7 @@ It follows from the host's calls in the order in which they were made:
 - After a wait for an event, a stream runs later launches only when everything before the event's record has ended,
   and everything that the recording stream itself had waited for (`holds`).
 - Calls of a thread follow each other, and a thread that another hands over to follows the call that did (`host_order`).
-- A blocking call returns after the ops it waits for, so later launches come after them (`host_waits`, `holds`).
+- A blocking call returns after the ops it waits for, so later launches come after them (`host_order`, `holds`).
 
 These four are the relation. Edges of causes and the graph of a replay take them from the same modules. This module
 follows them from any op to any other.
@@ -30,8 +30,7 @@ from msgspec.structs import asdict
 
 from overlapscope.analysis.event_waits import EventWaits, event_waits
 from overlapscope.analysis.holds import Holds, Reading, find_holds
-from overlapscope.analysis.host_order import HostCalls, find_calls
-from overlapscope.analysis.host_waits import find_polls
+from overlapscope.analysis.host_order import HostCalls, find_calls, find_polls
 from overlapscope.analysis.lane_items import ItemLanes, find_lanes
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural

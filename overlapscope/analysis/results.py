@@ -13,8 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from overlapscope.analysis.figures import Beside, Period, PerStep, ServedSteps, TimeFigures, Window
 from overlapscope.analysis.measured import Buckets
-from overlapscope.base.texts import noun_for
-from overlapscope.base.words import between, duration, plural
+from overlapscope.base.words import between, duration, noun_for, plural
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
 from overlapscope.trace.lost import Part

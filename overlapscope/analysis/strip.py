@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.average import in_frame, judged_steps
+from overlapscope.analysis.average import in_frame, judged_steps, median_step
 from overlapscope.analysis.figures import TimeFigures, Window
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.steps import median_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, covered, union

@@ -19,9 +19,8 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
-from overlapscope.base.texts import fill
-from overlapscope.base.words import clean, duration, listed, plural
-from overlapscope.catalog.names import recorder_by_id
+from overlapscope.base.words import clean, duration, fill, listed, plural
+from overlapscope.plugin import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import I64, HostEvents, Kind, Trace

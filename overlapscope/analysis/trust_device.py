@@ -23,7 +23,7 @@ from overlapscope.base.marks import STEP, step_number
 from overlapscope.base.median import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
-from overlapscope.catalog.names import recorder_by_id
+from overlapscope.plugin import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import HostEvents, OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration

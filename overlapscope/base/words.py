@@ -2,6 +2,8 @@
 
 A number is never rounded to a misleading value: only zero is shown as 0, and only everything as 100%. None is "n/a",
 and so is a percentage of nothing. Sizes are in decimal units, like bandwidths.
+
+Texts are in TOML files of the package, which are read when one is needed, and have words for the devices of a trace.
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from overlapscope.errors import NotInTrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
@@ -329,3 +334,48 @@ def number_runs(numbers: Iterable[int]) -> list[str]:
     for start, end in pairwise([0, *breaks, len(ordered)]):
         texts += [f"{ordered[start]} to {ordered[end - 1]}"] if end - start > 2 else map(str, ordered[start:end])
     return texts
+
+
+# -- Texts in files, and words for devices -----------------------------------------------------------
+
+T = TypeVar("T")
+GPU: Final = "GPU"
+_OTHERS: Final = {"Ascend": "NPU", "MTIA": "MTIA"}
+"""Nouns for other devices, by the first word of their names. In lower case, they are PyTorch's modules for them."""
+
+
+def noun_for(devices: Iterable[str | None]) -> str:
+    """Return the noun for devices, given by name. Devices of several kinds are called GPUs."""
+    kinds = {_OTHERS.get(re.split(r"\W", name or "", maxsplit=1)[0], GPU) for name in devices}
+    return kinds.pop() if len(kinds) == 1 else GPU
+
+
+def fill(text: str, gpu: str) -> str:
+    """Return a text with the words for a device in place of `{gpu}`, `{cuda}`, `{CUDA}` and `{graph}`."""
+    module = "cuda" if gpu == GPU else gpu.lower()
+    words = {"gpu": gpu, "cuda": module, "CUDA": module.upper(), "graph": f"{module.upper()} graph"}
+    for field, word in words.items():
+        text = text.replace(f"{{{field}}}", word)
+    return text
+
+
+def read_texts(path: Path, type: type[T], gpu: str = GPU) -> T:
+    """Return the texts of a file, with the words for a device.
+
+    Lines of a paragraph are joined, and empty lines separate paragraphs.
+    """
+    import tomllib
+
+    import msgspec
+
+    return msgspec.convert(_joined(tomllib.loads(fill(path.read_text(encoding="utf-8"), gpu))), type, str_keys=True)
+
+
+def _joined(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _joined(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_joined(each) for each in value]
+    if isinstance(value, str):
+        return "\n".join(" ".join(paragraph.split()) for paragraph in value.strip().split("\n\n"))
+    return value

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from overlapscope.base.texts import GPU, read_texts
+from overlapscope.base.words import GPU, read_texts
 from overlapscope.trace.model import Framework, Trace
 
 NAMES: Final[Mapping[str, str]] = {"jax": "JAX", "cuda": "CUDA C++"}

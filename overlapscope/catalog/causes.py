@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 
 from msgspec import Struct
 
-from overlapscope.base.texts import GPU, read_texts
+from overlapscope.base.words import GPU, read_texts
 
 Subject = Literal["exposed-copy", "exposed-comm", "exposed-other", "idle"]
 """Kind of time that a cause explains."""

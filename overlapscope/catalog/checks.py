@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from overlapscope.base.texts import read_texts
+from overlapscope.base.words import read_texts
 
 
 class TrustCheck(Struct, frozen=True, forbid_unknown_fields=True):

@@ -48,7 +48,7 @@ class Reporter:
             streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
             command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
             try:
-                # Unlike processes of `subprocess`, this is not counted as the program's (`recorder.children`).
+                # Unlike processes of `subprocess`, this is not counted as the program's (`recorder.program`).
                 process = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
             except (OSError, ValueError):
                 self._forget()

@@ -34,7 +34,7 @@ from overlapscope.commands._run_options import (
 )
 from overlapscope.errors import UsageError
 from overlapscope.plugin import built_in
-from overlapscope.recorder import children, devices, script
+from overlapscope.recorder import devices, program, script
 from overlapscope.recorder.destination import kept_name
 from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.program import ProgramRecording
@@ -158,8 +158,8 @@ class _RecordedProgram:
         self._args = args
         wanted = {"overwrites": force, "stops": args.stop_after_recording, "late": args.subprocesses}
         self._recording = ProgramRecording(asked, options, self._tell, self._changed, **wanted)
-        self._children = children.traces(asked) if args.subprocesses else None
-        self._started = children.StartedProcesses()
+        self._children = program.child_traces(asked) if args.subprocesses else None
+        self._started = program.StartedProcesses()
         self._began_ns = time.time_ns()
         self._process = os.getpid()
         self._reporter = Reporter()
@@ -197,8 +197,8 @@ class _RecordedProgram:
         self._captures = _capture_folders()
         if self._children is not None:
             if self._recording.rank is None:
-                children.make_room(self._children, force=force)
-            children.record_all(asked.absolute(), options)
+                program.make_room(self._children, force=force)
+            program.record_all(asked.absolute(), options)
         self._started.watch()
         around(os, "_exit", self._exit)
         for name in ("execv", "execve"):
@@ -367,7 +367,7 @@ class _RecordedProgram:
     def _tell_children(self) -> None:
         started, elsewhere = self._started, self._recording.may_be_elsewhere
         if self._children is not None:
-            traces = children.written(self._children, self._began_ns)
+            traces = program.written(self._children, self._began_ns)
             count = len([path for path in traces if path not in self._recording.paths])
             job = shlex.quote(str(self._recording.shown(self._children)))
             if count:

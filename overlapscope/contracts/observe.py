@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.collectives import message_bytes
 from overlapscope.analysis.event_waits import event_waits
 from overlapscope.analysis.host import (
     around,
@@ -22,10 +23,8 @@ from overlapscope.analysis.host import (
     outermost_around,
     shown_line,
 )
-from overlapscope.analysis.host_order import is_autograd_node
+from overlapscope.analysis.host_order import find_polls, is_autograd_node
 from overlapscope.analysis.host_use import describe_host, host_timeline
-from overlapscope.analysis.host_waits import find_polls
-from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
 from overlapscope.analysis.periods import judged_steps
 from overlapscope.base.columns import locate, mask_of, pick

@@ -20,9 +20,9 @@ from msgspec.structs import asdict
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import Sites, sites
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES

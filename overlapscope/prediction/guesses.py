@@ -21,8 +21,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import HANDOVER_NS, LOW
-from overlapscope.analysis.host_order import EARLIEST_NS, Calls
-from overlapscope.analysis.host_waits import frees_memory, waits_for_device
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls, frees_memory, waits_for_device
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct

@@ -1,6 +1,6 @@
 """Ranks of a job: each reduced where its file is, then joined into one report.
 
-- Reading: `files` finds the traces, and `engine` reduces them, in `processes` of this machine or on `clusters`.
+- Reading: `files` finds the traces, and `engine` reduces them, in `processes` of this machine or on a cluster.
   `reduced` has the data of a rank that is kept, with its judged steps, its kernels of communication and their
   `messages`; `on_host` makes it without a GPU.
 - Comparing: `collectives` matches kernels of different ranks, `clocks` estimates offsets from their ends, and `waits`
@@ -8,5 +8,5 @@
   calls these in order.
 - Reporting: `join` makes the report, whose structures are in `result` and `comm_result`: `communication` has groups,
   causes and dimensions of the `mesh`, `summary` stragglers and the rest. `parts` are what plugins add.
-- Showing: `document` puts it together from `verdict`, `tables`, `comm_words` and `charts`.
+- Showing: `document` has the tables, and puts it together from `verdict`, `comm_words` and `charts`.
 """

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool

@@ -23,8 +23,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.messages import bus_factor
+from overlapscope.analysis.collectives import CommKind, bus_factor
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import distinct, groups_of, rows_by
 from overlapscope.base.intervals import (

@@ -7,22 +7,234 @@ nor the scheduler ever holds a whole one.
 
 from __future__ import annotations
 
+import logging
+import pydoc
+import queue
 import socket
+import sys
+import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.ranks.clusters import RETRIES, Read, T, connected, given_up, scratch
-from overlapscope.ranks.files import Location, fetched
+import overlapscope
+from overlapscope.base.extras import how_to_install
+from overlapscope.errors import ClusterFailed, MissingPackage, OverlapscopeError, UnreadableTrace
+from overlapscope.ranks.files import Location, error_text, fetched
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.patterns import NamePatterns, name_patterns, using
 from overlapscope.trace.model import Trace
+
+if TYPE_CHECKING:
+    from dask.typing import Key
+    from distributed import Client, Future
+
+
+T = TypeVar("T")
+Read: TypeAlias = Callable[[Location], T | Unreadable]
+"""Function that reduces the trace at a location."""
+RETRIES = 2
+"""Number of retries after failures that may be temporary, such as a network failure or a shortage of memory."""
+_ANSWER_S = 10.0
+"""Seconds to wait for a scheduler's answer."""
+_PATIENCE_S = 300.0
+"""Maximum time without any worker, in seconds: they may have to be started first."""
+_AHEAD = 4
+"""Tasks submitted per thread of the cluster.
+
+If there are more than twice as many tasks as threads, Dask keeps the others at the scheduler until a worker is free.
+With fewer, a worker would hold two tasks, and its death would count against both.
+"""
+_LOOK_S = 1.0
+"""Seconds between checks of the cluster."""
+_TRANSFER_S = 5.0
+"""A result that takes longer than this to transfer, in seconds, was lost with its worker."""
+_LEAST_LOGGED = logging.CRITICAL + 1
+_TOO_BUSY = "Dask did not start within 10 s, because this machine is too busy; try again."
+"""Message for an assertion of Dask, which fails if its thread hasn't begun by then."""
+_VERSION = "overlapscope.__version__"
+"""Name that `pydoc.locate` finds the version by.
+
+It returns None where the package is missing, while a function of this package could not even be unpickled there.
+"""
+
+
+def given_up(location: Location, error: Exception) -> Unreadable:
+    """Return the outcome of a file that could not be read, however often it was tried."""
+    reason = f"could not be read in {RETRIES + 1} tries ({error_text(error)})."
+    return Unreadable(source=location.source, reason=reason)
+
+
+class Cluster:
+    """Workers, and the connection to them."""
+
+    def __init__(self, client: Client, address: str) -> None:
+        """Wrap the connection to the scheduler that listens at this address."""
+        self._client = client
+        self._address = address
+        self._checked: set[str] = set()
+        """Workers whose versions are right."""
+        self._last_worker_s = time.monotonic()
+
+    def outcomes(
+        self, read: Read[T], locations: Sequence[Location]
+    ) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
+        """Yield each location with its outcome, or with None if its workers died."""
+        from distributed import CancelledError, KilledWorker
+
+        done: queue.SimpleQueue[Future[T | Unreadable]] = queue.SimpleQueue()
+        waiting = deque(locations)
+        running: dict[Key, Location] = {}
+        threads, look_s = self._threads(), time.monotonic() + _LOOK_S
+        while waiting or running:
+            while waiting and len(running) < _AHEAD * max(threads, 1):
+                future = self._client.submit(read, waiting[0], pure=False, retries=RETRIES)
+                running[future.key] = waiting.popleft()
+                future.add_done_callback(done.put)
+                del future
+            if time.monotonic() >= look_s:
+                threads, look_s = self._threads(), time.monotonic() + _LOOK_S
+            try:
+                future = done.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            outcome: T | Unreadable | None = None
+            try:
+                outcome = future.result(timeout=_TRANSFER_S)
+            except KilledWorker:
+                pass
+            except CancelledError:
+                raise self._lost() from None
+            except Exception as error:
+                if isinstance(error, TimeoutError) and future.status != "error":
+                    # The result was lost with its worker, so the file is read again.
+                    future.add_done_callback(done.put)
+                    continue
+                outcome = given_up(running[future.key], error)
+            location = running.pop(future.key)
+            # Dask keeps a result as long as its future exists.
+            del future
+            yield location, outcome
+
+    def _threads(self) -> int:
+        """Return the number of files that can be read at once at the moment.
+
+        Raises:
+            ClusterFailed: If the number is unknown, there has been no worker for too long, or a worker can't be used.
+        """
+        try:
+            threads: dict[str, int] = self._client.nthreads()
+            self._compare(threads.keys() - self._checked)
+        except (OSError, RuntimeError, AttributeError):
+            # The client raises any of these when it has just lost its connection.
+            raise self._lost() from None
+        now_s = time.monotonic()
+        if threads:
+            self._last_worker_s = now_s
+        elif now_s - self._last_worker_s > _PATIENCE_S:
+            raise ClusterFailed(
+                f"{self._address}: the cluster has no worker; start some with `dask worker {self._address}`."
+            )
+        return sum(threads.values())
+
+    def _lost(self) -> ClusterFailed:
+        """Return the error of a lost connection."""
+        return ClusterFailed(f"{self._address}: the connection to the scheduler was lost; see its log, and try again.")
+
+    def _compare(self, new: set[str]) -> None:
+        """Compare the versions on new workers, because Dask treats a worker without a package as if it had died.
+
+        Raises:
+            ClusterFailed: If another version is installed there.
+        """
+        if not new:
+            return
+        # The scheduler unpickles the tasks too.
+        first = not self._checked
+        versions = {"its scheduler": self._client.run_on_scheduler(pydoc.locate, _VERSION)} if first else {}
+        answers = self._client.run(pydoc.locate, _VERSION, workers=list(new), on_error="return")
+        # A worker that is gone by now answers with an error.
+        versions |= {f"worker {at}": answer for at, answer in answers.items() if not isinstance(answer, BaseException)}
+        here = overlapscope.__version__
+        if wrong := [(who, version) for who, version in versions.items() if version != here]:
+            who, version = wrong[0]
+            installed = "no overlapscope" if version is None else f"overlapscope {version}"
+            more = f", and {len(wrong) - 1} more do not match either" if len(wrong) > 1 else ""
+            raise ClusterFailed(
+                f"{self._address}: {who} has {installed}{more}; install overlapscope {here} "
+                "on the scheduler and on all workers, as here."
+            )
+        self._checked |= new
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """Connect to the scheduler that listens at this address.
+
+    Yields:
+        The cluster of the scheduler's workers.
+
+    Raises:
+        MissingPackage: Without Dask.
+        ClusterFailed: If no scheduler answers.
+    """
+    try:
+        from distributed import Client
+        from distributed.comm.addressing import parse_address
+        from distributed.comm.registry import get_backend
+    except ImportError:
+        raise MissingPackage(f"--scheduler needs Dask. {how_to_install('cluster')}") from None
+
+    with _silence():
+        try:
+            # An address that can't be one is refused before Dask starts a thread for it.
+            get_backend(parse_address(address)[0])
+            client = Client(address, timeout=_ANSWER_S, set_as_default=False, name="overlapscope")
+        except AssertionError:
+            raise ClusterFailed(_TOO_BUSY) from None
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ClusterFailed(
+                f"{address}: no Dask scheduler answers there ({error_text(error)}); start one with `dask scheduler`, "
+                "and its workers with `dask worker ADDRESS`."
+            ) from None
+        with client:
+            yield Cluster(client, address)
+
+
+def scratch() -> str | None:
+    """Return the directory of a worker of a cluster, which is removed when the worker dies; None elsewhere."""
+    if sys.modules.get("distributed") is None:
+        return None
+    from distributed import get_worker
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Silence Dask's log of workers that die and connections that break, which this module reports itself."""
+    handlers = logging.getLogger("distributed").handlers
+    before = [handler.level for handler in handlers]
+    for handler in handlers:
+        handler.setLevel(_LEAST_LOGGED)
+    try:
+        yield
+    finally:
+        for handler, level in zip(handlers, before, strict=True):
+            handler.setLevel(level)
+
+
+# -- Reduction, here or elsewhere --------------------------------------------------------------------
 
 _FEW_BYTES = 4 << 20
 """Size of all files together up to which reading them takes less time than starting other processes."""

@@ -16,8 +16,7 @@ import numpy as np
 from msgspec import Meta, Raw, Struct, field
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.messages import bytes_of_type
+from overlapscope.analysis.collectives import CommKind, bytes_of_type
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.grouping import group_starts, numbered, rows_by

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.analysis.facts import select, together
 from overlapscope.analysis.figures import TimeFigures
 from overlapscope.analysis.host_use import host_timeline

@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.base.grouping import distinct, distinct_rows, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool

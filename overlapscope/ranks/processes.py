@@ -6,27 +6,27 @@ import signal
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from overlapscope.base.memory import at_most, cores, free_bytes
 from overlapscope.errors import ClusterFailed
-from overlapscope.ranks.clusters import Read, T
 from overlapscope.ranks.files import Location, error_text
 from overlapscope.ranks.result import Unreadable
 
+T = TypeVar("T")
 _MOST_DEATHS = 4
 """Number of processes that die at their start, one after another, after which no others are started."""
 _UNLIMITED_BYTES = 1 << 62
 
 
 def outcomes(
-    read: Read[T], workers: int | None, locations: Sequence[Location]
+    read: Callable[[Location], T | Unreadable], workers: int | None, locations: Sequence[Location]
 ) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
     """Yield each location with its outcome, or with None if its process died or took more than its share of the memory.
 
@@ -99,7 +99,7 @@ def _end(process: SpawnProcess, connection: Connection) -> None:
     connection.close()
 
 
-def _work(connection: Connection, read: Read[T], most_bytes: int, scratch: str) -> None:
+def _work(connection: Connection, read: Callable[[Location], T | Unreadable], most_bytes: int, scratch: str) -> None:
     """Send None at the start, and each location's outcome, until the other end is closed or memory runs out."""
     # A process that dies leaves the copy of a URL behind.
     tempfile.tempdir = scratch

@@ -17,11 +17,17 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.average import comparable
-from overlapscope.analysis.comm_kinds import comm_kinds
+from overlapscope.analysis.collectives import (
+    comm_kinds,
+    element_bytes,
+    has_splits,
+    message_bytes,
+    reaches_all,
+    split_rows,
+)
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.facts import Facts, rounded_mean
 from overlapscope.analysis.figures import PerStep, TimeFigures, figures_in
-from overlapscope.analysis.messages import element_bytes, has_splits, message_bytes, reaches_all, split_rows
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import PlainStep, Trust

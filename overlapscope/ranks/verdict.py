@@ -10,8 +10,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from overlapscope.base.texts import noun_for
-from overlapscope.base.words import Unit, capital, clean, ends, listed, number_runs, percent, plural, unit_for
+from overlapscope.base.words import Unit, capital, clean, ends, listed, noun_for, number_runs, percent, plural, unit_for
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
 from overlapscope.ranks.parts import plugin_parts

@@ -1,8 +1,8 @@
 """Recording a running program into a trace file. Nothing here imports torch before a recording begins.
 
 - Interface: `recording` has `overlapscope.record` and `overlapscope.step`, `options` its arguments and schedule,
-  `destination` the names of files. `program` records a whole program, which `script` runs, and `children` the processes
-  that it starts.
+  `destination` the names of files. `program` records a whole program, which `script` runs, and the processes that it
+  starts.
 - Threads: `driver` calls the recorder on one thread, at steps and by a clock, and `main_thread` interrupts that.
 - Decisions: `recorder` follows the schedule by the table of `states`, and chooses and writes a session.
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `marks` and `memory_guard`. `program_profilers`

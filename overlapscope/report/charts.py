@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from overlapscope.analysis.average import find_outliers
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
 from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host_lines import FlamePart, flame, place
 from overlapscope.analysis.results import Device, partition
-from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number

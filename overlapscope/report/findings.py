@@ -11,7 +11,7 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import phases_of
 from overlapscope.base.registry import load
-from overlapscope.base.texts import fill
+from overlapscope.base.words import fill
 from overlapscope.catalog import advice
 from overlapscope.plugin import built_in
 from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_default

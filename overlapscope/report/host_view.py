@@ -15,13 +15,14 @@ from overlapscope.analysis.results import host_parts as parts_of
 from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import clean, duration, listed, plural, share, shares_of, unit_for
 from overlapscope.catalog.causes import IDLE, IdleCause
-from overlapscope.catalog.names import op_words, recorder_by_id
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.table import Table, table_of
+from overlapscope.plugin import recorder_by_id
 from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
 from overlapscope.report.tables import largest, parts_table, source_names, trace_column
+from overlapscope.trace.op_names import op_words
 
 TITLE = "Host: where a step goes"
 _LEAST_SHARE = 0.005

@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import judged_ranges
+from overlapscope.analysis.average import find_outliers, judged_ranges
 from overlapscope.analysis.figures import Period, Window, efficiency_shown, shown
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, partition
-from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, clean, ends, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.catalog.measures import Measure, of_group
-from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import ColumnOf
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import kernel_names
+from overlapscope.trace.op_names import kernel_names, op_words
 
 if TYPE_CHECKING:
     from overlapscope.analysis.each_copy import EachCopy

@@ -14,8 +14,20 @@ from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import Period, PhaseFigures, copies_matter
 from overlapscope.analysis.results import Device, TraceResult, by_subject, host_parts, missing_by_cause, missing_ns
 from overlapscope.base.median import median_ns
-from overlapscope.base.texts import fill, noun_for
-from overlapscope.base.words import NOTHING, between, capital, clean, duration, ends, listed, plural, share, size
+from overlapscope.base.words import (
+    NOTHING,
+    between,
+    capital,
+    clean,
+    duration,
+    ends,
+    fill,
+    listed,
+    noun_for,
+    plural,
+    share,
+    size,
+)
 from overlapscope.catalog.causes import CAUSES, IDLE, WORK_UNKNOWN, Cause, CopyCause, IdleCause, OtherCause, Subject
 from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import OwnPeriod

@@ -28,7 +28,6 @@ from overlapscope.catalog.buckets import BUCKETS, bucket_of
 from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.measures import of_group
-from overlapscope.catalog.names import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
 from overlapscope.documents.model import Bar, Part
@@ -38,6 +37,7 @@ from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.sentences import WORTH_SAYING, rate, requests_words
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
+from overlapscope.trace.op_names import op_words
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
-from overlapscope.base.texts import noun_for
-from overlapscope.base.words import between, capital, clean, duration, listed, saved_between, share
+from overlapscope.base.words import between, capital, clean, duration, listed, noun_for, saved_between, share
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.report import sentences
 from overlapscope.report.page import DeviceReport

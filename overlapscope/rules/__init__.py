@@ -11,11 +11,33 @@ from overlapscope.rules.rule import Rule
 _OF_MODULE: Final = {
     "communication": ("exposed-comm",),
     "compute_streams": ("stream-without-work", "streams-without-overlap"),
-    "copies": ("blocking-copy", "late-prefetch", "pageable-memory", "same-stream", "tiny-copies"),
-    "host_pauses": ("cpu-throttled", "file-io", "gc-pause", "gil-wait", "host-sync", "preempted"),
-    "host_work": ("cpu-ops", "data-loading", "dispatch", "python"),
-    "links": ("one-way-copies", "overlap-achieved", "slow-link"),
-    "memory": ("allocation", "device-copy", "page-migration", "peer-copy", "pin-in-loop"),
+    "copies": (
+        "allocation",
+        "blocking-copy",
+        "device-copy",
+        "late-prefetch",
+        "one-way-copies",
+        "overlap-achieved",
+        "page-migration",
+        "pageable-memory",
+        "peer-copy",
+        "pin-in-loop",
+        "same-stream",
+        "slow-link",
+        "tiny-copies",
+    ),
+    "host_work": (
+        "cpu-ops",
+        "cpu-throttled",
+        "data-loading",
+        "dispatch",
+        "file-io",
+        "gc-pause",
+        "gil-wait",
+        "host-sync",
+        "preempted",
+        "python",
+    ),
 }
 """Rules of each module, each under its id as a private name."""
 _OF_PLUGINS: Final = {id: place for plugin in plugins() for id, place in plugin.rules.items()}

@@ -36,14 +36,13 @@ from overlapscope.analysis.device import DeviceAnalysis, judged_windows
 from overlapscope.analysis.facts import together
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pinning, place_edges, sites
-from overlapscope.analysis.late_launch import LAUNCH_PACE_NS
+from overlapscope.analysis.idle import LAUNCH_PACE_NS
 from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
 from overlapscope.analysis.timeline import Timeline, lengths
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, expand, join, union
-from overlapscope.base.texts import fill
-from overlapscope.base.words import duration, each, size
+from overlapscope.base.words import duration, each, fill, size
 from overlapscope.catalog.causes import (
     CAUSES,
     COPY_CAUSES,
@@ -56,9 +55,9 @@ from overlapscope.catalog.causes import (
     IdleCause,
 )
 from overlapscope.catalog.measures import TINY_BYTES
-from overlapscope.catalog.names import op_words
 from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
+from overlapscope.trace.op_names import op_words
 
 MANY = 32
 """Minimum number of tiny copies that are worth joining."""

@@ -17,8 +17,7 @@ from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
-from overlapscope.base.texts import GPU
-from overlapscope.base.words import each, listed
+from overlapscope.base.words import GPU, each, listed
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import name
 from overlapscope.trace import op_names

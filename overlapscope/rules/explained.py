@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from overlapscope.base.texts import GPU, read_texts
+from overlapscope.base.words import GPU, read_texts
 from overlapscope.rules import RULES
 
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.figures import Window
 from overlapscope.base.words import listed, share
-from overlapscope.catalog.names import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
 from overlapscope.trace.lost import FINDINGS, Part
+from overlapscope.trace.op_names import op_words
 
 Fixes = tuple[tuple[str, ...], ...]
 """Sets of interventions (`overlapscope whatif`) that represent the advice. The best set is used."""

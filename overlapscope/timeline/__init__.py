@@ -5,8 +5,7 @@ Pure numpy. A browser gets the results of these functions through `dashboard.rou
 
 from overlapscope.timeline.build import bounds, build
 from overlapscope.timeline.details import op, span
-from overlapscope.timeline.lane import CATEGORIES, Lanes, TimelineLane
-from overlapscope.timeline.links import LaneRow
+from overlapscope.timeline.lane import CATEGORIES, LaneRow, Lanes, TimelineLane
 from overlapscope.timeline.search import SUBJECTS, Subject, search, worst
 from overlapscope.timeline.view import at, model, view
 

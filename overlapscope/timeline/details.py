@@ -11,26 +11,32 @@ from overlapscope.analysis.device import DeviceAnalysis, measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period
+from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
-from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
 from overlapscope.report.tables import overlap_lines
-from overlapscope.timeline import links
 from overlapscope.timeline.lane import (
     CALLS,
     CATEGORIES,
     FIRST_EXPOSED_COPY,
     FIRST_IDLE,
     ID,
+    Arrow,
+    EventWait,
     Lanes,
     TimelineLane,
+    arrows_of_calls,
+    arrows_of_gpu_op,
+    arrows_of_waits,
     idle_caused,
+    launched_by,
+    rows_on,
+    waits_of,
 )
-from overlapscope.timeline.links import EventWait
 from overlapscope.trace.model import GpuOps, Kind, Memory, Sync, Trace
 
 Facts = list[list[str]]
@@ -96,9 +102,9 @@ def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         facts += _hidden_and_exposed(_inside(analysis.timeline.exposed_p2p, start, end), end - start)
     elif kind == Kind.COMPUTE:
         facts.append(["copies beside it", part_of(_inside(analysis.timeline.copy, start, end), end - start)])
-    waits = links.waits_of(lanes, op=op)
+    waits = waits_of(lanes, op=op)
     facts += _wait_facts(lanes, waits)
-    return {"facts": facts, "arrows": links.arrows_of_gpu_op(lanes, op, waits)} | details
+    return {"facts": facts, "arrows": arrows_of_gpu_op(lanes, op, waits)} | details
 
 
 def _hidden_and_exposed(exposed: int, length: int) -> Facts:
@@ -151,18 +157,18 @@ def _piece(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     return {"facts": facts + more + doubt, "arrows": arrows}
 
 
-def _idle_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[links.Arrow], int]:
+def _idle_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[Arrow], int]:
     """Return facts, arrows and confidence of the piece of idle time that starts at an instant."""
     trace, idle, gaps = lanes.analysis.trace, analysis.idle, analysis.timeline.idle
     calls = trace.runtime_calls
     piece = int(idle.start_ns.searchsorted(at))
     call, thread = int(idle.call[piece]), int(idle.thread[piece])
     facts: Facts = [["cause", str(IDLE_CAUSES[idle.cause[piece]])]]
-    arrows: list[links.Arrow] = []
+    arrows: list[Arrow] = []
     if call >= 0:
         facts.append(["call", f"{clean(calls.name(call))} on thread {thread}"])
         facts.append(["call took", duration(int(calls.end_ns[call] - calls.start_ns[call]))])
-        arrows = links.arrows_of_calls(lanes, np.array([call]))
+        arrows = arrows_of_calls(lanes, np.array([call]))
     if thread >= 0:
         facts += _code(trace, thread, int(idle.host_ns[piece]))
     gap = int(gaps.ends.searchsorted(at, side="right"))
@@ -170,12 +176,12 @@ def _idle_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts,
     return facts, arrows, int(idle.confidence[piece])
 
 
-def _exposed_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[links.Arrow], int]:
+def _exposed_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[Arrow], int]:
     """Return facts, arrows and confidence of the piece of exposed copy time that starts at an instant."""
     exposed, ops = analysis.exposed, lanes.analysis.trace.gpu_ops
     piece = int(exposed.start_ns.searchsorted(at))
-    copy = int(links.rows_on(lanes, analysis.result.device)[exposed.op[piece]])
-    waits = links.waits_of(lanes, op=copy)
+    copy = int(rows_on(lanes, analysis.result.device)[exposed.op[piece]])
+    waits = waits_of(lanes, op=copy)
     facts: Facts = [
         ["cause", str(COPY_CAUSES[exposed.cause[piece]])],
         ["copy", f"{clean(ops.name(copy))} on stream {int(ops.stream[copy])}"],
@@ -183,7 +189,7 @@ def _exposed_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Fac
         *_launch_facts(lanes, copy),
         *_wait_facts(lanes, waits),
     ]
-    return facts, links.arrows_of_gpu_op(lanes, copy, waits), int(exposed.confidence[piece])
+    return facts, arrows_of_gpu_op(lanes, copy, waits), int(exposed.confidence[piece])
 
 
 def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
@@ -223,7 +229,7 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         if category == ID["blocking-call"]:
             facts += [["host waited", duration(end - start)], ["idle caused", duration(int(idle_caused(lanes)[call]))]]
         facts += _code(trace, thread, start + lanes.origin_ns)
-        waits = links.waits_of(lanes, call=call)
+        waits = waits_of(lanes, call=call)
         facts += _wait_facts(lanes, waits)
         sync = _sync_of(trace, call)
         if not waits and sync >= 0:
@@ -239,13 +245,13 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
             facts += [fact for fact in _code(trace, thread, start + lanes.origin_ns) if fact[0] == "line"]
     facts += _launched(lanes, calls)
     # A range launches thousands of ops, too many for arrows.
-    launches = links.arrows_of_calls(lanes, calls) if category in CALLS or category == ID["cpu-op"] else []
-    return {"facts": facts, "arrows": launches + links.arrows_of_waits(lanes, waits)}
+    launches = arrows_of_calls(lanes, calls) if category in CALLS or category == ID["cpu-op"] else []
+    return {"facts": facts, "arrows": launches + arrows_of_waits(lanes, waits)}
 
 
 def _launched(lanes: Lanes, calls: I64) -> Facts:
     """Return the ops that calls launched on any device: a single op by name, several by their time."""
-    ops, rows = lanes.analysis.trace.gpu_ops, links.launched_by(lanes, calls)
+    ops, rows = lanes.analysis.trace.gpu_ops, launched_by(lanes, calls)
     if not len(rows):
         return []
     took = duration(int((ops.end_ns[rows] - ops.start_ns[rows]).sum()))

@@ -12,10 +12,8 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
-from overlapscope.timeline import links
 from overlapscope.timeline.details import duration
-from overlapscope.timeline.lane import Lanes, idle_caused
-from overlapscope.timeline.links import LaneRow
+from overlapscope.timeline.lane import LaneRow, Lanes, idle_caused, row_of_call, row_of_gpu_op, row_of_piece, rows_on
 from overlapscope.trace.model import I32, I64, Bool
 
 _KEPT = 4
@@ -123,7 +121,7 @@ def _ranking(lanes: Lanes, kind: Subject) -> tuple[int, list[_Case]]:
 def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
     start, end = case.start_ns - lanes.origin_ns, case.end_ns - lanes.origin_ns
     if kind == "stall":
-        place = links.row_of_call(lanes, case.row)
+        place = row_of_call(lanes, case.row)
         name = clean(lanes.analysis.trace.runtime_calls.name(case.row))
         cost = f"caused {duration(case.cost_ns)} of idle" if case.cost_ns else f"waited {duration(case.wait_ns)}"
         title = f"{name}: {cost}"
@@ -131,10 +129,10 @@ def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
         idle = lanes.device(case.device).idle
         first, last = (int(idle.start_ns.searchsorted(at)) for at in (case.start_ns, case.end_ns))
         longest = first + int(np.argmax(idle.end_ns[first:last] - idle.start_ns[first:last]))
-        place = links.row_of_piece(lanes, case.device, int(idle.start_ns[longest]) - lanes.origin_ns)
+        place = row_of_piece(lanes, case.device, int(idle.start_ns[longest]) - lanes.origin_ns)
         title = f"idle gap of {duration(case.cost_ns)}, mostly {IDLE_CAUSES[idle.cause[longest]]}"
     else:
-        place = links.row_of_gpu_op(lanes, case.row)
+        place = row_of_gpu_op(lanes, case.row)
         exposed = lanes.device(case.device).exposed
         cause = COPY_CAUSES[exposed.cause[exposed.start_ns.searchsorted(case.start_ns)]]
         name = clean(lanes.analysis.trace.gpu_ops.name(case.row))
@@ -152,7 +150,7 @@ def _exposed_copies(lanes: Lanes) -> Iterator[_Columns]:
         exposed = analysis.exposed
         rows = np.flatnonzero(exposed.cause != COPY_RANK[CopyCause.LEAD_IN])
         start, end = exposed.start_ns[rows], exposed.end_ns[rows]
-        copy = links.rows_on(lanes, analysis.result.device)[exposed.op[rows]]
+        copy = rows_on(lanes, analysis.result.device)[exposed.op[rows]]
         opens = np.ones(len(rows), np.bool_)
         opens[1:] = (copy[1:] != copy[:-1]) | (start[1:] != end[:-1])
         first, last = np.flatnonzero(opens), np.flatnonzero(np.roll(opens, -1))

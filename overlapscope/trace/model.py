@@ -22,7 +22,7 @@ from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers, mask_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
-from overlapscope.base.texts import noun_for
+from overlapscope.base.words import noun_for
 from overlapscope.trace.host_activity import HostActivity
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from overlapscope import timeline as lanes
 from overlapscope.analysis.strip import most_informative
 from overlapscope.base.words import percent, unit_for
 from overlapscope.documents.colors import palette
-from overlapscope.timeline import Lanes, TimelineLane, links
+from overlapscope.timeline import Lanes, TimelineLane
+from overlapscope.timeline.lane import row_of_call, row_of_gpu_op
 from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import arrive, follow, go, late, settle, visit
 from tests.support import kineto_files
@@ -360,8 +361,8 @@ def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboa
     lanes_of = drawn(EVENT_WAIT)
     (device,) = lanes_of.analysis.devices
     edges, number = device.edges, len(device.edges.held) // 2
-    source, held = (links.row_of_gpu_op(lanes_of, int(ops[number])) for ops in (edges.source, edges.held))
-    record, wait = (links.row_of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
+    source, held = (row_of_gpu_op(lanes_of, int(ops[number])) for ops in (edges.source, edges.held))
+    record, wait = (row_of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
     for place in (record, wait, source, held):
         op = lanes.op(lanes_of, *place)
         length = max(op["end"] - op["start"], 1_000)

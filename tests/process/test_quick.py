@@ -25,7 +25,7 @@ def test_nearest_are_tests_that_import_what_changed(reach: Reach) -> None:
 
 
 def test_a_rule_that_only_its_registry_names_reaches_the_tests_of_rules(reach: Reach) -> None:
-    assert reach.distances(["overlapscope/rules/host_pauses.py"])["tests/core/rules/test_rules.py"] == 2
+    assert reach.distances(["overlapscope/rules/host_work.py"])["tests/core/rules/test_rules.py"] == 2
 
 
 def test_a_test_that_starts_a_subcommand_reaches_it(reach: Reach) -> None:

@@ -23,8 +23,7 @@ from overlapscope.base.extras import how_to_install
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
-from overlapscope.ranks.clusters import connected
-from overlapscope.ranks.engine import each, reduce_by
+from overlapscope.ranks.engine import connected, each, reduce_by
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import overlapscope as ov
-from overlapscope.recorder.sampling.outside import OutsideSampler
+from overlapscope.recorder.sampling.host_sampler import OutsideSampler
 from overlapscope.trace.host_activity import HostActivity
 from tests.support import forked
 from tests.support.run_command import write

@@ -11,9 +11,8 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.average import judged_steps, median_step
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff

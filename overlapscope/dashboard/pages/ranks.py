@@ -20,7 +20,7 @@ from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext, UrlState, instant_href
 from overlapscope.dashboard.library import Library, RanksFile
 from overlapscope.documents.model import Items
-from overlapscope.ranks import tables
+from overlapscope.ranks import document
 from overlapscope.ranks.charts import slot_at
 from overlapscope.ranks.document import BUCKETS, MAPS, STEPS, clocks, findings, head, maps, stand_outs
 from overlapscope.ranks.join import report_on
@@ -211,15 +211,15 @@ def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
 def _tables(context: PageContext, ranks: Ranks) -> Iterator[Component]:
     """Yield all tables except that of each rank; collectives link to the timeline of the rank that came last."""
     report = ranks.report
-    others = tables.other_tables(report, rows=_LISTED, each=0)
+    others = document.other_tables(report, rows=_LISTED, each=0)
     trace_of = {rank.rank: ranks.trace(row) for row, rank in reversed([*enumerate(report.ranks)]) if rank.joined}
-    for table in (*tables.main_tables(report, rows=_LISTED), *(table for _, table in others)):
+    for table in (*document.main_tables(report, rows=_LISTED), *(table for _, table in others)):
         links = list[Component | None]()
-        for met in report.meetings[: len(table.rows)] if table.id == tables.MEETINGS else ():
+        for met in report.meetings[: len(table.rows)] if table.id == document.MEETINGS else ():
             trace = trace_of.get(met.late_rank)
             href = None if trace is None else instant_href(context.url, trace, met.window)
             links.append(None if href is None else html.A("timeline →", href=href, className="timeline-link"))
-        if table.id != tables.EACH_RANK:
+        if table.id != document.EACH_RANK:
             yield parts.table_panel(context, table, table.id and f"ranks-{table.id}", links)
 
 
@@ -227,7 +227,7 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
     """Return all figures of each rank in a table that can be sorted."""
     traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
-    return parts.grid_panel(context, replace(tables.each_rank(ranks.report), title=title), TABLE, opens=opens)
+    return parts.grid_panel(context, replace(document.each_rank(ranks.report), title=title), TABLE, opens=opens)
 
 
 # -- Callbacks -------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import dash
 from dash import Input
 from dash.development.base_component import Component
 
+from overlapscope.analysis.average import DEVIATIONS, FEWEST, LEAST_SHARE, find_outliers
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.steps import DEVIATIONS, FEWEST, LEAST_SHARE, find_outliers
 from overlapscope.base.words import plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click

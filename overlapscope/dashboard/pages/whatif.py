@@ -13,9 +13,8 @@ from dash import ALL, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
-from overlapscope.analysis.average import judged_steps
+from overlapscope.analysis.average import judged_steps, median_step
 from overlapscope.analysis.results import Device
-from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
 from overlapscope.catalog.interventions import INTERVENTIONS, Intervention
 from overlapscope.dashboard import parts, render

@@ -1,7 +1,7 @@
 """Continuous integration: the check of every change and its comment, and the commit that lost overlap.
 
 `command` is `overlapscope ci`. `repository` looks at the files of a repository, and `setup` derives limits from a
-recording and fills in `templates`. `comment` writes the comment of a pull request with the image of `picture`, and
+recording and fills in `templates`. `comment` writes the comment of a pull request with its picture, and
 `forge` keeps it there. `bisect` finds the commit.
 """
 

@@ -18,7 +18,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.render import Drawn
 from overlapscope.documents.model import Heading
 from overlapscope.errors import OverlapscopeError
-from overlapscope.plugins.laboratory import RESULTS, tables
+from overlapscope.plugins.laboratory import RESULTS, document
 from overlapscope.plugins.laboratory.comparison import ExperimentComparison, compare
 from overlapscope.plugins.laboratory.document import chapter, overview
 from overlapscope.plugins.laboratory.results import Results, read_results
@@ -94,7 +94,7 @@ def _index(context: PageContext, experiments: Sequence[_ListedExperiment]) -> It
         dcc.Link("open →", href=context.url.href(experiment=experiment.id), className="timeline-link")
         for experiment in experiments
     ]
-    yield parts.table_panel(context, tables.index(comparisons), "laboratory-index", links)
+    yield parts.table_panel(context, document.index(comparisons), "laboratory-index", links)
     yield parts.drawn(context, "All experiments", *overview(comparisons))
 
 
@@ -111,7 +111,7 @@ def _opened(context: PageContext, experiment: _ListedExperiment) -> Iterator[Dra
     # The first line of the table names the experiment.
     links = [None, *(html.Div(_links(context, id, first)) for id in ids)]
     yield Heading(clean(f"{result.name}: {result.title}", 200))
-    yield parts.table_panel(context, tables.variants([comparison]), "laboratory-variants", links)
+    yield parts.table_panel(context, document.variants([comparison]), "laboratory-variants", links)
     yield parts.drawn(context, "Figures and claims", *chapter(comparison, "laboratory-bars"), id="laboratory-detail")
 
 

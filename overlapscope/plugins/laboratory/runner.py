@@ -24,6 +24,7 @@ from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.laboratory import process
 from overlapscope.plugins.laboratory.catalog import ScenarioFile
+from overlapscope.plugins.laboratory.document import digits
 from overlapscope.plugins.laboratory.experiment import PAPER, Experiment, Variant
 from overlapscope.plugins.laboratory.process import VariantMeasured, VariantTask, how_it_died
 from overlapscope.plugins.laboratory.results import (
@@ -37,7 +38,6 @@ from overlapscope.plugins.laboratory.results import (
     read_results,
     write_results,
 )
-from overlapscope.plugins.laboratory.tables import digits
 from overlapscope.reading import load
 from overlapscope.render.progress import Progress
 from overlapscope.report.model import build

@@ -12,17 +12,16 @@ from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis.comm_kinds import comm_kinds
-from overlapscope.analysis.comm_order import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
+from overlapscope.analysis.collectives import comm_kinds, message_bytes
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import PerStep, PhaseFigures
+from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.host import Sites, line_text, name_text, sites
-from overlapscope.analysis.messages import message_bytes
 from overlapscope.analysis.pieces import Exposed, Pieces, main_cause
 from overlapscope.analysis.results import Device, Plain, TraceResult, by_subject
-from overlapscope.analysis.sites import sites_of_ops
 from overlapscope.base.columns import I64, Integers, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, intersect

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from overlapscope.base.texts import read_texts
+from overlapscope.base.words import read_texts
 from overlapscope.catalog.measures import Group, of_group
 from overlapscope.plugin import Skill
 

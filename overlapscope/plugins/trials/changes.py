@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from overlapscope.base.texts import read_texts
-from overlapscope.base.words import capital, listed
+from overlapscope.base.words import capital, listed, read_texts
 from overlapscope.plugin import Skill
 
 if TYPE_CHECKING:

@@ -22,12 +22,23 @@ try:
 except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
-from overlapscope.plugins.trials import calls
-from overlapscope.plugins.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver
 from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
 from overlapscope.plugins.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.plugins.trials.result import Edit
-from overlapscope.plugins.trials.rewrite import Compile, Wish, rewrite
+from overlapscope.plugins.trials.rewrite import (
+    DATA_LOADER,
+    PIN,
+    TRAINING_ARGUMENTS,
+    CallOptions,
+    Compile,
+    Unclear,
+    Wish,
+    pinned_argument,
+    pinned_receiver,
+    rewrite,
+    training_arguments,
+    workers,
+)
 
 AHEAD: Final = """\
 import itertools
@@ -177,11 +188,11 @@ def _steps(facts: Facts, setting: Setting, *, pinned: bool) -> Iterator[_EditSte
         case "workers":
             for loader in loaders:
                 if not loader.iterable and loader.num_workers < int(value):
-                    yield _step(loader.site, setting, calls.DATA_LOADER, calls.workers(value))
+                    yield _step(loader.site, setting, DATA_LOADER, workers(value))
         case "pin":
             for loader in loaders:
                 if not loader.pin_memory:
-                    yield _step(loader.site, setting, calls.DATA_LOADER, calls.PIN)
+                    yield _step(loader.site, setting, DATA_LOADER, PIN)
             for site, method in _uploads(facts, lambda upload: not upload.pinned and not upload.from_loader):
                 yield _step(site, setting, method, pinned_argument if method == "copy_" else pinned_receiver)
         case "non-blocking":
@@ -243,7 +254,7 @@ def _at(site: Site, setting: Setting, advice: str, ways: tuple[Wish | Compile, .
     """Return an edit at a place; for a call that a library makes, by the library's option or in words."""
     if not site.library:
         return _EditStep(site, ways, advice)
-    options = calls.training_arguments(setting.value).get(setting.change)
+    options = training_arguments(setting.value).get(setting.change)
     of_accelerate = site.library == "accelerate" and setting.change == "non-blocking"
     if options is None or not (site.library == "transformers" or of_accelerate):
         return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
@@ -251,4 +262,4 @@ def _at(site: Site, setting: Setting, advice: str, ways: tuple[Wish | Compile, .
     alone = "`dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`"
     otherwise = f", or {alone} where there is no Trainer" if of_accelerate else ""
     in_words = f"Pass `{options}` to `TrainingArguments`{otherwise}."
-    return _EditStep(site, (Wish(None, calls.TRAINING_ARGUMENTS, options),), in_words)
+    return _EditStep(site, (Wish(None, TRAINING_ARGUMENTS, options),), in_words)

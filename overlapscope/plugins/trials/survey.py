@@ -20,7 +20,7 @@ from overlapscope.plugins.trials.observed import ModuleCalls, site, tensors
 from overlapscope.plugins.trials.protocol import Facts, Loader, Module, Site, Uploads
 from overlapscope.plugins.trials.shims import copies
 from overlapscope.plugins.trials.shims import options as torch_options
-from overlapscope.plugins.trials.shims.graph import is_compiled, is_of_torch
+from overlapscope.plugins.trials.shims.options import is_compiled, is_of_torch
 from overlapscope.recorder import devices
 from overlapscope.recorder.sampling.facts import Collections, usable_cpus
 from overlapscope.recorder.wrapping import around, together

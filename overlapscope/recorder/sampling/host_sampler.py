@@ -1,20 +1,30 @@
-"""Sampling of this process between two marks of steps."""
+"""Sampling of this process between two marks of steps, by a process that runs `outside_script.py`."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib.metadata
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from overlapscope.base import clock
+from overlapscope.base.child import Child
 from overlapscope.base.extras import install_line
 from overlapscope.recorder.sampling.facts import FactTaker
-from overlapscope.recorder.sampling.outside import OutsideSampler
-from overlapscope.recorder.sampling.stacks import host_stacks
 
 if TYPE_CHECKING:
-    from overlapscope.trace.host_activity import HostActivity, SystemFacts
+    from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts
+
 
 LONGEST_STEP_NS = 2 * clock.NS_PER_S
 """Longest step of a program that is sampled. Longer ones would take longer than users wait for."""
@@ -173,3 +183,268 @@ def _why(problem: str) -> str:
         return _MISSING.format(install_line("record"))
     forbidden = any(word in problem for word in ("ermission", "not permitted", "elevated"))
     return _FORBIDDEN if forbidden else _FAILED.format(problem.splitlines()[-1])
+
+
+# -- Stacks of limited number and size, without the recorder's own frames --------------------------------
+
+_MOST_STACKS = 2000
+_MOST_BYTES = 400_000
+"""Maximum size of all stacks in the trace. The recorder rewrites the trace's head, which contains them, in memory."""
+_MOST_DEPTH = 200
+_FRAME_BYTES, _STACK_BYTES, _NUMBER_BYTES = 24, 40, 6
+"""Size of a frame without its names, of a stack without its frames, and of a frame's number, in the trace."""
+_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
+_RUNS_THE_PROGRAM = os.path.join(_PACKAGE, "recorder", "script.py")
+
+Frame: TypeAlias = tuple[str, int, str]
+"""File, line and function."""
+Stack: TypeAlias = tuple[int, tuple[Frame, ...]]
+"""Thread, and frames from the outermost."""
+
+
+def host_stacks(
+    every: Iterable[Sequence[Any]], running: Iterable[Sequence[Any]]
+) -> tuple[tuple[StackFrame, ...], tuple[SampledStack, ...]]:
+    """Return frames and stacks, the most frequent first.
+
+    Args:
+        every: All samples, as threads, frames from the outermost, and numbers of samples.
+        running: Samples of the same time, as many but taken independently, and only of threads that ran.
+    """
+    from overlapscope.trace.host_activity import SampledStack, StackFrame
+
+    samples = _counts(every)
+    kept, runs = _limited(samples, _matched(samples, _counts(running)))
+    numbers = {frame: number for number, frame in enumerate(dict.fromkeys(f for _, frames in kept for f in frames))}
+    stacks = tuple(
+        SampledStack(thread, tuple(numbers[frame] for frame in frames), count, runs[thread, frames])
+        for (thread, frames), count in kept.most_common()
+    )
+    return tuple(StackFrame(*frame) for frame in numbers), stacks
+
+
+def _counts(samples: Iterable[Sequence[Any]]) -> Counter[Stack]:
+    counts: Counter[Stack] = Counter()
+    for thread, frames, count in samples:
+        of_program = _of_program([(file, line, function) for file, line, function in frames])
+        if of_program:
+            counts[thread, of_program] += count
+    return _with_callers(counts)
+
+
+def _with_callers(counts: Counter[Stack]) -> Counter[Stack]:
+    """Return the samples; those without the outermost frames count for the most frequent stack that ends alike.
+
+    py-spy doesn't stop the program, and so may see a generator before Python has linked it to its caller.
+    """
+    roots: Counter[tuple[int, str, str]] = Counter()
+    for (thread, frames), count in counts.items():
+        roots[thread, frames[0][0], frames[0][2]] += count
+    root = {thread: (file, function) for (thread, file, function), _ in reversed(roots.most_common())}
+    whole = [(stack, n) for stack, n in counts.most_common() if (stack[1][0][0], stack[1][0][2]) == root[stack[0]]]
+    by_innermost = defaultdict[tuple[int, Frame], list[Stack]](list)
+    for stack, _ in whole:
+        by_innermost[stack[0], stack[1][-1]].append(stack)
+    linked: Counter[Stack] = Counter(dict(whole))
+    for stack, count in counts.items():
+        if stack not in linked:
+            thread, inner = stack
+            alike = (other for other in by_innermost[thread, inner[-1]] if other[1][-len(inner) :] == inner)
+            linked[next(alike, stack)] += count
+    return linked
+
+
+def _of_program(frames: list[Frame]) -> tuple[Frame, ...]:
+    """Return the frames of the program, and of the recorder only an innermost one; none of the recorder's threads."""
+    begin = max((index + 1 for index, frame in enumerate(frames) if frame[0] == _RUNS_THE_PROGRAM), default=0)
+    starts = next((file for file, *_ in frames[begin:] if file != threading.__file__), "")
+    if starts.startswith(_PACKAGE):
+        return ()
+    frames = [frame for frame in frames[begin:-1] if not frame[0].startswith(_PACKAGE)] + frames[-1:]
+    half = _MOST_DEPTH // 2
+    return tuple(frames if len(frames) <= _MOST_DEPTH else [*frames[:half], *frames[-half:]])
+
+
+_ALIKE: tuple[Callable[[Stack], Hashable], ...] = (
+    lambda stack: stack,
+    lambda stack: (stack[0], tuple((file, function) for file, _, function in stack[1])),
+    lambda stack: (stack[0], stack[1][-1]),
+)
+"""What stacks are compared by: all lines, then all functions, and then the innermost line."""
+
+
+def _matched(samples: Counter[Stack], running: Counter[Stack]) -> Counter[Stack]:
+    """Return how many samples of each stack ran.
+
+    Both are random samples of the same time. So of a stack that was seen once by each, the lines mostly differ. Samples
+    that match no stack by all lines are matched by all functions, and then by the innermost line.
+    """
+    runs: Counter[Stack] = Counter()
+    left = running.copy()
+    for key in _ALIKE:
+        found: Counter[Hashable] = Counter()
+        for stack, count in left.items():
+            found[key(stack)] += count
+        for stack, count in samples.items():
+            taken = min(count - runs[stack], found[key(stack)])
+            runs[stack] += taken
+            found[key(stack)] -= taken
+        for stack, count in left.items():
+            left[stack] = min(count, found[key(stack)])
+            found[key(stack)] -= left[stack]
+        left = +left
+    return runs
+
+
+def _limited(samples: Counter[Stack], runs: Counter[Stack]) -> tuple[Counter[Stack], Counter[Stack]]:
+    """Return the most frequent stacks, and how many samples of each ran. Others become a stack without frames."""
+    kept: Counter[Stack] = Counter()
+    runs_kept: Counter[Stack] = Counter()
+    seen: set[Frame] = set()
+    size = 0
+    for stack, count in samples.most_common():
+        thread, frames = stack
+        new = set(frames) - seen
+        needed = _STACK_BYTES + _NUMBER_BYTES * len(frames)
+        needed += sum(_FRAME_BYTES + len(file) + len(function) for file, _, function in new)
+        if len(kept) < _MOST_STACKS and size + needed <= _MOST_BYTES:
+            size += needed
+            seen |= new
+        else:
+            stack = thread, ()
+        kept[stack] += count
+        runs_kept[stack] += runs[thread, frames]
+    return kept, runs_kept
+
+
+# -- Address of Python's global interpreter lock, by which a wait for it is recognized -------------------
+
+_RTLD_DL_SYMENT = 1
+
+
+class _Symbol(ctypes.Structure):
+    """`Elf64_Sym`."""
+
+    _fields_ = (
+        ("name", ctypes.c_uint32),
+        ("info", ctypes.c_ubyte),
+        ("other", ctypes.c_ubyte),
+        ("section", ctypes.c_uint16),
+        ("value", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+    )
+
+
+class _Found(ctypes.Structure):
+    """`Dl_info`."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def gil_addresses() -> range:
+    """Return the addresses of Python's runtime state, which contains the main interpreter's lock; empty if unknown."""
+    with suppress(AttributeError, ValueError, OSError):
+        address = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+        found, symbol = _Found(), ctypes.POINTER(_Symbol)()
+        dladdr1 = ctypes.CDLL(None).dladdr1
+        if dladdr1(ctypes.c_void_p(address), ctypes.byref(found), ctypes.byref(symbol), _RTLD_DL_SYMENT):
+            # ValueError if it is a null pointer.
+            return range(address, address + symbol.contents.size)
+    return range(0)
+
+
+# -- A process ---------------------------------------------------------------------------------------
+
+_SCRIPT = Path(__file__).with_name("outside_script.py")
+_LIMIT_S = 30
+"""Maximum time after which the process ends by itself."""
+_PR_SET_PTRACER = 0x59616D61
+
+
+class OutsideSampler:
+    """A process that samples this one, and the state of one of its threads."""
+
+    def __init__(self, thread: int) -> None:
+        """Start it for the thread of this number. Raises OSError or AttributeError where the system cannot."""
+        self._result = os.memfd_create("overlapscope")
+        # Unlike a pipe, a socket never raises SIGPIPE, which the program may have set to end it.
+        self._socket, other = socket.socketpair()
+        gil = gil_addresses()
+        numbers = os.getpid(), thread, gil.start, gil.stop, _LIMIT_S
+        try:
+            self._child = Child(
+                [sys.executable, "-I", "-S", str(_SCRIPT), *map(str, numbers), _py_spy()],
+                stdin=other,
+                stdout=self._result,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            self._close()
+            raise
+        finally:
+            other.close()
+        # Yama lets only ancestors read a process, and another process that it names, with the children of that process.
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(self._child.pid), 0, 0, 0)
+        self._send()
+
+    @property
+    def ready(self) -> bool:
+        """True once `begin` may be called."""
+        return os.fstat(self._result).st_size > 0
+
+    @property
+    def ended(self) -> bool:
+        """True if the process has ended."""
+        return self._child.poll() is not None
+
+    @property
+    def has_stacks(self) -> bool:
+        """True if py-spy samples. Valid once it is ready."""
+        return os.pread(self._result, 1, 0) == b"+"
+
+    def begin(self) -> None:
+        """Begin to sample."""
+        self._send()
+
+    def end(self) -> None:
+        """Stop sampling."""
+        self._send()
+
+    def result(self, within_s: float) -> dict[str, Any] | None:
+        """Return its samples, after `end`; None if it does not end within this time, or has failed."""
+        if self._child.ends_within(within_s):
+            with suppress(OSError, ValueError):
+                content = json.loads(os.pread(self._result, os.fstat(self._result).st_size, 1))
+                return content if isinstance(content, dict) else None
+        return None
+
+    def stop(self) -> None:
+        """End the process."""
+        self._child.end()
+        self._close()
+
+    def _close(self) -> None:
+        self._socket.close()
+        os.close(self._result)
+
+    def _send(self) -> None:
+        with suppress(OSError):
+            self._socket.send(b".", getattr(socket, "MSG_NOSIGNAL", 0))
+
+
+def _py_spy() -> str:
+    """Return the path of py-spy where its package has it, or else the shell's; empty without one."""
+    with suppress(importlib.metadata.PackageNotFoundError, OSError):
+        package = importlib.metadata.distribution("py-spy")
+        stated = [file for file in package.files or () if file.name == "py-spy"]
+        # `pip install --target` puts it elsewhere than it states.
+        for file in (*stated, Path("bin", "py-spy")):
+            if (path := Path(str(package.locate_file(file)))).is_file():
+                return str(path.resolve())
+    return shutil.which("py-spy") or ""

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.blockers import PROMPT_NS, QUEUE_NS
-from overlapscope.analysis.comm_order import find_compute, lead_ns, prefetch_depths
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.event_waits import SURE_HANDOVER_NS
+from overlapscope.analysis.exposed import PROMPT_NS, QUEUE_NS
+from overlapscope.analysis.exposed_comm import find_compute, lead_ns, prefetch_depths
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause

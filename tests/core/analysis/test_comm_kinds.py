@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import overlapscope as ov
-from overlapscope.analysis.comm_kinds import CommKind, comm_kinds
+from overlapscope.analysis.collectives import CommKind, comm_kinds
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.messages import point_to_point
 from overlapscope.ranks.reduced import reduce

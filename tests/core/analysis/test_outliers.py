@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.average import find_outliers
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.steps import find_outliers
 from overlapscope.base import columns
 from overlapscope.trace.model import Kind
 from tests.support.helpers import Host, Op, make_trace

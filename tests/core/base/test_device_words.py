@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import overlapscope as ov
-from overlapscope.base.texts import GPU, fill, noun_for
+from overlapscope.base.words import GPU, fill, noun_for
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.commands import main
 from overlapscope.rules import RULES

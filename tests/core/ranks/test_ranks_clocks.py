@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.ranks.clocks import FOLLOWED, HALVINGS, HOP_NS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.reduced import ReducedRank

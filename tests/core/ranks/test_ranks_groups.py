@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
-from overlapscope.analysis.messages import bus_factor, message_bytes, reaches_all
+from overlapscope.analysis.collectives import CommKind, bus_factor, message_bytes, reaches_all
 from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.ranks.collectives import gather, match

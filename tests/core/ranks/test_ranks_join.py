@@ -17,13 +17,14 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope import load
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.base.intervals import Intervals, union
 from overlapscope.base.saved import encode
 from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
+from overlapscope.ranks.document import other_tables
 from overlapscope.ranks.engine import each
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import report_on
@@ -31,7 +32,6 @@ from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import MOST_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
-from overlapscope.ranks.tables import other_tables
 from overlapscope.ranks.verdict import judge
 from tests.support.ranks_samples import counting_all_waits
 from tests.support.ranks_schedules import CommKernel, as_by, made_rank

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.ranks.collectives import Meetings, gather, match, symmetric
 from overlapscope.ranks.comparison import compare, notes
 from overlapscope.ranks.messages import point_to_point

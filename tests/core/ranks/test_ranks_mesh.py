@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Struct, ValidationError
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.base.saved import encode
 from overlapscope.ranks.comm_result import CommDimension, Communication
 from overlapscope.ranks.comm_words import dimensions_table, groups_table

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from overlapscope.base.saved import encode
 from overlapscope.documents.model import brief
 from overlapscope.documents.table import Table
-from overlapscope.ranks import charts, tables
+from overlapscope.ranks import charts
+from overlapscope.ranks import document as ranks_document
 from overlapscope.ranks import verdict as words
 from overlapscope.ranks.charts import (
     MOST_BARS,
@@ -65,7 +66,7 @@ def shown(report: RanksReport, width: int = 120) -> str:
 
 
 def all_tables(report: RanksReport) -> list[Table]:
-    return [*tables.main_tables(report), *(table for _, table in tables.other_tables(report))]
+    return [*ranks_document.main_tables(report), *(table for _, table in ranks_document.other_tables(report))]
 
 
 def in_markdown(report: RanksReport) -> str:
@@ -282,7 +283,7 @@ def test_traces_without_a_rank_are_not_called_one_rank() -> None:
 
 @pytest.mark.parametrize("make", [real, large, of_no_job])
 def test_every_row_has_a_cell_for_every_column(make: Any) -> None:
-    for table in [*all_tables(make()), tables.each_rank(make())]:
+    for table in [*all_tables(make()), ranks_document.each_rank(make())]:
         assert table.rows
         assert all(len(row.cells) == len(table.columns) for row in table.rows)
 
@@ -347,21 +348,21 @@ def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
 def test_a_second_trace_of_a_rank_is_named_with_its_file() -> None:
     report = real()
     again = replace(report.ranks[1], source="again/copy.json", joined=False)
-    table = tables.each_rank(replace(report, ranks=(*report.ranks, again)))
+    table = ranks_document.each_rank(replace(report, ranks=(*report.ranks, again)))
     assert [row.cells[0].text for row in table.rows] == ["rank 0", "rank 1", "rank 1 (copy.json)"]
 
 
 def test_few_ranks_have_a_row_each() -> None:
     by_rank = {table.id: table for table in all_tables(job(8))}
-    assert len(by_rank[tables.EACH_RANK].rows) == 8
-    assert tables.EACH_RANK not in {table.id for table in all_tables(large())}
+    assert len(by_rank[ranks_document.EACH_RANK].rows) == 8
+    assert ranks_document.EACH_RANK not in {table.id for table in all_tables(large())}
 
 
 def test_of_many_steps_those_that_spread_most_are_shown() -> None:
     report = real()
     step = report.steps[0]
     many = tuple(replace(step, name=f"ProfilerStep#{n}", max_ns=step.median_ns + n) for n in range(200))
-    table = tables.steps(replace(report, steps=many), rows=5)
+    table = ranks_document.steps(replace(report, steps=many), rows=5)
     assert [row.cells[0].text for row in table.rows] == [f"ProfilerStep#{n}" for n in range(195, 200)]
     assert table.note == "The 195 other steps differ less."
 
@@ -382,7 +383,7 @@ def test_a_rank_worth_a_look_comes_with_what_it_has_more_of() -> None:
 
 
 def test_every_rank_can_be_sorted_by_number() -> None:
-    grid = tables.each_rank(large())
+    grid = ranks_document.each_rank(large())
     assert len(grid.rows) == 1014
     ranks = [row.cells[0].value for row in grid.rows]
     assert ranks == sorted(ranks, key=lambda rank: int(rank or 0))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.base.intervals import union
 from overlapscope.ranks.clocks import Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match

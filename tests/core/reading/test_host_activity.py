@@ -19,7 +19,7 @@ from msgspec.structs import replace
 import overlapscope as ov
 from overlapscope.export import chrome_trace
 from overlapscope.reading._metadata import recorded_fields
-from overlapscope.recorder.sampling.stacks import host_stacks
+from overlapscope.recorder.sampling.host_sampler import host_stacks
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from tests.support.helpers import TRACES
 

@@ -20,7 +20,7 @@ from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.report.findings import find_all
-from overlapscope.rules import RULES, compute_streams, links
+from overlapscope.rules import RULES, compute_streams, copies
 from overlapscope.rules._claims import MANY, share_out
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.finding import Finding
@@ -413,10 +413,10 @@ def test_every_rule_explains_itself(rule: str) -> None:
 
 def test_explanations_state_the_limits_of_their_rules() -> None:
     for rule, limit in (
-        ("one-way-copies", f"less than {links.AT_ONCE:.0%} of the shorter one"),
-        ("overlap-achieved", f"an overlap efficiency of {links.GOOD_PCT:.0f}% or more"),
+        ("one-way-copies", f"less than {copies.AT_ONCE:.0%} of the shorter one"),
+        ("overlap-achieved", f"an overlap efficiency of {copies.GOOD_PCT:.0f}% or more"),
         ("slow-link", f"at least {size(LARGE_BYTES)},"),
-        ("slow-link", f"below {links.SLOW:.0%} of the class's best"),
+        ("slow-link", f"below {copies.SLOW:.0%} of the class's best"),
         ("stream-without-work", f"at least {compute_streams.WAITS} times"),
         ("stream-without-work", f"less than {compute_streams.NOTHING:.1%} of the span"),
         ("streams-without-overlap", f"{compute_streams.SUBSTANTIAL:.0%} of the compute each"),

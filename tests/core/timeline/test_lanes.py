@@ -26,9 +26,9 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths
 from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane, links
+from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane
 from overlapscope.timeline.details import duration
-from overlapscope.timeline.lane import Fill, idle_caused
+from overlapscope.timeline.lane import Fill, idle_caused, row_of_call, row_of_gpu_op, rows_on
 from overlapscope.timeline.view import MOST, NAMED, WIDE
 from overlapscope.trace.model import Kind, Trace
 from tests.core.analysis.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
@@ -584,9 +584,9 @@ def test_each_end_of_an_event_wait_shows_all_of_it(name: str, confidence: str) -
     for device in drawn.analysis.devices:
         edges = device.edges
         for number in {0, len(edges.held) // 2, len(edges.held) - 1}:
-            source = links.row_of_gpu_op(drawn, int(edges.source_op[number]))
-            held = links.row_of_gpu_op(drawn, int(links.rows_on(drawn, device.result.device)[edges.held[number]]))
-            record, wait = (links.row_of_call(drawn, int(calls[number])) for calls in (edges.record, edges.wait))
+            source = row_of_gpu_op(drawn, int(edges.source_op[number]))
+            held = row_of_gpu_op(drawn, int(rows_on(drawn, device.result.device)[edges.held[number]]))
+            record, wait = (row_of_call(drawn, int(calls[number])) for calls in (edges.record, edges.wait))
             streams = [drawn.lanes[place.lane].stream for place in (held, source)]
             for place in (source, held, record, wait):
                 op = lanes.op(drawn, *place)
@@ -608,7 +608,7 @@ def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
     drawn = built(trace_of(TRACES / "ddp" / "rank0.json.gz"))
     edges = drawn.analysis.devices[0].edges
     number = int(np.flatnonzero(edges.record < 0)[0])
-    op = lanes.op(drawn, *links.row_of_call(drawn, int(edges.wait[number])))
+    op = lanes.op(drawn, *row_of_call(drawn, int(edges.wait[number])))
     assert dict(op["facts"])["event"].endswith("; rebuilt, low confidence; its record call is not known")
     assert [arrow["kind"] for arrow in op["arrows"]] == ["wait"]
 
@@ -616,7 +616,7 @@ def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
 def test_an_op_of_a_device_that_is_not_shown_has_no_arrow() -> None:
     drawn = lanes.build(analyze_trace(trace_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"), device=0))
     edges = drawn.analysis.devices[0].edges
-    op = lanes.op(drawn, *links.row_of_gpu_op(drawn, int(links.rows_on(drawn, 0)[edges.held[0]])))
+    op = lanes.op(drawn, *row_of_gpu_op(drawn, int(rows_on(drawn, 0)[edges.held[0]])))
     assert "of device 1" in dict(op["facts"])["event"]
     assert {drawn.lanes[arrow["from"]["lane"]].kind for arrow in op["arrows"]} == {"host"}
 
@@ -627,7 +627,7 @@ def test_a_wait_that_held_back_nothing_says_so() -> None:
     drawn = built(make_trace(ops, waits=waits))
     calls = drawn.analysis.trace.runtime_calls
     for row in np.flatnonzero(waits_event(calls)).tolist():
-        op = lanes.op(drawn, *links.row_of_call(drawn, row))
+        op = lanes.op(drawn, *row_of_call(drawn, row))
         assert dict(op["facts"])["event"].endswith("waits, but no op is known to have been held back")
         assert op["arrows"] == []
 

@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.join import BY_EVENT, RankNetwork, RankSummary

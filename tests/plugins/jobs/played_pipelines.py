@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.base.intervals import union
 from overlapscope.ranks.messages import BATCH, Messages
 from overlapscope.ranks.reduced import ReducedRank

@@ -136,9 +136,8 @@ def _of_commits(args: argparse.Namespace, command: Sequence[str]) -> Bisection:
     import shlex
 
     from overlapscope.plugins.ci.bisect.commits import BisectedRepository
-    from overlapscope.plugins.ci.bisect.find import bisect_commits
+    from overlapscope.plugins.ci.bisect.find import RecordedCommits, bisect_commits, folder_of, locked
     from overlapscope.plugins.ci.bisect.program import program, shown
-    from overlapscope.plugins.ci.bisect.session import RecordedCommits, folder_of, locked
     from overlapscope.render.progress import Progress
 
     repository = BisectedRepository(Path.cwd())

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.analysis.results import PlainStep
 from overlapscope.base.columns import Columns, mask_of

@@ -14,8 +14,8 @@ import pytest
 
 from overlapscope.base.child import ROOT
 from overlapscope.commands import main
+from overlapscope.plugins.ci.bisect import find
 from overlapscope.plugins.ci.bisect import program as program_module
-from overlapscope.plugins.ci.bisect import session
 from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.program import program, variables
 from tests.support.helpers import TRACES, with_plain_steps
@@ -138,7 +138,7 @@ def test_an_interrupted_search_continues(
         real(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, "record", interrupted)
+        patch.setattr(find, "record", interrupted)
         assert project.bisect(good, "main") == 130
     assert "the same command continues" in capfd.readouterr().err and project.recordings == 4
     assert len(project.git("worktree", "list").splitlines()) == 1

@@ -27,10 +27,9 @@ import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import HOST_PID
-from overlapscope.plugins.hta.build import quiet
+from overlapscope.plugins.hta.build import StepRows, iterations, linked, quiet
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
 from overlapscope.plugins.hta.document import run
-from overlapscope.plugins.hta.frame import StepRows, iterations, linked
 from tests.plugins.hta.recordings import TRACES, document, rewritten
 
 DDP = ("ddp/rank0", "ddp/rank1")

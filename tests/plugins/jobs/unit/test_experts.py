@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import messages
-from overlapscope.analysis.comm_kinds import CommKind
+from overlapscope.analysis import collectives
+from overlapscope.analysis.collectives import CommKind
 from overlapscope.plugins.jobs.experts import find_experts
 from overlapscope.plugins.jobs.part import ExpertExchange
 from overlapscope.plugins.jobs.ranks import load_of_experts
@@ -334,7 +334,7 @@ def test_exchanges_are_collectives_with_split_sizes(
 ) -> None:
     names = ["Half", "[4, 0]", "[1, 2]", "[4, 4, ..., 4]", "[]"]
     of = recorded(names, (2, parts_in, 40, parts_out, 30, "Half"))
-    assert messages.has_splits(of, names).tolist() == [expected is not None]
-    assert messages.element_bytes(of, names).tolist() == [2]
+    assert collectives.has_splits(of, names).tolist() == [expected is not None]
+    assert collectives.element_bytes(of, names).tolist() == [2]
     if expected is not None:
-        assert [int(messages.split_rows(parts, names)[0]) for parts in (of.parts_in, of.parts_out)] == [*expected]
+        assert [int(collectives.split_rows(parts, names)[0]) for parts in (of.parts_in, of.parts_out)] == [*expected]

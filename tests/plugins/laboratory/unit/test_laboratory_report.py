@@ -17,7 +17,7 @@ from overlapscope.commands import main
 from overlapscope.documents.model import Document
 from overlapscope.plugins.laboratory import command
 from overlapscope.plugins.laboratory.comparison import ExperimentComparison, check_truth, compare, tally
-from overlapscope.plugins.laboratory.document import document
+from overlapscope.plugins.laboratory.document import digits, document
 from overlapscope.plugins.laboratory.experiment import Experiment, Truth, Variant, WrongResults
 from overlapscope.plugins.laboratory.results import (
     ExperimentResult,
@@ -30,7 +30,6 @@ from overlapscope.plugins.laboratory.results import (
     write_results,
 )
 from overlapscope.plugins.laboratory.runner import analyse
-from overlapscope.plugins.laboratory.tables import digits
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
 from overlapscope.report.findings import find_all

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from overlapscope.base.texts import GPU, fill
+from overlapscope.base.words import GPU, fill
 from overlapscope.plugins.serving.options import expose_less, launch_graphs, read_late, schedule_ahead
 from overlapscope.reading.steps import server_steps
 from overlapscope.trace.model import Kind

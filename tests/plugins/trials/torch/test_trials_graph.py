@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from overlapscope.plugins.trials.shims import Note, Notes, graph
+from overlapscope.plugins.trials.shims import Note, Notes, options
 
 
 class Pretended(torch.nn.Linear):
@@ -25,9 +25,9 @@ def test_after_several_modules_were_changed_settings_of_torch_are_as_before(monk
         seen.append(module)
         return lambda: setting.update(random=before)
 
-    monkeypatch.setattr(graph, "_compile", change)
+    monkeypatch.setattr(options, "_compile", change)
     notes, modules = Notes(), [Pretended(1, 1), Pretended(1, 1)]
-    undo = graph.start("fuse", Note("graph", notes))
+    undo = options.start_graph("fuse", Note("graph", notes))
     notes.step()
     for module in modules:
         module(torch.ones(1))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlapscope.errors import MissingPackage
-from overlapscope.plugins.trials import calls as call_edits
+from overlapscope.plugins.trials import rewrite as call_edits
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.edit import AHEAD, edits
 from overlapscope.plugins.trials.protocol import (
