@@ -40,16 +40,10 @@ _MEMORY: Final = (
 """ENUM_CUDA_MEM_KIND in Kineto's spelling."""
 
 
-def read(database: Database, rows: EventColumns, process: int | None) -> None:
-    """Add the GPU ops of a process."""
+def read(database: Database, rows: EventColumns) -> None:
+    """Add the GPU ops."""
     for part in (_kernels, _copies, _fills, _graphs):
-        part(database, rows, process)
-
-
-def process_condition(database: Database, table: str, process: int | None) -> str:
-    """Return the SQL condition for the rows of a process; for all rows where the table does not state processes."""
-    by_process = process is not None and "globalPid" in database.columns.get(table, frozenset())
-    return f"WHERE globalPid = {process}" if by_process else ""
+        part(database, rows)
 
 
 def number(column: I64) -> I64:
@@ -57,14 +51,13 @@ def number(column: I64) -> I64:
     return np.where((column < 0) | (column > _NO_STREAM), -1, column)
 
 
-def _columns(database: Database, table: str, process: int | None, *more: str) -> Columns:
-    if table in database.columns:
-        database.require(table, "start", "end", "deviceId", "streamId")
-    return database.integers(table, (*_COMMON, *more), process_condition(database, table, process))
+def _columns(database: Database, table: str, *more: str) -> Columns:
+    database.require(table, "start", "end", "deviceId", "streamId")
+    return database.integers(table, (*_COMMON, *more))
 
 
-def _kernels(database: Database, rows: EventColumns, process: int | None) -> None:
-    columns = _columns(database, KERNEL, process, "demangledName", "shortName", *_GRID, *_BLOCK)
+def _kernels(database: Database, rows: EventColumns) -> None:
+    columns = _columns(database, KERNEL, "demangledName", "shortName", *_GRID, *_BLOCK)
     ids = np.where(columns["demangledName"] >= 0, columns["demangledName"], columns["shortName"])
     extents = {"blocks": _product(columns, _GRID), "block_threads": _product(columns, _BLOCK)}
     _add(rows, columns, "kernel", database.named(rows.names, ids), **extents)
@@ -78,8 +71,8 @@ def _product(columns: Columns, extents: Sequence[str]) -> I64:
     return np.where(known, plane * z, -1)
 
 
-def _copies(database: Database, rows: EventColumns, process: int | None) -> None:
-    columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind", *_SIDES)
+def _copies(database: Database, rows: EventColumns) -> None:
+    columns = _columns(database, COPY, "bytes", "copyKind", "srcKind", "dstKind", *_SIDES)
     kinds = (columns[name] for name in ("copyKind", "srcKind", "dstKind"))
     # Page migrations are on no stream, whatever number the table has.
     columns["streamId"] = np.where(columns["copyKind"] >= _FIRST_MIGRATION, -1, columns["streamId"])
@@ -99,14 +92,14 @@ def _memory(kind: int) -> str:
     return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
 
 
-def _fills(database: Database, rows: EventColumns, process: int | None) -> None:
-    columns = _columns(database, FILL, process, "bytes", "memKind")
+def _fills(database: Database, rows: EventColumns) -> None:
+    columns = _columns(database, FILL, "bytes", "memKind")
     name = _spelled(rows.names, lambda kind: f"Memset ({_memory(kind)})", columns["memKind"])
     _add(rows, columns, "gpu_memset", name, bytes=columns["bytes"])
 
 
-def _graphs(database: Database, rows: EventColumns, process: int | None) -> None:
-    columns = _columns(database, GRAPH, process, "graphId")
+def _graphs(database: Database, rows: EventColumns) -> None:
+    columns = _columns(database, GRAPH, "graphId")
     name = _spelled(rows.names, lambda id: f"{WHOLE_GRAPH} {id}" if id >= 0 else WHOLE_GRAPH, columns["graphId"])
     _add(rows, columns, "kernel", name)
 

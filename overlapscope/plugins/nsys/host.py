@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from overlapscope.base.grouping import among
-from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.gpu import process_condition
+from overlapscope.plugins.nsys.database import THREAD, Database
 from overlapscope.reading._batch import Numbered
 from overlapscope.reading._columns import EventColumns
 from overlapscope.trace import op_names
@@ -22,8 +21,6 @@ RANGES: Final = "NVTX_EVENTS"
 OVERHEADS: Final = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
 TABLES: Final = (*CALLS, SYSTEM, RANGES, *OVERHEADS)
 
-_THREAD: Final = 0xFFFFFF
-"""Bits of a serialized id that hold the thread's number; higher bits hold the process."""
 _VERSION: Final = re.compile(r"(cuda\w+?)_v\d{4,5}(_\w+)?")
 """`cudaLaunchKernel_v7000`: names of the runtime's calls end in the version that introduced them."""
 _RANGE_EVENTS: Final = (59, 60)
@@ -51,19 +48,16 @@ class HostRows(NamedTuple):
         return HostRows(self.name[keep], self.start_ns[keep], self.dur_ns[keep], self.thread[keep])
 
 
-def calls(database: Database, rows: EventColumns, process: int | None) -> tuple[I32, I64]:
+def calls(database: Database, rows: EventColumns) -> tuple[I32, I64]:
     """Add the calls of CUDA; return their names and correlations."""
-    tables = [_calls(database, rows, table, process) for table in CALLS]
-    names, correlations = zip(*tables, strict=True)
-    return np.concatenate(names), np.concatenate(correlations)
-
-
-def _calls(database: Database, rows: EventColumns, table: str, process: int | None) -> tuple[I32, I64]:
-    if table in database.columns:
+    names, correlations = [], []
+    for table in CALLS:
         database.require(table, "start", "end", "nameId")
-    called, correlation = _host(database, table, rows.names, process, "correlationId", _without_version)
-    rows.append("cuda_runtime", *called, correlation=correlation)
-    return called.name, correlation
+        called, correlation = _host(database, table, rows.names, "correlationId", _without_version)
+        rows.append("cuda_runtime", *called, correlation=correlation)
+        names.append(called.name)
+        correlations.append(correlation)
+    return np.concatenate(names), np.concatenate(correlations)
 
 
 def _without_version(name: str) -> str:
@@ -71,13 +65,13 @@ def _without_version(name: str) -> str:
     return name if versioned is None else f"{versioned[1]}{versioned[2] or ''}"
 
 
-def operators_and_ranges(database: Database, rows: EventColumns, process: int | None) -> None:
+def operators_and_ranges(database: Database, rows: EventColumns) -> None:
     """Add the rows of `Trace.cpu_ops` and those of `Trace.annotations`.
 
     Operators are PyTorch's, as its `emit_nvtx` marks them, the ranges of libraries, and calls of the operating system.
     """
     names = rows.names
-    system, _ = _host(database, SYSTEM, names, process)
+    system, _ = _host(database, SYSTEM, names)
     # Nsight Systems records calls of at least a microsecond (`--osrt-threshold`). Rows without a length are its marks,
     # such as "OS runtime libraries profiling started".
     system = system.kept(system.dur_ns != 0)
@@ -97,9 +91,9 @@ def operators_and_ranges(database: Database, rows: EventColumns, process: int | 
             operators.add(name_number)
         return name_number
 
-    where = _threads_condition(database, RANGES, process)
+    where = database.of_process(RANGES)
     if "eventType" in database.columns[RANGES]:
-        where = f"{where} {'AND' if where else 'WHERE'} eventType IN {_RANGE_EVENTS}"
+        where = f"{where} AND eventType IN {_RANGE_EVENTS}"
     table = database.integers(RANGES, columns, where)
     name_id = database.texts(RANGES, _operator(_text(database)), number, where)
     # A range has either a text or the id of a registered one.
@@ -135,44 +129,30 @@ def _operator(text: str) -> str:
 def _library_domains(database: Database) -> I64:
     if "domainId" not in database.columns[RANGES] or "eventType" not in database.columns[RANGES]:
         return np.empty(0, np.int64)
-    where = f"WHERE eventType = {_NEW_DOMAIN}"
+    where = f"eventType = {_NEW_DOMAIN}"
     domains = database.integers(RANGES, ("domainId", "textId"), where)
     of_library = database.texts(RANGES, _text(database), lambda name: _LIBRARY.match(name) is not None, where)
     registered = [id for id in set(domains["textId"].tolist()) if _LIBRARY.match(database.string(id))]
     return domains["domainId"][(of_library > 0) | np.isin(domains["textId"], registered)]
 
 
-def overheads(database: Database, rows: EventColumns, process: int | None) -> None:
+def overheads(database: Database, rows: EventColumns) -> None:
     """Add the profiler's overhead."""
     for table in OVERHEADS:
-        found, kind = _host(database, table, rows.names, process, "overheadType")
+        found, kind = _host(database, table, rows.names, "overheadType")
         rows.append("overhead", *found.kept(among(kind, list(_OF_PROFILER)) | (table == "PROFILER_OVERHEAD")))
 
 
 def _host(
-    database: Database,
-    table: str,
-    names: Numbered,
-    process: int | None,
-    besides: str = "nameId",
-    shown: Callable[[str], str] = str,
+    database: Database, table: str, names: Numbered, besides: str = "nameId", shown: Callable[[str], str] = str
 ) -> tuple[HostRows, I64]:
     """Return the rows of a table, and the column `besides`; `shown` converts names."""
-    if table in database.columns:
-        database.require(table, "start", "end")
-    where = _threads_condition(database, table, process)
-    columns = database.integers(table, ("start", "end", "nameId", "globalTid", besides), where)
+    database.require(table, "start", "end")
+    columns = database.integers(table, ("start", "end", "nameId", "globalTid", besides))
     name = database.named(names, columns["nameId"], shown)
     dur_ns = columns["end"] - columns["start"]
     return HostRows(name, columns["start"], dur_ns, _thread(columns["globalTid"])), columns[besides]
 
 
 def _thread(serialized: I64) -> I64:
-    return np.where(serialized >= 0, serialized & _THREAD, -1)
-
-
-def _threads_condition(database: Database, table: str, process: int | None) -> str:
-    """Return the SQL condition for the rows of a process's threads; for all rows if the table has no threads."""
-    if process is None or "globalTid" not in database.columns.get(table, frozenset()):
-        return process_condition(database, table, process)
-    return f"WHERE globalTid BETWEEN {process} AND {process | _THREAD}"
+    return np.where(serialized >= 0, serialized & THREAD, -1)

@@ -56,7 +56,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
         _check(database, path)
         processes = _processes(database)
         part = chosen_part(path, len(processes))
-        process = processes[part] if processes else None
+        database.process = processes[part] if processes else None
         rows = max(sum(database.rows(table) for table in _TABLES), 1)
         with ReadingBar(str(path), size, request.progress) as bar:
             done = 0
@@ -69,7 +69,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
             database.listen(read_rows)
             # Several recorded processes are numbered as ranks in the order of their devices.
             rank = part if rank_in_name(file.name) is None and len(processes) > 1 else None
-            return _assemble(database, process, size, rank)
+            return _assemble(database, size, rank)
 
 
 def parts(path: Path) -> int:
@@ -113,19 +113,19 @@ def _processes(database: Database) -> list[int]:
     return sorted(first_device, key=lambda process: (first_device[process], process))
 
 
-def _assemble(database: Database, process: int | None, size: int, rank: int | None) -> Trace:
+def _assemble(database: Database, size: int, rank: int | None) -> Trace:
     rows = EventColumns(str(database.shown))
-    gpu.read(database, rows, process)
-    calls = host.calls(database, rows, process)
-    host.overheads(database, rows, process)
-    syncs.read(database, rows, process, calls)
-    host.operators_and_ranges(database, rows, process)
+    gpu.read(database, rows)
+    calls = host.calls(database, rows)
+    host.overheads(database, rows)
+    syncs.read(database, rows, calls)
+    host.operators_and_ranges(database, rows)
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
     stated = dict(database.pairs("META_DATA_EXPORT", "name", "value"))
     metadata: dict[str, Any] = {
         **{name: str(stated[key]) for key, name in _VERSIONS.items() if key in stated},
         "baseTimeNanoseconds": base_ns if isinstance(base_ns, int) and base_ns > 0 else 0,
-        "deviceProperties": [{"id": id, "name": name} for id, name in _device_names(database, process).items()],
+        "deviceProperties": [{"id": id, "name": name} for id, name in _device_names(database).items()],
         "distributedInfo": {"rank": rank},
         METADATA: {RECORDER: "nsys", FRAMEWORK: _framework(rows.names)},
     }
@@ -142,8 +142,8 @@ def _warnings(database: Database) -> tuple[str, ...]:
     return tuple(text for text in messages if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
 
 
-def _device_names(database: Database, process: int | None) -> dict[int, str]:
-    """Return the names of a process's devices.
+def _device_names(database: Database) -> dict[int, str]:
+    """Return the names of the process's devices.
 
     CUDA numbers the devices of each process anew. If that is not recorded, its numbers are assumed to be the ids of the
     GPUs.
@@ -151,7 +151,7 @@ def _device_names(database: Database, process: int | None) -> dict[int, str]:
     stated = database.pairs("TARGET_INFO_GPU", "id", "name")
     products = {id: name.strip() for id, name in stated if isinstance(name, str) and name.strip()}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
-    pid = None if process is None else process >> PID_SHIFT & PID_MASK
+    pid = None if database.process is None else database.process >> PID_SHIFT & PID_MASK
     visible_names = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
     return visible_names or {id: name for id, name in products.items() if isinstance(id, int)}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from overlapscope.base.columns import locate, pick
 from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.gpu import number, process_condition
+from overlapscope.plugins.nsys.gpu import number
 from overlapscope.reading._batch import Numbered
 from overlapscope.reading._columns import EventColumns, device_or_none
 from overlapscope.trace.model import I32, I64, Sync
@@ -35,21 +35,18 @@ _SPELLED: Final = {
 }
 
 
-def read(database: Database, rows: EventColumns, process: int | None, calls: tuple[I32, I64]) -> None:
+def read(database: Database, rows: EventColumns, calls: tuple[I32, I64]) -> None:
     """Add the synchronization records, given the names and correlations of the calls."""
     columns = database.integers(
         SYNCS,
         ("start", "end", "deviceId", "streamId", "correlationId", "syncType", "eventId", "eventSyncId"),
-        process_condition(database, SYNCS, process),
     )
     correlation = columns["correlationId"]
     kind = _kinds(rows.names, columns["syncType"], calls, correlation)
     spelled = np.array([rows.names[_SPELLED[Sync(each)]] for each in range(len(Sync))], np.int32)
     event, sync = number(columns["eventId"]), number(columns["eventSyncId"])
     waits = kind == Sync.STREAM_WAIT_EVENT
-    record, stream, device = _recorded(
-        database, process, np.where(waits, event, -1), np.where(waits, sync, -1), correlation
-    )
+    record, stream, device = _recorded(database, np.where(waits, event, -1), np.where(waits, sync, -1), correlation)
     values = {
         "kind": kind,
         "device": device_or_none(columns["deviceId"]),
@@ -78,18 +75,14 @@ def _kinds(names: Numbered, stated: I64, calls: tuple[I32, I64], correlation: I6
     return np.where(by_call >= 0, by_call, by_type)
 
 
-def _recorded(database: Database, process: int | None, event: I64, sync: I64, correlation: I64) -> tuple[I64, I64, I64]:
+def _recorded(database: Database, event: I64, sync: I64, correlation: I64) -> tuple[I64, I64, I64]:
     """Return for each wait the correlation of the call that recorded its event, and the event's stream and device.
 
     They are -1 where events were not recorded (`nsys profile --cuda-event-trace`). An id identifies the record that a
     wait waits for. Exports without it name only the event. The record is then the event's last before the wait, because
     correlations are assigned in order.
     """
-    events = database.integers(
-        EVENTS,
-        ("correlationId", "deviceId", "streamId", "eventId", "eventSyncId"),
-        process_condition(database, EVENTS, process),
-    )
+    events = database.integers(EVENTS, ("correlationId", "deviceId", "streamId", "eventId", "eventSyncId"))
     by_id = np.where(sync >= 0, locate(number(events["eventSyncId"]), sync), -1)
     order = np.lexsort((events["correlationId"], events["eventId"]))
     keys = np.stack([events["eventId"][order], events["correlationId"][order]])
