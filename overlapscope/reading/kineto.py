@@ -216,16 +216,24 @@ def _device_names(metadata: dict[str, Any], mtias: set[int]) -> dict[int, str]:
 
 
 def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
-    """Return the losses while reading, and remove impossible times and sizes from the events.
+    """Return the losses while reading; drop events that can't have happened in `[begin_ns, end_ns]`, and such sizes.
 
     Raises:
         UnreadableTrace: The durations add up to years.
     """
-    impossible, example, total_ns = _drop_impossible(finished, begin_ns, end_ns)
-    if total_ns > LARGEST_TOTAL_NS:
+    work, copied = finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION)
+    dur_ns = finished.dur_ns[work]
+    happened = is_possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
+    lost = work[~happened]
+    impossible = finished.parts(lost)
+    finished.drop(lost)
+    # These are copies of annotations on the host, so nothing is lost.
+    finished.drop(copied[~is_possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
+    if dur_ns[happened].sum(dtype=np.float64) > LARGEST_TOTAL_NS:
         raise UnreadableTrace(
             source, "its events last more than two years in total, so its times are damaged; record it again."
         )
+    example = [_impossible_time(finished, row) for row in lost[:1].tolist()]
     return Damage(
         truncated=losses.truncated,
         lost_bytes=losses.lost_bytes,
@@ -256,24 +264,6 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int, int]]) -> tup
     begin = min(begins)
     end = max(ends, default=begin)
     return (begin, end) if end > begin else None
-
-
-def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[dict[str, int], list[str], float]:
-    """Drop events that cannot have happened in `[begin_ns, end_ns]`.
-
-    Returns:
-        Their number by part, an example, and the total duration of all work that is left.
-    """
-    work, copied = finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION)
-    dur_ns = finished.dur_ns[work]
-    happened = is_possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
-    lost = work[~happened]
-    by_part = finished.parts(lost)
-    finished.drop(lost)
-    # These are copies of annotations on the host, so nothing is lost.
-    finished.drop(copied[~is_possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
-    example = [_impossible_time(finished, row) for row in lost[:1].tolist()]
-    return by_part, example, float(dur_ns[happened].sum(dtype=np.float64))
 
 
 def _impossible_time(finished: Finished, row: int) -> str:

@@ -80,8 +80,7 @@ def _op_rows(line: XlaLine, device: int, stream: int) -> Iterator[NamedRow]:
     for event in line.events:
         if _NO_OP.match(event.name):
             continue
-        category, name, size = _op(event)
-        target = _target_of_peer_copy(event)
+        category, name, size, target = _op(event)
         args = OpArgs(
             device=device,
             from_device=device if target >= 0 else -1,
@@ -93,28 +92,25 @@ def _op_rows(line: XlaLine, device: int, stream: int) -> Iterator[NamedRow]:
         yield _row(event, category, name, stream, args, device)
 
 
-def _op(event: XlaEvent) -> tuple[str, str, int]:
-    """Return category, name and size as Kineto writes them."""
+def _op(event: XlaEvent) -> tuple[str, str, int, int]:
+    """Return category, name and size as Kineto writes them, and the device that a peer copy writes; -1 for others.
+
+    A peer copy reads the device of its line.
+    """
     stats = event.stats
     copy = _COPY.fullmatch(event.name)
     if copy is not None:
         way = f"{copy['from']}to{copy['to']}" if copy["from"] else "<unknown>"
         details = _COPY_DETAILS.fullmatch(stats.memcpy_details)
         if details is None:
-            return "gpu_memcpy", f"Memcpy {way}", -1
+            return "gpu_memcpy", f"Memcpy {way}", -1, -1
         memory = f"{_memory(details['source'])} -> {_memory(details['target'])}"
-        return "gpu_memcpy", f"Memcpy {way} ({memory})", int(details["size"])
+        target = int(details["device"]) if copy["from"] == "P" and details["device"] is not None else -1
+        return "gpu_memcpy", f"Memcpy {way} ({memory})", int(details["size"]), target
     details = _FILL_DETAILS.fullmatch(stats.memset_details)
     if details is not None:
-        return "gpu_memset", f"Memset ({_memory(details['target'])})", int(details["size"])
-    return "gpu_memset" if event.name == "Memset" else "kernel", event.name, -1
-
-
-def _target_of_peer_copy(event: XlaEvent) -> int:
-    """Return the device that a peer copy writes; it reads the device of its line. -1 for other ops."""
-    copy = _COPY.fullmatch(event.name)
-    details = _COPY_DETAILS.fullmatch(event.stats.memcpy_details) if copy is not None and copy["from"] == "P" else None
-    return -1 if details is None or details["device"] is None else int(details["device"])
+        return "gpu_memset", f"Memset ({_memory(details['target'])})", int(details["size"]), -1
+    return "gpu_memset" if event.name == "Memset" else "kernel", event.name, -1, -1
 
 
 def _memory(kind: str) -> str:

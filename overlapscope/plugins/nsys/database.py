@@ -178,14 +178,20 @@ class Database:
             block: tuple[Any, ...] = self._connection.execute(query, (after,)).fetchone()
             return block
 
-    def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[Any, ...]]:
+    def stated(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Return some columns of a small table; none where it lacks one."""
+        return self._chosen("", table, columns, "")
+
+    def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[int, ...]]:
         """Return the distinct rows of some columns, or only the `first`; none where the table lacks a column."""
+        rows = self._chosen("DISTINCT", table, columns, "LIMIT 1" if first else "")
+        return [row for row in rows if all(isinstance(value, int) for value in row)]
+
+    def _chosen(self, which: str, table: str, columns: Sequence[str], limit: str) -> list[tuple[Any, ...]]:
         if not {*columns} <= self.columns.get(table, frozenset()):
             return []
-        chosen = ", ".join(map(_quoted, columns))
         with self._errors():
-            rows = self._query(f"SELECT DISTINCT {chosen} FROM {_quoted(table)} {'LIMIT 1' if first else ''}")
-        return [row for row in rows if all(isinstance(value, int) for value in row)]
+            return self._query(f"SELECT {which} {', '.join(map(_quoted, columns))} FROM {_quoted(table)} {limit}")
 
     def string(self, id: int) -> str:
         """Return a string of the table of distinct strings; empty where it lacks the id."""
@@ -202,23 +208,12 @@ class Database:
         """All strings by id. The table is read once, because it need not have a key to find a string by."""
         self.require("StringIds", "id", "value")
         strings: dict[int, bytes | None] = {}
-        for rows in self._blocks("SELECT id, CAST(value AS TEXT) FROM StringIds"):
-            strings.update(rows)
-        return strings
-
-    def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
-        """Return two columns of a small table; none where it lacks either."""
-        if not {key, value} <= self.columns.get(table, frozenset()):
-            return []
         with self._errors():
-            return self._query(f"SELECT {_quoted(key)}, {_quoted(value)} FROM {_quoted(table)}")
-
-    def _blocks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
-        with self._errors():
-            cursor = self._connection.execute(query)
+            cursor = self._connection.execute("SELECT id, CAST(value AS TEXT) FROM StringIds")
             while rows := cursor.fetchmany(_ROWS):
-                yield rows
+                strings.update(rows)
                 self._count(len(rows))
+        return strings
 
     def _count(self, rows: int) -> None:
         self._rows_read += rows
@@ -226,8 +221,8 @@ class Database:
             raise self._endless()
         self._progress(rows)
 
-    def _query(self, query: str, *values: int) -> list[tuple[Any, ...]]:
-        rows = self._connection.execute(query, values).fetchall()
+    def _query(self, query: str) -> list[tuple[Any, ...]]:
+        rows = self._connection.execute(query).fetchall()
         return [tuple(_decoded(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
     def _endless(self) -> UnreadableTrace:

@@ -120,8 +120,8 @@ def _assemble(database: Database, size: int, rank: int | None) -> Trace:
     host.overheads(database, rows)
     syncs.read(database, rows, calls)
     host.operators_and_ranges(database, rows)
-    base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
-    stated = dict(database.pairs("META_DATA_EXPORT", "name", "value"))
+    base_ns = next((utc for (utc,) in database.stated("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")), 0)
+    stated = dict(database.stated("META_DATA_EXPORT", "name", "value"))
     metadata: dict[str, Any] = {
         **{name: str(stated[key]) for key, name in _VERSIONS.items() if key in stated},
         "baseTimeNanoseconds": base_ns if isinstance(base_ns, int) and base_ns > 0 else 0,
@@ -136,7 +136,7 @@ def _assemble(database: Database, size: int, rank: int | None) -> Trace:
 
 def _warnings(database: Database) -> tuple[str, ...]:
     """Return the report's warnings and errors on CUDA."""
-    stated = database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
+    stated = database.stated("DIAGNOSTIC_EVENT", "severity", "text")
     texts = (text for severity, text in stated if isinstance(severity, int) and severity >= _WARNING)
     messages = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str) and "CUDA" in text)
     return tuple(text for text in messages if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
@@ -148,7 +148,7 @@ def _device_names(database: Database) -> dict[int, str]:
     CUDA numbers the devices of each process anew. If that is not recorded, its numbers are assumed to be the ids of the
     GPUs.
     """
-    stated = database.pairs("TARGET_INFO_GPU", "id", "name")
+    stated = database.stated("TARGET_INFO_GPU", "id", "name")
     products = {id: name.strip() for id, name in stated if isinstance(name, str) and name.strip()}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
     pid = None if database.process is None else database.process >> PID_SHIFT & PID_MASK
