@@ -26,7 +26,7 @@ from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, is_possibl
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, chosen_part, place
 from overlapscope.reading.source import ReadRequest
-from overlapscope.trace.model import Damage, DeviceAnnotations, HostEvents, RuntimeCalls, Syncs, Trace
+from overlapscope.trace.model import Damage, DeviceAnnotations, HostEvents, Syncs, Trace
 
 _LARGEST_BASE_NS = 1 << 62
 _OWN_HEADER = re.compile(rb"\s*\{\s*\n")
@@ -165,35 +165,34 @@ def assemble(
     base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
     if abs(base_ns) > _LARGEST_BASE_NS:
         base_ns = 0
-    finished = Finished(columns)
+    finished = Finished(columns, base_ns)
     span = _stated_span(finished, columns.markers)
     start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
     damage = _damage(source, finished, losses, columns.repaired, begin_ns, end_ns)
-    runtime_calls = finished.table(RuntimeCalls, EventTable.RUNTIME, base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _ordinal(distributed.get("rank"))
-    cpu_ops = finished.table(HostEvents, EventTable.CPU, base_ns)
-    annotations = finished.table(HostEvents, EventTable.ANNOTATION, base_ns)
-    syncs = finished.table(Syncs, EventTable.SYNC, base_ns)
+    cpu_ops = finished.table(HostEvents, EventTable.CPU)
+    annotations = finished.table(HostEvents, EventTable.ANNOTATION)
+    syncs = finished.table(Syncs, EventTable.SYNC)
     if any(name.startswith(EVENT_NOTES) for name in finished.names):
         from overlapscope.reading._event_notes import apply
 
-        cpu_ops, annotations, syncs = apply(cpu_ops, annotations, runtime_calls, syncs)
+        cpu_ops, annotations, syncs = apply(cpu_ops, annotations, finished.calls, syncs)
     return Trace(
         source=shown_source(source),
         names=finished.names,
-        gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
-        runtime_calls=runtime_calls,
+        gpu_ops=finished.gpu_ops(),
+        runtime_calls=finished.calls,
         cpu_ops=cpu_ops,
         annotations=annotations,
-        python_frames=finished.table(HostEvents, EventTable.PYTHON, base_ns),
-        overheads=finished.table(HostEvents, EventTable.OVERHEAD, base_ns),
+        python_frames=finished.table(HostEvents, EventTable.PYTHON),
+        overheads=finished.table(HostEvents, EventTable.OVERHEAD),
         syncs=syncs,
-        device_annotations=finished.table(DeviceAnnotations, EventTable.DEVICE_ANNOTATION, base_ns),
-        collectives=finished.collectives(base_ns),
+        device_annotations=finished.table(DeviceAnnotations, EventTable.DEVICE_ANNOTATION),
+        collectives=finished.collectives(),
         device_names=_device_names(metadata, finished.mtias()),
         rank=rank if rank is not None else rank_in_name(source),
         world_size=_ordinal(distributed.get("world_size")),
