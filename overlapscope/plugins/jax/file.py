@@ -22,7 +22,6 @@ from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.plugins.jax.xplane import XlaRecording
-    from overlapscope.reading._events import Losses
 
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
@@ -40,6 +39,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
     from overlapscope.plugins.jax.xplane import JsonEvent, recording_of
     from overlapscope.reading import kineto
     from overlapscope.reading._columns import EventColumns
+    from overlapscope.reading._events import Losses
     from overlapscope.reading._progress import ReadingBar
     from overlapscope.reading._stream import events_as
 
@@ -47,7 +47,10 @@ def read(path: Path, request: ReadRequest) -> Trace:
     with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
         if re.match(XSPACE, file.head()):
             recording = _of_buffer(file, bar.at)
-            losses = _losses(recording)
+            dropped = [match for text in recording.warnings for match in _DROPPED.finditer(text)]
+            losses = Losses(file.broken is not None, lost_events=sum(int(match[1] or match[2]) for match in dropped))
+            for text in recording.warnings:
+                losses.remember(f"the profiler says: {text}")
         else:
             events, losses = events_as(JsonEvent, file, bar.at, strict=False)
             recording = recording_of(events)
@@ -77,24 +80,12 @@ def _of_buffer(file: SourceFile, at: Callable[[int], None]) -> XlaRecording:
         blocks.append(block)
         at(file.packed_bytes_read)
     try:
-        recording = read_xspace(b"".join(blocks))
+        return read_xspace(b"".join(blocks))
     except NotAnXSpace as error:
         raise UnreadableTrace(
             file.path,
             f"is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it.",
         ) from None
-    recording.truncated = file.broken is not None
-    return recording
-
-
-def _losses(recording: XlaRecording) -> Losses:
-    from overlapscope.reading._events import Losses
-
-    dropped = sum(int(match[1] or match[2]) for text in recording.warnings for match in _DROPPED.finditer(text))
-    losses = Losses(truncated=recording.truncated, lost_events=dropped)
-    for text in recording.warnings:
-        losses.remember(f"the profiler says: {text}")
-    return losses
 
 
 def _metadata(recording: XlaRecording) -> dict[str, Any]:
