@@ -338,7 +338,7 @@ def _escape_quotes(piece: str, field_end: re.Pattern[str]) -> str | None:
             end = _string_end(piece, at, _string_ends(open_brackets, last, field_end))
             if end is None:
                 return None
-            out.append(_QUOTE_OR_ESCAPE.sub(_escape_quote, piece[at:end]) + '"')
+            out.append(_QUOTE_OR_ESCAPE.sub(lambda m: m[0] if len(m[0]) == 2 else '\\"', piece[at:end]) + '"')
             at = end + 1
         elif mark[0] in "{[":
             open_brackets.append(mark[0])
@@ -356,10 +356,6 @@ def _string_ends(open_brackets: list[str], last: str, field_end: re.Pattern[str]
     if last in ("{", ","):
         return _KEY_END
     return field_end if len(open_brackets) == 1 else _VALUE_END
-
-
-def _escape_quote(match: re.Match[str]) -> str:
-    return match[0] if len(match[0]) == 2 else '\\"'
 
 
 def _string_end(piece: str, at: int, ends: re.Pattern[str]) -> int | None:

@@ -89,7 +89,7 @@ class Database:
         self._connection.close()
 
     def listen(self, progress: Callable[[int], object]) -> None:
-        """Call `progress` with the number of rows as they are read."""
+        """Call `progress` with the number of rows read so far."""
         self._progress = progress
 
     def require(self, table: str, *columns: str) -> None:
@@ -161,8 +161,11 @@ class Database:
                 f"ORDER BY rowid LIMIT {_ROWS})"
             )
             last = -(1 << 63)
-            while (block := self._block(query, last))[1]:
-                last, count, odd_values, *texts = block
+            while True:
+                with self._errors():
+                    last, count, odd_values, *texts = self._connection.execute(query, (last,)).fetchone()
+                if not count:
+                    break
                 if odd_values:
                     raise UnreadableTrace(
                         self.shown,
@@ -172,11 +175,6 @@ class Database:
                     part.append(np.fromstring(text, np.int64, sep=","))
                 self._count(count)
         return list(map(_joined, parts))
-
-    def _block(self, query: str, after: int) -> tuple[Any, ...]:
-        with self._errors():
-            block: tuple[Any, ...] = self._connection.execute(query, (after,)).fetchone()
-            return block
 
     def stated(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
         """Return some columns of a small table; none where it lacks one."""
@@ -219,7 +217,7 @@ class Database:
         self._rows_read += rows
         if self._rows_read > self._most_rows:
             raise self._endless()
-        self._progress(rows)
+        self._progress(self._rows_read)
 
     def _query(self, query: str) -> list[tuple[Any, ...]]:
         rows = self._connection.execute(query).fetchall()

@@ -59,14 +59,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
         database.process = processes[part] if processes else None
         rows = max(sum(database.rows(table) for table in _TABLES), 1)
         with ReadingBar(str(path), size, request.progress) as bar:
-            done = 0
-
-            def read_rows(count: int) -> None:
-                nonlocal done
-                done += count
-                bar.at(min(size * done // rows, size))
-
-            database.listen(read_rows)
+            database.listen(lambda done: bar.at(min(size * done // rows, size)))
             # Several recorded processes are numbered as ranks in the order of their devices.
             rank = part if rank_in_name(file.name) is None and len(processes) > 1 else None
             return _assemble(database, size, rank)
