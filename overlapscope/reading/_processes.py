@@ -93,7 +93,7 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
         return np.zeros(len(pid), np.int32)
     if len(callers) > MOST_PROCESSES:
         return f"{len(callers):,} processes that launched GPU ops, more than {MOST_PROCESSES}"
-    process = np.array([_caller(number, callers, written) for number in range(len(written))], np.int32)[pid]
+    process: I32 = np.array([_caller(number, callers, written) for number in range(len(written))], np.int32)[pid]
     if not all(is_label(written[caller]) for caller in callers):
         # Numbers of processes may equal numbers of devices.
         process[~host] = _NONE
