@@ -111,7 +111,9 @@ class EventColumns:
                 case EventTable.SYNC:
                     self._add(table, at, self._syncs(args, [batch.words[word] for word in batch.name[at].tolist()]))
                 case EventTable.DEVICE_ANNOTATION:
-                    self._add(table, at, self._device_annotations(args))
+                    # They are the process and thread of the event.
+                    where = {"device": device_or_none(args.number("pid")), "stream": self._streams(args.number("tid"))}
+                    self._add(table, at, where)
         self._rows += len(place)
         check_room(self._source, self._rows)
 
@@ -182,10 +184,6 @@ class EventColumns:
         ids = np.array([[self.texts[text] if text else -1 for text in row] for row in texts], np.int64)
         numbers = {name: stated.number(name) for name in COLLECTIVE_NUMBERS}
         self._add(EventTable.COLLECTIVE, at[chosen], dict(zip(COLLECTIVE_TEXTS, ids.T, strict=True)) | numbers)
-
-    def _device_annotations(self, args: EventArguments) -> dict[str, I64]:
-        """Return device and stream of a device's annotations, which are the process and thread of the event."""
-        return {"device": device_or_none(args.number("pid")), "stream": self._streams(args.number("tid"))}
 
     def _syncs(self, args: EventArguments, names: list[str]) -> dict[str, I64]:
         kinds = map(_sync_kind, args.text("sync_kind"), args.text("sync_type"), names)

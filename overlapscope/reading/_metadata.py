@@ -170,21 +170,19 @@ _MOST_CPUS = 1 << 20
 
 
 def _host_activity(note: Any) -> HostActivity:
-    """Return the activity that the recorder noted; none if it noted none, or anything impossible."""
-    activity = _without_torn(_valid(note, HostActivity, HostActivity()))
-    return activity if _is_plausible(activity) else HostActivity()
+    """Return the activity that the recorder noted; none if it noted none, or anything impossible.
 
-
-def _without_torn(activity: HostActivity) -> HostActivity:
-    """Leave out samples with an impossible frame: py-spy reads the program's memory while the program changes it."""
+    Samples with an impossible frame are left out: py-spy reads the program's memory while the program changes it.
+    """
+    activity = _valid(note, HostActivity, HostActivity())
     torn = {number for number, frame in enumerate(activity.frames) if not _is_plausible_frame(frame)}
-    if not torn:
-        return activity
-    stacks = tuple(stack for stack in activity.stacks if torn.isdisjoint(stack.frames))
-    nothing = StackFrame("", 0, "")
-    frames = tuple(nothing if number in torn else frame for number, frame in enumerate(activity.frames))
-    interval_ns = activity.interval_ns if stacks else 0
-    return msgspec.structs.replace(activity, frames=frames, stacks=stacks, interval_ns=interval_ns)
+    if torn:
+        stacks = tuple(stack for stack in activity.stacks if torn.isdisjoint(stack.frames))
+        nothing = StackFrame("", 0, "")
+        frames = tuple(nothing if number in torn else frame for number, frame in enumerate(activity.frames))
+        interval_ns = activity.interval_ns if stacks else 0
+        activity = msgspec.structs.replace(activity, frames=frames, stacks=stacks, interval_ns=interval_ns)
+    return activity if _is_plausible(activity) else HostActivity()
 
 
 def _is_plausible(activity: HostActivity) -> bool:
@@ -197,7 +195,6 @@ def _is_plausible(activity: HostActivity) -> bool:
         and bool(activity.interval_ns) == bool(activity.stacks)
         and len(activity.sampler) <= _LONGEST_SAMPLER
         and len(activity.frames) <= _MOST_FRAMES
-        and all(map(_is_plausible_frame, activity.frames))
         and len(activity.stacks) <= _MOST_STACKS
         and all(_is_plausible_stack(stack, len(activity.frames)) for stack in activity.stacks)
         and sum(stack.samples for stack in activity.stacks) < _MOST

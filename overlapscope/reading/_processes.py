@@ -27,7 +27,7 @@ from overlapscope.reading._events import NOTHING, UNDECODABLE, EventTable, table
 from overlapscope.reading._stream import RawEvents, decoded
 from overlapscope.reading.file_names import natural
 from overlapscope.reading.files import SourceFile
-from overlapscope.trace.model import F64, I32, I64, Bool
+from overlapscope.trace.model import I32, Bool
 
 _NONE: Final = -1
 """Number of an unknown process."""
@@ -51,34 +51,9 @@ class _Event(Struct, gc=False):
     args: Raw = NOTHING
 
 
-_ROW: Final = np.dtype(
-    [
-        ("pid", np.int32),
-        ("table", np.int32),
-        ("launches", np.bool_),
-        ("start_us", np.float64),
-        ("correlation", np.int64),
-    ]
-)
+_ROW: Final = np.dtype("i4, i4, ?, f8, i8")
+"""Of each event the number of its process as written, table, whether it launches work, start in us, correlation."""
 _args = msgspec.json.Decoder(_Args)
-
-
-class _Events(Struct):
-    """All events of a file, as columns."""
-
-    written: Sequence[int | str]
-    """Distinct processes, as written."""
-    pid: I32
-    """Place in `written`."""
-    table: I32
-    """Table of each complete event."""
-    launches: Bool
-    start_us: F64
-    correlation: I64
-
-    def of(self, tables: frozenset[EventTable]) -> Bool:
-        """Return which events belong to some tables."""
-        return among(self.table, [*tables])
 
 
 def processes(path: Path, place: Path, limit_bytes: int) -> I32:
@@ -104,40 +79,41 @@ def processes(path: Path, place: Path, limit_bytes: int) -> I32:
 @lru_cache(1)
 def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | str:
     """Return the process of each event, or a description of processes whose GPU ops can't be distinguished."""
-    events = _read(SourceFile(place, limit_bytes=limit_bytes))
-    ops = events.of(frozenset({EventTable.GPU}))
-    launched = events.correlation[ops]
-    launches = events.launches & among(events.correlation, launched[launched > 0])
-    callers = distinct(events.pid[launches]).tolist()
+    numbers = Numbered()
+    rows = [
+        np.array([_row(event or _Event(), numbers) for event in decoded(batch.raw, _Event)], _ROW)
+        for batch in RawEvents(SourceFile(place, limit_bytes=limit_bytes)).batches()
+    ]
+    events, written = np.concatenate([np.empty(0, _ROW), *rows]), list(numbers)
+    pid, table, launches, start_us, correlation = (events[name] for name in _ROW.names or ())
+    ops, host = table == EventTable.GPU, among(table, [*_HOST])
+    launched = correlation[ops]
+    callers = distinct(pid[launches & among(correlation, launched[launched > 0])]).tolist()
     if len(callers) < 2:
-        return np.zeros(len(events.pid), np.int32)
+        return np.zeros(len(pid), np.int32)
     if len(callers) > MOST_PROCESSES:
         return f"{len(callers):,} processes that launched GPU ops, more than {MOST_PROCESSES}"
-    of_pid = np.array([_caller(pid, callers, events.written) for pid in range(len(events.written))], np.int32)
-    process = of_pid[events.pid]
-    if not all(is_label(events.written[caller]) for caller in callers):
+    process: I32 = np.array([_caller(number, callers, written) for number in range(len(written))], np.int32)[pid]
+    if not all(is_label(written[caller]) for caller in callers):
         # Numbers of processes may equal numbers of devices.
-        process[~events.of(_HOST)] = _NONE
-    start_us = events.start_us[events.of(_HOST | _DEVICE)]
+        process[~host] = _NONE
+    start_us = start_us[host | among(table, [*_DEVICE])]
     # Sorted by time, the last ops of a process may stand after the first calls of the next.
     if not (start_us[1:] >= start_us[:-1]).all():
-        _by_place(process, events.of(_HOST), len(callers))
+        _by_place(process, host, len(callers))
     if distinct(process[ops]).tolist() != list(range(len(callers))):
         return "several processes, mixed so that it can't be told which of them launched a GPU op"
-    return _numbered(process, events, ops, [events.written[caller] for caller in callers])
-
-
-def _read(file: SourceFile) -> _Events:
-    written = Numbered()
-    parts = [np.empty(0, _ROW)]
-    for batch in RawEvents(file).batches():
-        events = decoded(batch.raw, _Event)
-        parts.append(np.array([_row(event or _Event(), written) for event in events], _ROW))
-    rows = np.concatenate(parts)
-    return _Events(list(written), *(rows[name] for name in _ROW.names or ()))
+    devices = [distinct(pid[ops & (process == number)]).tolist() for number in range(len(callers))]
+    is_disjoint = len(set().union(*devices)) == sum(map(len, devices))
+    named_by = [used[0] for used in devices] if is_disjoint else callers
+    final = np.empty(len(callers) + 1, np.int32)
+    final[sorted(range(len(callers)), key=lambda number: natural(written[named_by[number]]))] = np.arange(len(callers))
+    final[_NONE] = _NONE
+    return final[process]
 
 
 def _row(event: _Event, written: Numbered) -> tuple[int, int, bool, float, int]:
+    """Return the columns of `_ROW`."""
     table = table_of[event.cat] if event.ph == "X" else EventTable.IGNORED
     correlation = -1
     if table == EventTable.RUNTIME or table in _DEVICE:
@@ -176,16 +152,3 @@ def _by_place(process: I32, host: Bool, count: int) -> None:
     begins = np.array([stands[number][0] for number in order])
     unknown = np.flatnonzero(process == _NONE)
     process[unknown] = np.array(order)[np.maximum(np.searchsorted(begins, unknown, side="right") - 1, 0)]
-
-
-def _numbered(process: I32, events: _Events, ops: Bool, names: list[int | str]) -> I32:
-    """Return the processes with their final numbers."""
-    devices = [distinct(events.pid[ops & (process == number)]).tolist() for number in range(len(names))]
-    is_disjoint = len(set().union(*devices)) == sum(map(len, devices))
-    keys = [
-        natural(events.written[used[0]] if is_disjoint else name) for used, name in zip(devices, names, strict=True)
-    ]
-    final = np.empty(len(names) + 1, np.int32)
-    final[sorted(range(len(names)), key=keys.__getitem__)] = np.arange(len(names))
-    final[_NONE] = _NONE
-    return final[process]

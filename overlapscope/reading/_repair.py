@@ -1,6 +1,6 @@
 """Events out of JSON that is not quite JSON.
 
-`recover` goes through the damaged text once, item by item, and finds out where each item ends: an event, a stray
+`Recovery` goes through the damaged text once, item by item, and finds out where each item ends: an event, a stray
 bracket, or noise. These invariants hold:
 
 - The place in the text only grows, and each character before it belongs to exactly one item or separator.
@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
-
-from msgspec import Struct, field
 
 from overlapscope.reading._events import END_SIGHT, Losses, NamedRow
 from overlapscope.reading._times import decimal
@@ -45,17 +43,6 @@ _FOOTER = re.compile(r"\]\s*(?:\Z|\}\s*\Z|,\s*(?:\Z|\"[^\"]*(?:\Z|\"\s*(?::|\Z))
 _PHASE = re.compile(r"\"ph\"\s*:")
 _EVENT_START = re.compile(r"\{[^{}]{0,300}\"ph\"\s*:")
 _SCALAR = re.compile(r"(?:\"(?:[^\"\\]|\\.)*\"|[-+.\w]+)(?=[\s,\]]|\Z)", re.DOTALL)
-
-
-class Recovered(Struct):
-    """Events in a stretch of the events array, and the text around them."""
-
-    events: list[Any] = field(default_factory=list)
-    """Events in order."""
-    rest: str | None = None
-    """Text after the last event that could be decided on; None where the array ended."""
-    footer: str = ""
-    """Text after the array's closing bracket."""
 
 
 class _Item(NamedTuple):
@@ -84,23 +71,19 @@ _DECODERS = ((_strict, False), (_lenient, True))
 """Decoders in the order in which they are tried, and whether the text is damaged if only this one can read it."""
 
 
-def recover(convert: Converter, text: str, losses: Losses, *, final: bool) -> Recovered:
-    """Return the events at the start of `text`, which begins at an event or at the comma before it.
-
-    Args:
-        convert: Makes an event of a JSON value.
-        text: A stretch of the events array. Bytes that are not UTF-8 are escaped by `surrogateescape`.
-        losses: Counts the lost and the repaired events.
-        final: Whether no text follows. If so, an event that the end of `text` cuts is lost; otherwise it is left in
-            `rest`.
-    """
-    return _Recovery(convert, text, losses, final=final).recovered()
-
-
-class _Recovery:
-    """One pass through damaged text."""
+class Recovery:
+    """One pass through damaged text, which begins at an event or at the comma before it."""
 
     def __init__(self, convert: Converter, text: str, losses: Losses, *, final: bool) -> None:
+        """Recover the events.
+
+        Args:
+            convert: Makes an event of a JSON value.
+            text: A stretch of the events array. Bytes that are not UTF-8 are escaped by `surrogateescape`.
+            losses: Counts the lost and the repaired events.
+            final: Whether no text follows. If so, an event that the end of `text` cuts is lost; otherwise it is left in
+                `rest`.
+        """
         self._convert = convert
         self._text = text
         self._losses = losses
@@ -113,41 +96,42 @@ class _Recovery:
         """True if some bytes were not UTF-8."""
         self._credit = 4 * len(text) + _MAX_EVENT_CHARS
         """Characters that may still be read in vain for objects with boundaries inside."""
+        self.events: list[Any] = []
+        """Events in order."""
+        at, self.has_ended = self._read()
+        self.rest = text[at:]
+        """Text after the last event that could be decided on, or after the bracket that ends the array."""
 
-    def recovered(self) -> Recovered:
-        text, recovered, at = self._text, Recovered(), 0
+    def _read(self) -> tuple[int, bool]:
+        """Read as far as can be decided; return where that is, and whether the array ended there."""
+        text, at = self._text, 0
         while True:
             start = _after_separator(text, at)
             if start == len(text):
-                recovered.rest = ""
-                return recovered
+                return start, False
             if text[start] in "[]":
                 if text[start] == "]" and len(text) - start < END_SIGHT and not self._final:
-                    recovered.rest = text[start:]
-                    return recovered
+                    return start, False
                 if text[start] == "]" and self._is_array_end(start):
-                    recovered.footer = text[start + 1 :]
-                    return recovered
+                    return start + 1, True
                 # No event is a list. Read as a list, it would take all events after it along.
                 at = start + 1
                 self._losses.skip_bracket(text[start : start + 80])
                 continue
             item = self._object(start) if text[start] == "{" else self._noise(start)
             if item is None:
-                recovered.rest = text[start:]
-                return recovered
-            self._take(start, item, recovered.events)
+                return start, False
             at = item.end
+            self._take(text[start:at], item)
 
-    def _take(self, start: int, item: _Item, events: list[Any]) -> None:
+    def _take(self, text: str, item: _Item) -> None:
         """Add an item to the events, or count it as lost."""
-        text = self._text[start : item.end]
         typed = None if item.value is None else self._convert(item.value)
         if typed is None:
             self._losses.lose(text)
             return
         event, repaired = typed
-        events.append(event)
+        self.events.append(event)
         if repaired or item.damaged or (self._escaped and _reads_escapes(event, item.value, text)):
             self._losses.repair(text)
 
@@ -354,7 +338,7 @@ def _escape_quotes(piece: str, field_end: re.Pattern[str]) -> str | None:
             end = _string_end(piece, at, _string_ends(open_brackets, last, field_end))
             if end is None:
                 return None
-            out.append(_QUOTE_OR_ESCAPE.sub(_escape_quote, piece[at:end]) + '"')
+            out.append(_QUOTE_OR_ESCAPE.sub(lambda m: m[0] if len(m[0]) == 2 else '\\"', piece[at:end]) + '"')
             at = end + 1
         elif mark[0] in "{[":
             open_brackets.append(mark[0])
@@ -372,10 +356,6 @@ def _string_ends(open_brackets: list[str], last: str, field_end: re.Pattern[str]
     if last in ("{", ","):
         return _KEY_END
     return field_end if len(open_brackets) == 1 else _VALUE_END
-
-
-def _escape_quote(match: re.Match[str]) -> str:
-    return match[0] if len(match[0]) == 2 else '\\"'
 
 
 def _string_end(piece: str, at: int, ends: re.Pattern[str]) -> int | None:

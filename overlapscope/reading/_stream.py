@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -36,41 +37,32 @@ BLANK = b" \t\r\n"
 _TRIES = 4
 
 
-def boundaries(pending: bytes | bytearray) -> Iterator[int]:
-    """Yield places near the end of `pending` where an event may end, last first; never the very end."""
+def _last(pending: bytes | bytearray, bracket: bytes, most: int) -> Iterator[tuple[int, bytes | bytearray]]:
+    """Yield the last places of a bracket, last first, each with what stands before it."""
     at = len(pending)
-    tries = 0
-    for _ in range(1024):
-        at = pending.rfind(b"{", 0, at)
+    for _ in range(most):
+        at = pending.rfind(bracket, 0, at)
         if at < 0:
             return
-        before = pending[max(at - 256, 0) : at].rstrip(BLANK)
-        if not before.endswith(b","):
-            continue
-        before = before[:-1].rstrip(BLANK)
-        if before.endswith(b"}"):
-            yield max(at - 256, 0) + len(before)
-            tries += 1
-            if tries == _TRIES:
-                return
+        yield at, pending[max(at - 256, 0) : at].rstrip(BLANK)
+
+
+def boundaries(pending: bytes | bytearray) -> Iterator[int]:
+    """Yield places near the end of `pending` where an event may end, last first; never the very end."""
+    ends = (
+        max(at - 256, 0) + len(event)
+        for at, before in _last(pending, b"{", 1024)
+        if before.endswith(b",") and (event := before[:-1].rstrip(BLANK)).endswith(b"}")
+    )
+    return islice(ends, _TRIES)
 
 
 def array_ends(pending: bytes | bytearray) -> Iterator[int]:
     """Yield the brackets that may close the array that `pending` begins with, likeliest first."""
     events = pending[1:].lstrip(BLANK)
-    if not events.strip(BLANK + b",") or events[:1] == b"]":
-        return
-    at = len(pending)
-    tries = 0
-    for _ in range(64):
-        at = pending.rfind(b"]", 0, at)
-        if at < 0:
-            return
-        if pending[max(at - 256, 0) : at].rstrip(BLANK).endswith(b"}"):
-            yield at
-            tries += 1
-            if tries == _TRIES:
-                return
+    is_empty = not events.strip(BLANK + b",") or events[:1] == b"]"
+    ends = (at for at, before in _last(pending, b"]", 0 if is_empty else 64) if before.endswith(b"}"))
+    return islice(ends, _TRIES)
 
 
 def at_end(error: str, size: int) -> bool:
@@ -154,7 +146,8 @@ class EventStream:
             UnreadableTrace: The events array is missing or unreadable.
         """
         self._rest = self._find_array()
-        with closing(self._scanned_ahead() if self._threads > 1 else self._one_by_one()) as blocks:
+        one_by_one = ((block, None) for block in self._blocks)
+        with closing(self._scanned_ahead() if self._threads > 1 else one_by_one) as blocks:
             for block, ahead in blocks:
                 batch = self._take(block, ahead)
                 if batch is not None:
@@ -171,10 +164,6 @@ class EventStream:
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
             raise self.unreadable(_NOTHING_READ)
-
-    def _one_by_one(self) -> _Blocks:
-        for block in self._blocks:
-            yield block, None
 
     def _scanned_ahead(self) -> _Blocks:
         """Yield the blocks, and the events that threads find in them."""
@@ -381,17 +370,13 @@ class EventStream:
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
         # Only damaged files need it.
-        from overlapscope.reading._repair import recover
+        from overlapscope.reading._repair import Recovery
 
         text = pending.decode("utf-8", "surrogateescape")
-        recovered = recover(self._repairable, text, self.losses, final=final)
-        if recovered.rest is None:
-            self._ended = True
-            self._footer = recovered.footer.encode("utf-8", "surrogateescape")
-            self._rest = b""
-        else:
-            self._rest = recovered.rest.encode("utf-8", "surrogateescape")
-        return self._batch_of(recovered.events)
+        recovery = Recovery(self._repairable, text, self.losses, final=final)
+        self._ended, rest = recovery.has_ended, recovery.rest.encode("utf-8", "surrogateescape")
+        self._rest, self._footer = (b"", rest) if self._ended else (rest, b"")
+        return self._batch_of(recovery.events)
 
     _repairable: Callable[[Any], tuple[Any, bool] | None] = staticmethod(convert)
     """Makes an event of a JSON value (`_repair.Converter`)."""

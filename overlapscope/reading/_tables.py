@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,9 +17,7 @@ from overlapscope.reading._events import EventTable
 from overlapscope.trace import lost, op_names
 from overlapscope.trace.model import (
     I8,
-    I32,
     I64,
-    Bool,
     Collectives,
     GpuOps,
     Index,
@@ -66,9 +64,10 @@ _PARTS: dict[EventTable, lost.Part] = {
 
 
 class Finished:
-    """All columns, with a row for each complete event."""
+    """All columns, with a row for each complete event. The tables of the Trace have `base_ns` added to their times."""
 
-    def __init__(self, columns: EventColumns) -> None:
+    def __init__(self, columns: EventColumns, base_ns: int) -> None:
+        self._base_ns = base_ns
         text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
         self.names = tuple(columns.names)
         parts = columns.parts
@@ -141,9 +140,10 @@ class Finished:
         fast = np.flatnonzero(size // min(_FASTEST_BYTES_PER_NS.values()) > longest_ns)
         wrong = size > LARGEST_BYTES
         if len(fast):
-            calls = self.table(RuntimeCalls, EventTable.RUNTIME, 0)
-            kind = self._kind(rows[fast], calls, self._launch(rows[fast], calls))
-            wrong[fast] |= too_fast(kind, size[fast], longest_ns[fast])
+            kind = self._kind(rows[fast], self._launch(rows[fast]))
+            for limited, fastest in _FASTEST_BYTES_PER_NS.items():
+                # Divide, because the product of a duration and a speed may overflow.
+                wrong[fast] |= (kind == limited) & (size[fast] // fastest > longest_ns[fast])
         if np.maximum(size, 0)[~wrong].sum(dtype=np.float64) > _LARGEST_SUM:
             wrong = size >= 0
         values["bytes"][place[wrong]] = -1
@@ -165,44 +165,57 @@ class Finished:
         """Remove rows from every table."""
         self._table[rows] = EventTable.IGNORED
 
-    def table(self, kind: type[_Table], table: EventTable, base_ns: int) -> _Table:
+    def table(self, kind: type[_Table], table: EventTable) -> _Table:
         """Return a table of a Trace whose columns are those that were collected."""
-        return kind(names=self.names, **self._columns(kind, table, self._sorted(table), base_ns))
+        return kind(names=self.names, **self._columns(kind, table, self._sorted(table)))
 
-    def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
+    @cached_property
+    def calls(self) -> RuntimeCalls:
+        """The calls, as soon as impossible ones have been dropped."""
+        return self.table(RuntimeCalls, EventTable.RUNTIME)
+
+    def gpu_ops(self) -> GpuOps:
         rows = self._sorted(EventTable.GPU)
-        judged, launch = self._judged(rows), self._launch(rows, calls)
+        judged, launch = self._judged(rows), self._launch(rows)
         return GpuOps(
             names=self.names,
-            **self._columns(GpuOps, EventTable.GPU, rows, base_ns),
-            kind=self._kind(rows, calls, launch),
+            **self._columns(GpuOps, EventTable.GPU, rows),
+            kind=self._kind(rows, launch),
             launch=launch,
             source_kind=judged[:, 1].copy(),
             target_kind=judged[:, 2].copy(),
         )
 
-    def _launch(self, rows: Index, calls: RuntimeCalls) -> I64:
+    def _launch(self, rows: Index) -> I64:
         """Return the row in `calls` of the launch of GPU ops; -1 where not recorded."""
         correlation = self._aligned(EventTable.GPU, rows)["correlation"]
-        return np.where(correlation > 0, locate(calls.correlation, correlation), -1)
+        return np.where(correlation > 0, locate(self.calls.correlation, correlation), -1)
 
-    def _kind(self, rows: Index, calls: RuntimeCalls, launch: I64) -> I8:
-        stated = self._aligned(EventTable.GPU, rows)
-        source, target = (stated[side].astype(np.int32) for side in ("source_device", "target_device"))
-        return with_peer_copies(self._judged(rows)[:, 0], source, target, calls, launch)
+    def _kind(self, rows: Index, launch: I64) -> I8:
+        """Return the kinds of GPU ops, corrected by the devices that copies state and by the calls that launched them.
 
-    def collectives(self, base_ns: int) -> Collectives:
+        A copy is a peer copy exactly if it states two different devices. If it does not state both, its name decides,
+        or the call that launched it: ROCm names all copies between devices as it names those within a device.
+        """
+        kind, stated = self._judged(rows)[:, 0], self._aligned(EventTable.GPU, rows)
+        source, target = stated["source_device"], stated["target_device"]
+        called = pick(self.calls.named(op_names.states_peer_copy), launch, False)
+        peers = np.where((source >= 0) & (target >= 0), source != target, called | (kind == Kind.P2P))
+        within = among(kind, (Kind.OTHER, Kind.P2P))
+        return np.where(within, np.where(peers, Kind.P2P, Kind.OTHER), kind).astype(np.int8)
+
+    def collectives(self) -> Collectives:
         """Return the collectives that the remaining GPU ops state."""
         rows = self._sorted(EventTable.GPU)
         rows = rows[among(rows, self._values[EventTable.COLLECTIVE][0])]
-        stated = self._columns(Collectives, EventTable.COLLECTIVE, rows, base_ns)
+        stated = self._columns(Collectives, EventTable.COLLECTIVE, rows)
         name_id = self._aligned(EventTable.COLLECTIVE, rows)["collective"].astype(np.int32)
-        columns = self._columns(Collectives, EventTable.GPU, rows, base_ns) | stated | {"name_id": name_id}
+        columns = self._columns(Collectives, EventTable.GPU, rows) | stated | {"name_id": name_id}
         return Collectives(names=self.names, **columns)
 
-    def _columns(self, kind: type[TraceTable], table: EventTable, rows: Index, base_ns: int) -> dict[str, Any]:
+    def _columns(self, kind: type[TraceTable], table: EventTable, rows: Index) -> dict[str, Any]:
         """Return the columns of a table of a Trace, as far as they are known by its name for them."""
-        start_ns = self.start_ns[rows] + base_ns
+        start_ns = self.start_ns[rows] + self._base_ns
         columns = {
             "start_ns": start_ns,
             "end_ns": start_ns + self.dur_ns[rows],
@@ -216,7 +229,8 @@ class Finished:
     def _judged(self, rows: Index) -> I8:
         """Return kind, source and target memory of GPU ops; each distinct (category, name) is judged once."""
         distinct, back = self._distinct(rows)
-        return judged(distinct)[back]
+        judged = [(op_names.kind(*op), *op_names.memory_kinds(*op)) for op in distinct]
+        return np.array(judged, np.int8).reshape(-1, 3)[back]
 
     def _distinct(self, rows: Index) -> tuple[list[tuple[str, str]], Index]:
         """Return the distinct (category, name) of some rows, and the place of each row's among them."""
@@ -257,21 +271,6 @@ class Finished:
         return {name: column[place] for name, column in values.items()}
 
 
-def judged(ops: Iterable[tuple[str, str]]) -> I8:
-    """Return kind, source and target memory of GPU ops, by their categories and names."""
-    kinds = [(op_names.kind(category, name), *op_names.memory_kinds(category, name)) for category, name in ops]
-    return np.array(kinds, np.int8).reshape(-1, 3)
-
-
-def too_fast(kind: I8, size: I64, longest_ns: I64) -> Bool:
-    """Return which sizes no copy of its `Kind` can have moved in so much time. Copies within a device have no limit."""
-    wrong = np.zeros(len(kind), np.bool_)
-    for limited, fastest in _FASTEST_BYTES_PER_NS.items():
-        # Divide, because the product of a duration and a speed may overflow.
-        wrong |= (kind == limited) & (size // fastest > longest_ns)
-    return wrong
-
-
 def _joined(parts: list[Values], names: tuple[str, ...]) -> tuple[Index, dict[str, NDArray[Any]]]:
     """Return rows and further columns of all parts, with -1 for values that are not possible."""
     if not parts:
@@ -281,26 +280,3 @@ def _joined(parts: list[Values], names: tuple[str, ...]) -> tuple[Index, dict[st
         least, largest = _POSSIBLE[name]
         columns[name][(columns[name] < least) | (columns[name] > largest)] = -1
     return np.concatenate([at for at, _ in parts]), columns
-
-
-# -- Peer copies -------------------------------------------------------------------------------------
-
-
-def with_peer_copies(kind: I8, source_device: I32, target_device: I32, calls: RuntimeCalls, launch: I64) -> I8:
-    """Return the kinds of GPU ops, corrected by the devices that copies state and by the calls that launched them.
-
-    A copy is a peer copy exactly if it states two different devices. If it does not state both, its name decides, or
-    the call that launched it: ROCm names all copies between devices as it names those within a device.
-
-    Args:
-        kind: Kind of each op by its name.
-        source_device: Device that it reads; -1 where not stated.
-        target_device: Device that it writes; -1 where not stated.
-        calls: Calls of the runtime.
-        launch: Row of the launching call in `calls`; -1 where not recorded.
-    """
-    within = among(kind, (Kind.OTHER, Kind.P2P))
-    stated = (source_device >= 0) & (target_device >= 0)
-    called = pick(calls.named(op_names.states_peer_copy), launch, False)
-    peers = np.where(stated, source_device != target_device, called | (kind == Kind.P2P))
-    return np.where(within, np.where(peers, Kind.P2P, Kind.OTHER), kind).astype(np.int8)

@@ -97,14 +97,6 @@ class Folder(msgspec.Struct, frozen=True):
             return []
         return held
 
-    def entries(self) -> list[Held]:
-        """Return the cached traces.
-
-        Raises:
-            OSError: The folder cannot be read.
-        """
-        return [file for file in self.held() if file.is_entry]
-
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
         """Yield an empty file to write, which gets the name at the end unless an exception is raised.

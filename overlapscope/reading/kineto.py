@@ -26,7 +26,7 @@ from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, is_possibl
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, chosen_part, place
 from overlapscope.reading.source import ReadRequest
-from overlapscope.trace.model import Damage, DeviceAnnotations, HostEvents, RuntimeCalls, Syncs, Trace
+from overlapscope.trace.model import Damage, DeviceAnnotations, HostEvents, Syncs, Trace
 
 _LARGEST_BASE_NS = 1 << 62
 _OWN_HEADER = re.compile(rb"\s*\{\s*\n")
@@ -165,35 +165,34 @@ def assemble(
     base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
     if abs(base_ns) > _LARGEST_BASE_NS:
         base_ns = 0
-    finished = Finished(columns)
+    finished = Finished(columns, base_ns)
     span = _stated_span(finished, columns.markers)
     start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
     damage = _damage(source, finished, losses, columns.repaired, begin_ns, end_ns)
-    runtime_calls = finished.table(RuntimeCalls, EventTable.RUNTIME, base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _ordinal(distributed.get("rank"))
-    cpu_ops = finished.table(HostEvents, EventTable.CPU, base_ns)
-    annotations = finished.table(HostEvents, EventTable.ANNOTATION, base_ns)
-    syncs = finished.table(Syncs, EventTable.SYNC, base_ns)
+    cpu_ops = finished.table(HostEvents, EventTable.CPU)
+    annotations = finished.table(HostEvents, EventTable.ANNOTATION)
+    syncs = finished.table(Syncs, EventTable.SYNC)
     if any(name.startswith(EVENT_NOTES) for name in finished.names):
         from overlapscope.reading._event_notes import apply
 
-        cpu_ops, annotations, syncs = apply(cpu_ops, annotations, runtime_calls, syncs)
+        cpu_ops, annotations, syncs = apply(cpu_ops, annotations, finished.calls, syncs)
     return Trace(
         source=shown_source(source),
         names=finished.names,
-        gpu_ops=finished.gpu_ops(base_ns, runtime_calls),
-        runtime_calls=runtime_calls,
+        gpu_ops=finished.gpu_ops(),
+        runtime_calls=finished.calls,
         cpu_ops=cpu_ops,
         annotations=annotations,
-        python_frames=finished.table(HostEvents, EventTable.PYTHON, base_ns),
-        overheads=finished.table(HostEvents, EventTable.OVERHEAD, base_ns),
+        python_frames=finished.table(HostEvents, EventTable.PYTHON),
+        overheads=finished.table(HostEvents, EventTable.OVERHEAD),
         syncs=syncs,
-        device_annotations=finished.table(DeviceAnnotations, EventTable.DEVICE_ANNOTATION, base_ns),
-        collectives=finished.collectives(base_ns),
+        device_annotations=finished.table(DeviceAnnotations, EventTable.DEVICE_ANNOTATION),
+        collectives=finished.collectives(),
         device_names=_device_names(metadata, finished.mtias()),
         rank=rank if rank is not None else rank_in_name(source),
         world_size=_ordinal(distributed.get("world_size")),
@@ -216,16 +215,24 @@ def _device_names(metadata: dict[str, Any], mtias: set[int]) -> dict[int, str]:
 
 
 def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
-    """Return the losses while reading, and remove impossible times and sizes from the events.
+    """Return the losses while reading; drop events that can't have happened in `[begin_ns, end_ns]`, and such sizes.
 
     Raises:
         UnreadableTrace: The durations add up to years.
     """
-    impossible, example, total_ns = _drop_impossible(finished, begin_ns, end_ns)
-    if total_ns > LARGEST_TOTAL_NS:
+    work, copied = finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION)
+    dur_ns = finished.dur_ns[work]
+    happened = is_possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
+    lost = work[~happened]
+    impossible = finished.parts(lost)
+    finished.drop(lost)
+    # These are copies of annotations on the host, so nothing is lost.
+    finished.drop(copied[~is_possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
+    if dur_ns[happened].sum(dtype=np.float64) > LARGEST_TOTAL_NS:
         raise UnreadableTrace(
             source, "its events last more than two years in total, so its times are damaged; record it again."
         )
+    example = [_impossible_time(finished, row) for row in lost[:1].tolist()]
     return Damage(
         truncated=losses.truncated,
         lost_bytes=losses.lost_bytes,
@@ -256,24 +263,6 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int, int]]) -> tup
     begin = min(begins)
     end = max(ends, default=begin)
     return (begin, end) if end > begin else None
-
-
-def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[dict[str, int], list[str], float]:
-    """Drop events that cannot have happened in `[begin_ns, end_ns]`.
-
-    Returns:
-        Their number by part, an example, and the total duration of all work that is left.
-    """
-    work, copied = finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION)
-    dur_ns = finished.dur_ns[work]
-    happened = is_possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
-    lost = work[~happened]
-    by_part = finished.parts(lost)
-    finished.drop(lost)
-    # These are copies of annotations on the host, so nothing is lost.
-    finished.drop(copied[~is_possible(finished.start_ns[copied], finished.dur_ns[copied], begin_ns, end_ns)])
-    example = [_impossible_time(finished, row) for row in lost[:1].tolist()]
-    return by_part, example, float(dur_ns[happened].sum(dtype=np.float64))
 
 
 def _impossible_time(finished: Finished, row: int) -> str:

@@ -24,7 +24,7 @@ from overlapscope.reading._stream import RawEvents, decoded
 from overlapscope.reading._times import to_ns
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import SourceFile
-from overlapscope.trace.model import I32, I64, HostEvents, Trace
+from overlapscope.trace.model import I32, HostEvents, Trace
 
 T = TypeVar("T", bound=Struct)
 
@@ -47,35 +47,25 @@ def read_args(trace: Trace, events: HostEvents, kind: type[T]) -> Iterator[tuple
     place in the file. If the file is missing or damaged, nothing more is yielded.
     """
     path, _ = file_and_part(Path(trace.source))
+    op_type: Any = _Op[kind]  # type: ignore[valid-type]
+    by_place = np.argsort(events.place, kind="stable")
+    places, begin, high = events.place[by_place], 0, 0
     # A damaged file may raise anything. The arguments found before the error have been checked.
     with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
-        if len(events) and path.is_file():
-            yield from _read(SourceFile(path, limit_bytes=_NO_LIMIT), events, trace.base_ns, kind)
-
-
-def _read(file: SourceFile, events: HostEvents, base_ns: int, kind: type[T]) -> Iterator[tuple[int, T]]:
-    by_place = np.argsort(events.place, kind="stable")
-    places = events.place[by_place]
-    begin = 0
-    for batch in RawEvents(file).batches():
-        low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
-        if high > low:
-            texts = [batch.raw[at] for at in (places[low:high] - begin).tolist()]
-            yield from _matching(texts, events, by_place[low:high], base_ns, kind)
-        begin += batch.count
-        if high == len(places):
+        if not len(events) or not path.is_file():
             return
-
-
-def _matching(texts: list[Raw], events: HostEvents, rows: I64, base_ns: int, kind: type[T]) -> Iterator[tuple[int, T]]:
-    """Yield the arguments of the events whose name and start are as expected."""
-    op_type: Any = _Op[kind]  # type: ignore[valid-type]
-    ops = [op or _Op() for op in decoded(texts, op_type)]
-    starts = to_ns(np.array([op.ts for op in ops])) + base_ns
-    same = np.abs(starts - events.start_ns[rows]) <= _SAME_NS
-    for op, row, name_id in zip(ops, rows.tolist(), np.where(same, events.name_id[rows], -1), strict=True):
-        if name_id >= 0 and op.args is not None and op.name == events.names[name_id]:
-            yield row, op.args
+        for batch in RawEvents(SourceFile(path, limit_bytes=_NO_LIMIT)).batches():
+            low, high = high, int(np.searchsorted(places, begin + batch.count))
+            rows, texts = by_place[low:high], [batch.raw[at] for at in (places[low:high] - begin).tolist()]
+            ops = [op or _Op() for op in decoded(texts, op_type)]
+            starts = to_ns(np.array([op.ts for op in ops], np.float64)) + trace.base_ns
+            same = np.abs(starts - events.start_ns[rows]) <= _SAME_NS
+            for op, row, name_id in zip(ops, rows.tolist(), np.where(same, events.name_id[rows], -1), strict=True):
+                if name_id >= 0 and op.args is not None and op.name == events.names[name_id]:
+                    yield row, op.args
+            begin += batch.count
+            if high == len(places):
+                return
 
 
 # -- Sizes of the tensors that are inputs of CPU ops -------------------------------------------------

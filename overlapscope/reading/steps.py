@@ -129,16 +129,12 @@ def range_steps(trace: Trace) -> Trace:
 def _alike(trace: Trace) -> dict[tuple[int, str], I64]:
     """Return the rows of the ranges of each thread, by their names without the number at the end."""
     notes = trace.annotations
-    base = {name_id: _base(notes.names[name_id]) for name_id in distinct(notes.name_id).tolist()}
+    numbered = {name_id: _NUMBERED.fullmatch(notes.names[name_id]) for name_id in distinct(notes.name_id).tolist()}
+    base = {name_id: (match and match[1]) or notes.names[name_id] for name_id, match in numbered.items()}
     rows: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for row, (thread, name_id) in enumerate(zip(notes.thread.tolist(), notes.name_id.tolist(), strict=True)):
         rows[thread, base[name_id]].append(row)
     return {key: np.array(rows_alike, np.int64) for key, rows_alike in rows.items()}
-
-
-def _base(name: str) -> str:
-    numbered = _NUMBERED.fullmatch(name)
-    return numbered[1] if numbered is not None and numbered[1] else name
 
 
 def _numbered(trace: Trace, rows: I64) -> list[str]:

@@ -73,7 +73,6 @@ class XlaRecording(Struct):
     """Statistics of each plane, by its name; empty for a file of JSON."""
     warnings: list[str] = field(default_factory=list)
     """Problems that the profiler itself reports."""
-    truncated: bool = False
 
 
 # -- The protocol buffer ---

@@ -36,6 +36,8 @@ _READINGS: Final = 4
 """Maximum number of times that a row is read."""
 _WRITTEN: Final = 8
 """Maximum length of the numbers of a file as text, as a multiple of its size."""
+THREAD: Final = 0xFFFFFF
+"""Bits of a serialized id that hold the thread's number; higher bits hold the process."""
 
 Columns = dict[str, I64]
 
@@ -46,6 +48,8 @@ class Database:
     def __init__(self, path: Path, shown: Path) -> None:
         """Open the file; messages show the path `shown`."""
         self.path, self.shown = path, shown
+        self.process: int | None = None
+        """Serialized id of the only process whose rows are read; None to read those of all."""
         self._progress: Callable[[int], object] = lambda rows: None
         wal = path.with_name(f"{path.name}-wal")
         # Links are not resolved, because they may lead out of the readable directories.
@@ -85,7 +89,7 @@ class Database:
         self._connection.close()
 
     def listen(self, progress: Callable[[int], object]) -> None:
-        """Call `progress` with the number of rows as they are read."""
+        """Call `progress` with the number of rows read so far."""
         self._progress = progress
 
     def require(self, table: str, *columns: str) -> None:
@@ -94,7 +98,7 @@ class Database:
         Raises:
             UnreadableTrace: A column is missing.
         """
-        missing = [column for column in columns if column not in self.columns[table]]
+        missing = [column for column in columns if column not in self.columns.get(table, columns)]
         if missing:
             raise UnreadableTrace(
                 self.shown,
@@ -109,19 +113,35 @@ class Database:
         with self._errors():
             return int(self._query(f"SELECT max(rowid) FROM {_quoted(table)}")[0][0] or 0)
 
-    def integers(self, table: str, columns: Sequence[str], where: str = "") -> Columns:
-        """Return columns of a table in the order of its rows; -1 for NULL and for columns that the table lacks."""
+    def of_process(self, table: str) -> str:
+        """Return the SQL condition for the rows of the process; for all rows where the table does not state processes.
+
+        Rows of the host state a thread, those of the device a process.
+        """
+        columns = self.columns.get(table, frozenset())
+        if self.process is not None and "globalTid" in columns:
+            return f"globalTid BETWEEN {self.process} AND {self.process | THREAD}"
+        return f"globalPid = {self.process}" if self.process is not None and "globalPid" in columns else "true"
+
+    def integers(self, table: str, columns: Sequence[str], where: str | None = None) -> Columns:
+        """Return columns of a table in the order of its rows; -1 for NULL and for columns that the table lacks.
+
+        Args:
+            table: The table.
+            columns: The columns.
+            where: SQL condition of the rows, by default that of the process.
+        """
         existing = [column for column in columns if column in self.columns.get(table, frozenset())]
         count, *arrays = self._read(table, ["0", *(f"ifnull({_quoted(column)}, -1)" for column in existing)], where)
         none = np.full(len(count), -1, np.int64)
         return {column: arrays[existing.index(column)] if column in existing else none for column in columns}
 
-    def texts(self, table: str, expression: str, number: Callable[[str], int], where: str = "") -> I32:
+    def texts(self, table: str, expression: str, number: Callable[[str], int], where: str) -> I32:
         """Return a number for the text of an expression in each row; `number` is called once for each distinct text."""
         self._connection.create_function("number", 1, _Numbers(number).__getitem__, deterministic=True)
         return self._read(table, [f"number(CAST({expression} AS BLOB))"], where)[0].astype(np.int32)
 
-    def _read(self, table: str, expressions: Sequence[str], where: str) -> list[I64]:
+    def _read(self, table: str, expressions: Sequence[str], where: str | None) -> list[I64]:
         """Return expressions of whole numbers in the order of a table's rows; none for a table that is missing.
 
         SQLite joins the numbers to a text, which numpy reads. Taking each from a row would take three times as long.
@@ -137,11 +157,15 @@ class Database:
             odd = " + ".join(f"(typeof({name}) <> 'integer')" for name in names)
             query = (
                 f"SELECT max(row), count(*), total({odd}), {joined} FROM (SELECT rowid AS row, {chosen} "
-                f"FROM {_quoted(table)} {where or 'WHERE true'} AND rowid > ? ORDER BY rowid LIMIT {_ROWS})"
+                f"FROM {_quoted(table)} WHERE {where or self.of_process(table)} AND rowid > ? "
+                f"ORDER BY rowid LIMIT {_ROWS})"
             )
             last = -(1 << 63)
-            while (block := self._block(query, last))[1]:
-                last, count, odd_values, *texts = block
+            while True:
+                with self._errors():
+                    last, count, odd_values, *texts = self._connection.execute(query, (last,)).fetchone()
+                if not count:
+                    break
                 if odd_values:
                     raise UnreadableTrace(
                         self.shown,
@@ -152,19 +176,20 @@ class Database:
                 self._count(count)
         return list(map(_joined, parts))
 
-    def _block(self, query: str, after: int) -> tuple[Any, ...]:
-        with self._errors():
-            block: tuple[Any, ...] = self._connection.execute(query, (after,)).fetchone()
-            return block
+    def stated(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Return some columns of a small table; none where it lacks one."""
+        return self._chosen("", table, columns, "")
 
-    def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[Any, ...]]:
+    def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[int, ...]]:
         """Return the distinct rows of some columns, or only the `first`; none where the table lacks a column."""
+        rows = self._chosen("DISTINCT", table, columns, "LIMIT 1" if first else "")
+        return [row for row in rows if all(isinstance(value, int) for value in row)]
+
+    def _chosen(self, which: str, table: str, columns: Sequence[str], limit: str) -> list[tuple[Any, ...]]:
         if not {*columns} <= self.columns.get(table, frozenset()):
             return []
-        chosen = ", ".join(map(_quoted, columns))
         with self._errors():
-            rows = self._query(f"SELECT DISTINCT {chosen} FROM {_quoted(table)} {'LIMIT 1' if first else ''}")
-        return [row for row in rows if all(isinstance(value, int) for value in row)]
+            return self._query(f"SELECT {which} {', '.join(map(_quoted, columns))} FROM {_quoted(table)} {limit}")
 
     def string(self, id: int) -> str:
         """Return a string of the table of distinct strings; empty where it lacks the id."""
@@ -181,32 +206,21 @@ class Database:
         """All strings by id. The table is read once, because it need not have a key to find a string by."""
         self.require("StringIds", "id", "value")
         strings: dict[int, bytes | None] = {}
-        for rows in self._blocks("SELECT id, CAST(value AS TEXT) FROM StringIds"):
-            strings.update(rows)
-        return strings
-
-    def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
-        """Return two columns of a small table; none where it lacks either."""
-        if not {key, value} <= self.columns.get(table, frozenset()):
-            return []
         with self._errors():
-            return self._query(f"SELECT {_quoted(key)}, {_quoted(value)} FROM {_quoted(table)}")
-
-    def _blocks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
-        with self._errors():
-            cursor = self._connection.execute(query)
+            cursor = self._connection.execute("SELECT id, CAST(value AS TEXT) FROM StringIds")
             while rows := cursor.fetchmany(_ROWS):
-                yield rows
+                strings.update(rows)
                 self._count(len(rows))
+        return strings
 
     def _count(self, rows: int) -> None:
         self._rows_read += rows
         if self._rows_read > self._most_rows:
             raise self._endless()
-        self._progress(rows)
+        self._progress(self._rows_read)
 
-    def _query(self, query: str, *values: int) -> list[tuple[Any, ...]]:
-        rows = self._connection.execute(query, values).fetchall()
+    def _query(self, query: str) -> list[tuple[Any, ...]]:
+        rows = self._connection.execute(query).fetchall()
         return [tuple(_decoded(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
     def _endless(self) -> UnreadableTrace:

@@ -18,19 +18,8 @@ from msgspec.structs import replace
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
+from overlapscope.plugins.nsys import gpu, host, syncs
 from overlapscope.plugins.nsys.database import Database
-from overlapscope.plugins.nsys.rows import (
-    EVENTS,
-    HOST,
-    OPS,
-    SYNCS,
-    WHOLE_GRAPH,
-    calls,
-    device_ops,
-    operators_and_ranges,
-    overheads,
-    synchronizations,
-)
 from overlapscope.reading import kineto
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._events import Losses
@@ -49,7 +38,7 @@ _WARNING: Final = 2
 _MOST_WARNINGS: Final = 3
 _LONGEST_WARNING: Final = 200
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
-_TABLES: Final = ("StringIds", *OPS, *HOST, SYNCS, EVENTS)
+_TABLES: Final = ("StringIds", *gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
 
 
 def read(path: Path, request: ReadRequest) -> Trace:
@@ -67,20 +56,13 @@ def read(path: Path, request: ReadRequest) -> Trace:
         _check(database, path)
         processes = _processes(database)
         part = chosen_part(path, len(processes))
-        process = processes[part] if processes else None
+        database.process = processes[part] if processes else None
         rows = max(sum(database.rows(table) for table in _TABLES), 1)
         with ReadingBar(str(path), size, request.progress) as bar:
-            done = 0
-
-            def read_rows(count: int) -> None:
-                nonlocal done
-                done += count
-                bar.at(min(size * done // rows, size))
-
-            database.listen(read_rows)
+            database.listen(lambda done: bar.at(min(size * done // rows, size)))
             # Several recorded processes are numbered as ranks in the order of their devices.
             rank = part if rank_in_name(file.name) is None and len(processes) > 1 else None
-            return _assemble(database, process, size, rank)
+            return _assemble(database, size, rank)
 
 
 def parts(path: Path) -> int:
@@ -114,7 +96,7 @@ def _processes(database: Database) -> list[int]:
     # If only one process has streams, its first op identifies it, without a search through all tables.
     alone = len(database.distinct("TARGET_INFO_CUDA_STREAM", "processId")) == 1
     first_device: dict[int, int] = {}
-    for table in OPS:
+    for table in gpu.TABLES:
         for process, device in database.distinct(table, "globalPid", "deviceId", first=alone):
             first_device[process] = min(device, first_device.get(process, device))
     if len(first_device) > MOST_PROCESSES:
@@ -124,45 +106,45 @@ def _processes(database: Database) -> list[int]:
     return sorted(first_device, key=lambda process: (first_device[process], process))
 
 
-def _assemble(database: Database, process: int | None, size: int, rank: int | None) -> Trace:
+def _assemble(database: Database, size: int, rank: int | None) -> Trace:
     rows = EventColumns(str(database.shown))
-    device_ops(database, rows, process)
-    called = calls(database, rows, process)
-    overheads(database, rows, process)
-    synchronizations(database, rows, process, called)
-    operators_and_ranges(database, rows, process)
-    base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
-    stated = dict(database.pairs("META_DATA_EXPORT", "name", "value"))
+    gpu.read(database, rows)
+    calls = host.calls(database, rows)
+    host.overheads(database, rows)
+    syncs.read(database, rows, calls)
+    host.operators_and_ranges(database, rows)
+    base_ns = next((utc for (utc,) in database.stated("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")), 0)
+    stated = dict(database.stated("META_DATA_EXPORT", "name", "value"))
     metadata: dict[str, Any] = {
         **{name: str(stated[key]) for key, name in _VERSIONS.items() if key in stated},
         "baseTimeNanoseconds": base_ns if isinstance(base_ns, int) and base_ns > 0 else 0,
-        "deviceProperties": [{"id": id, "name": name} for id, name in _device_names(database, process).items()],
+        "deviceProperties": [{"id": id, "name": name} for id, name in _device_names(database).items()],
         "distributedInfo": {"rank": rank},
         METADATA: {RECORDER: "nsys", FRAMEWORK: _framework(rows.names)},
     }
     trace = kineto.assemble(str(database.shown), rows, metadata, Losses(), size)
-    whole_graphs = trace.gpu_ops.named(lambda name: name.startswith(WHOLE_GRAPH))
+    whole_graphs = trace.gpu_ops.named(lambda name: name.startswith(gpu.WHOLE_GRAPH))
     return replace(trace, warnings=_warnings(database), whole_graphs=int(whole_graphs.sum()))
 
 
 def _warnings(database: Database) -> tuple[str, ...]:
     """Return the report's warnings and errors on CUDA."""
-    stated = database.pairs("DIAGNOSTIC_EVENT", "severity", "text")
+    stated = database.stated("DIAGNOSTIC_EVENT", "severity", "text")
     texts = (text for severity, text in stated if isinstance(severity, int) and severity >= _WARNING)
     messages = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str) and "CUDA" in text)
     return tuple(text for text in messages if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
 
 
-def _device_names(database: Database, process: int | None) -> dict[int, str]:
-    """Return the names of a process's devices.
+def _device_names(database: Database) -> dict[int, str]:
+    """Return the names of the process's devices.
 
     CUDA numbers the devices of each process anew. If that is not recorded, its numbers are assumed to be the ids of the
     GPUs.
     """
-    stated = database.pairs("TARGET_INFO_GPU", "id", "name")
+    stated = database.stated("TARGET_INFO_GPU", "id", "name")
     products = {id: name.strip() for id, name in stated if isinstance(name, str) and name.strip()}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
-    pid = None if process is None else process >> PID_SHIFT & PID_MASK
+    pid = None if database.process is None else database.process >> PID_SHIFT & PID_MASK
     visible_names = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
     return visible_names or {id: name for id, name in products.items() if isinstance(id, int)}
 

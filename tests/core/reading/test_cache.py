@@ -205,7 +205,7 @@ def test_the_source_is_the_path_as_given_now(tmp_path: Path, monkeypatch: pytest
     load(cache, tmp_path / "t.json")
     for source in ("./t.json", Path("t.json"), name):
         assert load(cache, source).source == kineto.read(source).source
-    assert len(cache.folder.entries()) == 1
+    assert len(cache.folder.held()) == 1
 
 
 def test_a_rank_in_the_name_of_a_file_counts_as_in_a_fresh_reading(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_file_changed_within_one_tick_is_read_again(tmp_path: Path) -> None:
             file.write(content.replace(b'"dur": 0', b'"dur": %d' % duration))
         os.utime(path, ns=(0, 0))
         assert load(cache, path).gpu_ops.end_ns[0] == 1000 * (1 + duration)
-    assert cache.folder.entries() == []
+    assert cache.folder.held() == []
 
 
 @pytest.mark.parametrize("settled_ns", [0, 2_000_000_000])
@@ -303,7 +303,7 @@ def test_only_large_traces_are_kept(tmp_path: Path) -> None:
     for least_bytes, count in ((unpacked + 1, 0), (unpacked, 1)):
         cache = cache_in(tmp_path, least_bytes=least_bytes)
         load(cache, SMALL)
-        assert len(cache.folder.entries()) == count
+        assert len(cache.folder.held()) == count
 
 
 # -- entries that are not as they were written ----------------------------------------------------
@@ -312,7 +312,7 @@ def test_only_large_traces_are_kept(tmp_path: Path) -> None:
 def test_an_entry_cut_anywhere_is_known_as_broken(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     load(cache, SMALL)
-    (entry,) = cache.folder.entries()
+    (entry,) = cache.folder.held()
     content = entry.path.read_bytes()
     path = tmp_path / "cut" / entry.path.name
     path.parent.mkdir()
@@ -328,7 +328,7 @@ def test_an_entry_cut_anywhere_is_known_as_broken(tmp_path: Path) -> None:
 def test_a_flipped_bit_anywhere_changes_nothing(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     fresh = replace(load(cache, SMALL), source="")
-    (entry,) = cache.folder.entries()
+    (entry,) = cache.folder.held()
     content = bytearray(entry.path.read_bytes())
     path = tmp_path / "flipped" / entry.path.name
     path.parent.mkdir()
@@ -350,7 +350,7 @@ def test_a_flipped_bit_anywhere_changes_nothing(tmp_path: Path) -> None:
 def test_pages_that_are_lost_or_in_each_others_place_are_noticed(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     load(cache, TRACES / "gpt2_train.json.gz")
-    (entry,) = cache.folder.entries()
+    (entry,) = cache.folder.held()
     content = entry.path.read_bytes()
     for first, second in ((10, 11), (3, 20), (4, 30)):
         pages = [content[at : at + 4096] for at in range(0, len(content), 4096)]
@@ -370,7 +370,7 @@ def test_pages_that_are_lost_or_in_each_others_place_are_noticed(tmp_path: Path)
 def test_a_broken_or_foreign_entry_is_replaced(content: bytes | None, tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     fresh = load(cache, SMALL)
-    (entry,) = cache.folder.entries()
+    (entry,) = cache.folder.held()
     good = entry.path.read_bytes()
     entry.path.write_bytes(good[:-1000] if content is None else content)
     assert_equal(load(cache, SMALL), fresh)
@@ -444,9 +444,9 @@ def test_an_entry_under_the_name_of_another_traces_is_not_taken(tmp_path: Path) 
     cache = cache_in(tmp_path / "cache")
     mine, other = (write(tmp_path / f"{name}.json", [kernel(1, dur)]) for name, dur in (("mine", 5), ("other", 7)))
     load(cache, mine)
-    (entry,) = cache.folder.entries()
+    (entry,) = cache.folder.held()
     load(cache, other)
-    (foreign,) = (file for file in cache.folder.entries() if file.path != entry.path)
+    (foreign,) = (file for file in cache.folder.held() if file.path != entry.path)
     shutil.copy(foreign.path, entry.path)
     assert_equal(load(cache, mine), kineto.read(mine))
     assert kept(cache, mine)
@@ -466,13 +466,13 @@ def test_a_change_through_memory_that_leaves_the_times_is_noticed_in_samples(
         patch.setattr(os, "stat", lambda _: before)
         name = cache.entry_name(path)
     assert name is not None and not (cache.folder.path / name).exists()
-    assert name.split("-")[1:5] == cache.folder.entries()[0].path.name.split("-")[1:5]
+    assert name.split("-")[1:5] == cache.folder.held()[0].path.name.split("-")[1:5]
 
 
 def test_an_entry_of_another_reader_is_not_taken(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     load(cache, SMALL)
-    (entry,) = cache.folder.entries()
+    (entry,) = cache.folder.held()
     entry.path.rename(str(entry.path).replace(READER_DIGEST, "0" * 8))
     assert not kept(cache, SMALL)
 
@@ -516,7 +516,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     for path in paths[:3]:
         load(cache, path)
         time.sleep(0.01)
-    size = max(entry.bytes for entry in cache.folder.entries())
+    size = max(entry.bytes for entry in cache.folder.held())
     load(cache, paths[0])
     time.sleep(0.01)
     load(replace(cache, limit_bytes=int(3.5 * size)), paths[3])
@@ -526,16 +526,16 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
 def test_a_trace_larger_than_the_limit_is_not_kept_and_drives_nothing_out(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     load(cache, SMALL)
-    (entry,) = cache.folder.entries()
+    (entry,) = cache.folder.held()
     load(replace(cache, limit_bytes=entry.bytes + 1000), TRACES / "gpt2_train.json.gz")
-    assert cache.folder.entries() == [entry]
+    assert cache.folder.held() == [entry]
 
 
 def test_only_its_user_may_look_into_the_folder(tmp_path: Path) -> None:
     cache = cache_in(tmp_path / "new" / "cache")
     load(cache, SMALL)
     assert cache.folder.path.stat().st_mode & 0o777 == 0o700
-    assert all(entry.path.stat().st_mode & 0o777 == 0o600 for entry in cache.folder.entries())
+    assert all(entry.path.stat().st_mode & 0o777 == 0o600 for entry in cache.folder.held())
 
 
 def test_a_folder_that_cannot_be_made_or_read_keeps_nothing_from_being_read(tmp_path: Path) -> None:
@@ -569,7 +569,7 @@ def test_a_disk_that_is_full_keeps_nothing_from_being_read(tmp_path: Path) -> No
         assert_equal(trace, fresh)
         assert cache.folder.held() == []
     load(cache, SMALL)
-    assert len(cache.folder.entries()) == 1
+    assert len(cache.folder.held()) == 1
 
 
 # -- as its users get it --------------------------------------------------------------------------
@@ -603,7 +603,7 @@ def test_load_keeps_large_traces_and_no_others(large: Path, users_folder: Folder
     ov.load(large, cache=False)
     assert users_folder.held() == []
     fresh = ov.load(large)
-    assert len(users_folder.entries()) == 1
+    assert len(users_folder.held()) == 1
     assert_equal(ov.load(large), fresh)
     assert_equal(ov.load(large, cache=False), fresh)
 
@@ -622,7 +622,7 @@ def test_commands_use_the_cache_unless_asked_not_to(
     for more, count in (["--no-cache"], 0), ([], 1), ([], 1):
         assert main(["analyze", str(large), "--format", "json", *more]) == 0
         reports.append(capsysbinary.readouterr().out)
-        assert len(users_folder.entries()) == count
+        assert len(users_folder.held()) == count
     assert len(set(reports)) == 1
     for command in (
         ["diff", str(large), str(large)],
@@ -634,7 +634,7 @@ def test_commands_use_the_cache_unless_asked_not_to(
         assert users_folder.held() == []
         (tmp_path / "b.json").unlink(missing_ok=True)
         main(command)
-        assert len(users_folder.entries()) == 1, command
+        assert len(users_folder.held()) == 1, command
 
 
 def test_the_dashboard_keeps_what_it_shows_but_nothing_of_dropped_files(large: Path, users_folder: Folder) -> None:
@@ -642,7 +642,7 @@ def test_the_dashboard_keeps_what_it_shows_but_nothing_of_dropped_files(large: P
         library = Library([large.parent], cache=cache)
         (shown,) = library.entries()
         opened = library.wait(shown.id)
-        assert len(users_folder.entries()) == cache
+        assert len(users_folder.held()) == cache
     assert library.wait(shown.id).page.report == opened.page.report
     users_folder.clear()
     library = Library()

@@ -40,7 +40,7 @@ def columns_of(batch: Batch) -> list[Any]:
         contents += [
             (table, at.tolist(), {name: column.tolist() for name, column in further.items()}) for at, further in values
         ]
-    finished = Finished(columns)
+    finished = Finished(columns, 0)
     return [*contents, finished.names]
 
 

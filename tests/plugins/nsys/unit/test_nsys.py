@@ -403,7 +403,7 @@ def test_the_cache_keeps_each_process_by_itself(reports: Path, tmp_path: Path) -
         for number in (0, 1):
             trace = cache.load(reports / f"train_2gpu.sqlite@{number}", ReadRequest(progress=False))
             assert (trace.rank, trace.devices) == (number, (number,))
-    assert len(cache.folder.entries()) == 2
+    assert len(cache.folder.held()) == 2
 
 
 @pytest.mark.parametrize("command", ["analyze", "whatif", "diff", "check", "html"])
