@@ -252,6 +252,11 @@ def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: 
     return step
 
 
+def __dir__() -> list[str]:
+    """Return what `overlapscope.hta` has for users."""
+    return ["trace_analysis"]
+
+
 def trace_analysis(
     traces: Source | Iterable[Source],
     *,

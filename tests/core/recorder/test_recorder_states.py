@@ -123,12 +123,12 @@ def test_the_table_has_the_recorder_do_what_it_did_before_there_was_one() -> Non
 def test_a_recording_without_steps_that_alone_has_gpu_times_says_why_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     recorders = list[WindowRecorder]()
 
-    class Kept(WindowRecorder):
+    class KeptWindow(WindowRecorder):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             recorders.append(self)
 
-    monkeypatch.setattr(recorder_runs, "WindowRecorder", Kept)
+    monkeypatch.setattr(recorder_runs, "WindowRecorder", KeptWindow)
     # In the former, neither the rehearsal nor the recording has any, and the program ends early. In the latter, the
     # rehearsal cannot be stopped, and the recording has none.
     for seed in (13654, 7190):
