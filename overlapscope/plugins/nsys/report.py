@@ -18,8 +18,19 @@ from msgspec.structs import replace
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
-from overlapscope.plugins.nsys import gpu, host, syncs
 from overlapscope.plugins.nsys.database import Database
+from overlapscope.plugins.nsys.rows import (
+    EVENTS,
+    HOST,
+    OPS,
+    SYNCS,
+    WHOLE_GRAPH,
+    calls,
+    device_ops,
+    operators_and_ranges,
+    overheads,
+    synchronizations,
+)
 from overlapscope.reading import kineto
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._events import Losses
@@ -38,7 +49,7 @@ _WARNING: Final = 2
 _MOST_WARNINGS: Final = 3
 _LONGEST_WARNING: Final = 200
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
-_TABLES: Final = ("StringIds", *gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
+_TABLES: Final = ("StringIds", *OPS, *HOST, SYNCS, EVENTS)
 
 
 def read(path: Path, request: ReadRequest) -> Trace:
@@ -96,7 +107,7 @@ def _processes(database: Database) -> list[int]:
     # If only one process has streams, its first op identifies it, without a search through all tables.
     alone = len(database.distinct("TARGET_INFO_CUDA_STREAM", "processId")) == 1
     first_device: dict[int, int] = {}
-    for table in gpu.TABLES:
+    for table in OPS:
         for process, device in database.distinct(table, "globalPid", "deviceId", first=alone):
             first_device[process] = min(device, first_device.get(process, device))
     if len(first_device) > MOST_PROCESSES:
@@ -108,11 +119,11 @@ def _processes(database: Database) -> list[int]:
 
 def _assemble(database: Database, size: int, rank: int | None) -> Trace:
     rows = EventColumns(str(database.shown))
-    gpu.read(database, rows)
-    calls = host.calls(database, rows)
-    host.overheads(database, rows)
-    syncs.read(database, rows, calls)
-    host.operators_and_ranges(database, rows)
+    device_ops(database, rows)
+    called = calls(database, rows)
+    overheads(database, rows)
+    synchronizations(database, rows, called)
+    operators_and_ranges(database, rows)
     base_ns = next((utc for (utc,) in database.stated("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")), 0)
     stated = dict(database.stated("META_DATA_EXPORT", "name", "value"))
     metadata: dict[str, Any] = {
@@ -123,7 +134,7 @@ def _assemble(database: Database, size: int, rank: int | None) -> Trace:
         METADATA: {RECORDER: "nsys", FRAMEWORK: _framework(rows.names)},
     }
     trace = kineto.assemble(str(database.shown), rows, metadata, Losses(), size)
-    whole_graphs = trace.gpu_ops.named(lambda name: name.startswith(gpu.WHOLE_GRAPH))
+    whole_graphs = trace.gpu_ops.named(lambda name: name.startswith(WHOLE_GRAPH))
     return replace(trace, warnings=_warnings(database), whole_graphs=int(whole_graphs.sum()))
 
 

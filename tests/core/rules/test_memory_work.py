@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import overlapscope as ov
-from overlapscope.plugins.nsys.gpu import _copy_name
+from overlapscope.plugins.nsys.rows import _copy_name
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.trace.op_names import kind, memory_kinds
