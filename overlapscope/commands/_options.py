@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import words
-from overlapscope.base.output import environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overlapscope.ranks.result import Unreadable
     from overlapscope.report.model import Report
-    from overlapscope.trace.model import Trace
 
-T = TypeVar("T")
 FORMATS = ("text", "json", "markdown", "html")
 _RARE = "rarely needed"
 """Title of the arguments that only `--help-all` shows."""
@@ -221,46 +215,3 @@ def positive(text: str) -> int:
     from overlapscope.ranks.reduced import MOST_RANKS
 
     return whole_number(f"a number from 1 to {MOST_RANKS:,}", 1, MOST_RANKS)(text)
-
-
-def reduced(reduction: Callable[[Trace], T], sources: Sequence[str], args: argparse.Namespace) -> list[T | Unreadable]:
-    """Return the traces that sources stand for, each reduced by the processes that the options name."""
-    from overlapscope.ranks.engine import each
-    from overlapscope.ranks.files import expand_urls
-    from overlapscope.ranks.result import Unreadable
-
-    locations, unreadable, result = expand_urls(sources), 0, list[T | Unreadable]()
-    options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
-    with closing(each(reduction, locations, **options)) as outcomes, _reading_progress(len(locations)) as advance:
-        for outcome in outcomes:
-            result.append(outcome)
-            unreadable += isinstance(outcome, Unreadable)
-            advance(unreadable)
-    return result
-
-
-@contextmanager
-def _reading_progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar if stderr is a terminal.
-
-    Yields:
-        A function to call for each trace, with the number of unreadable traces so far.
-    """
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda unreadable: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("reading traces"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True, _environ=environment()), transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda unreadable: progress.update(
-            task, advance=1, description=f"{unreadable} unreadable" if unreadable else ""
-        )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
+from overlapscope.base.output import environment
 from overlapscope.base.words import plural
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
@@ -14,14 +18,17 @@ from overlapscope.commands._options import (
     add_verbose,
     add_workers,
     positive,
-    reduced,
+    size_limit,
 )
 from overlapscope.commands._output import check_output, present
 from overlapscope.errors import UnreadableTrace
 
 if TYPE_CHECKING:
     from overlapscope.documents.model import Document
-    from overlapscope.ranks.result import RanksReport
+    from overlapscope.ranks.result import RanksReport, Unreadable
+    from overlapscope.trace.model import Trace
+
+T = TypeVar("T")
 
 
 class RanksCommand:
@@ -63,6 +70,49 @@ class RanksCommand:
             )
         present(report, lambda: _document(report, args), args, verbose=args.verbose)
         return DONE
+
+
+def reduced(reduction: Callable[[Trace], T], sources: Sequence[str], args: argparse.Namespace) -> list[T | Unreadable]:
+    """Return the traces that sources stand for, each reduced by the processes that the options name."""
+    from overlapscope.ranks.engine import each
+    from overlapscope.ranks.files import expand_urls
+    from overlapscope.ranks.result import Unreadable
+
+    locations, unreadable, result = expand_urls(sources), 0, list[T | Unreadable]()
+    options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
+    with closing(each(reduction, locations, **options)) as outcomes, _reading_progress(len(locations)) as advance:
+        for outcome in outcomes:
+            result.append(outcome)
+            unreadable += isinstance(outcome, Unreadable)
+            advance(unreadable)
+    return result
+
+
+@contextmanager
+def _reading_progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if stderr is a terminal.
+
+    Yields:
+        A function to call for each trace, with the number of unreadable traces so far.
+    """
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda unreadable: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("reading traces"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True, _environ=environment()), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda unreadable: progress.update(
+            task, advance=1, description=f"{unreadable} unreadable" if unreadable else ""
+        )
 
 
 def _document(report: RanksReport, args: argparse.Namespace) -> Document:

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Final
 
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_workers, reduced, whole_number
+from overlapscope.commands._options import add_workers, whole_number
 from overlapscope.commands._output import present
+from overlapscope.commands.ranks import reduced
 from overlapscope.commands.whatif import NOT_PREDICTED, offered
 from overlapscope.errors import UsageError
 
