@@ -72,6 +72,7 @@ def test_an_interrupt_during_a_collection_reaches_the_program(
     # Others' callbacks may be Python functions, as may the finalizers of what is left to collect.
     gc.collect()
     others = gc.callbacks[:]
+    gc.callbacks.clear()
     GcWatch(_thread.interrupt_main, list).start()
     ours = kind()
     ours.start()
