@@ -113,7 +113,8 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
 ) -> None:
     write(
         tmp_path / "train.py",
-        TRAIN + "import time\nfor _ in range(45): train()\nopen('ready', 'w').close()\ntime.sleep(600)\n",
+        TRAIN
+        + "import time\nfor _ in range(45): train(); time.sleep(0.002)\nopen('ready', 'w').close()\ntime.sleep(600)\n",
     )
     process = forked.ForkedProgram([*FORKED, "train.py"], tmp_path)
     while not (tmp_path / "ready").exists():
