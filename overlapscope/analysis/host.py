@@ -126,7 +126,7 @@ def staging(trace: Trace) -> HostEvents:
     """
     ops = trace.cpu_ops
     stages = ops.take(ops.named(op_names.XLA_STAGES.__contains__))
-    launches = ops.take(ops.named(lambda name: op_names.XLA_LAUNCH.fullmatch(name) is not None))
+    launches = ops.take(ops.named(op_names.XLA_LAUNCH.fullmatch))
     stages = stages.take(np.argsort(stages.end_ns, kind="stable"))
     last = np.searchsorted(stages.end_ns, launches.end_ns, side="right") - 1
     waited = np.flatnonzero(pick(stages.end_ns, last, 0) > launches.start_ns)

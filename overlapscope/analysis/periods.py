@@ -246,7 +246,7 @@ def request_waits(trace: Trace) -> HostEvents:
 
 
 def _named(frames: HostEvents, pattern: re.Pattern[str]) -> Bool:
-    return frames.named(lambda name: pattern.search(name) is not None)
+    return frames.named(pattern.search)
 
 
 def without_request_waits(steps: Periods, idle: IdleTime) -> Periods:

@@ -101,13 +101,12 @@ def _backward_line_ids(trace: Trace, thread: I64, at: I64) -> I64:
 
 @kept()
 def _runs_of_backward(frames: HostEvents) -> HostEvents:
-    return frames.take(frames.named(lambda name: _RUNS_BACKWARD.fullmatch(name) is not None))
+    return frames.take(frames.named(_RUNS_BACKWARD.fullmatch))
 
 
 _SAME_SIZE = 4
 """Maximum factor between the sizes of two copies that follow each other, by size, within a size class."""
 _NEVER = np.iinfo(np.int64).max
-_GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch\w*")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#(?P<iterator>\w+)\.__next__")
 
 
@@ -166,7 +165,7 @@ def observe(trace: Trace) -> Contract:
     if any(run.least < run.most for group in (*copies, *collectives) for run in group.beside):
         unknown += _why_unknown(trace)
     launches = call_kinds.launching(trace)
-    graphs = launches[calls.named(lambda name: _GRAPH_LAUNCH.fullmatch(name) is not None)[launches]]
+    graphs = launches[call_kinds.launches_graph(calls)[launches]]
     syncs, allocations = _host_calls(trace, steps)
     return replace(
         contract,
@@ -243,7 +242,7 @@ def _why_unknown(trace: Trace) -> Iterator[str]:
 def _loader(trace: Trace, steps: _Steps) -> str:
     """Return the iterator of the DataLoader that most steps use; empty if fewer than half use one."""
     notes = trace.annotations
-    rows = np.flatnonzero(notes.named(lambda name: _LOADER.fullmatch(name) is not None))
+    rows = np.flatnonzero(notes.named(_LOADER.fullmatch))
     rows = rows[steps.at(notes.start_ns[rows]) >= 0]
     counts = Counter(notes.name(row) for row in rows.tolist())
     if not counts or 2 * len(rows) < len(steps.start_ns):

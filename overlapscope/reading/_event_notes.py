@@ -96,8 +96,8 @@ def apply(
 
 def _read(notes: HostEvents, calls: RuntimeCalls) -> list[tuple[str, _EventNote]]:
     """Return notes and their kinds, with the calls on the note's thread that record events or wait for them."""
-    waits = calls.named(lambda name: _WAITS.fullmatch(name) is not None)
-    rows = np.flatnonzero(waits | calls.named(lambda name: _RECORDS.fullmatch(name) is not None))
+    waits = calls.named(_WAITS.fullmatch)
+    rows = np.flatnonzero(waits | calls.named(_RECORDS.fullmatch))
     letters = np.where(waits, "w", np.where(calls.named(_PYTORCH_RECORDS.__eq__), "p", "n"))
     matched: list[tuple[str, _EventNote]] = []
     for thread in distinct(notes.thread):

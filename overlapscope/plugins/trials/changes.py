@@ -1,14 +1,16 @@
-"""Changes that `overlapscope try` can make to a running program, from `changes.toml`, in the order of the trials."""
+"""Changes that `overlapscope try` can make to a running program, in the order of the trials.
+
+Each may build on those before it. Programs under `try` import this module, so it reads no file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from overlapscope.base.words import capital, listed, read_texts
+from overlapscope.base.words import capital, listed
 from overlapscope.plugin import Skill
 
 if TYPE_CHECKING:
@@ -38,8 +40,68 @@ class Change(Struct, frozen=True):
 COMPILE_MODES: Final = {"compile": "reduce-overhead", "fuse": "default"}
 """Modes of `torch.compile` by values of `graph`."""
 
-_ALL: Final = read_texts(Path(__file__).with_suffix(".toml"), dict[str, tuple[Change, ...]])
-CHANGES: Final = {change.id: change for change in _ALL["change"]}
+CHANGES: Final = {
+    each.id: each
+    for each in (
+        Change(
+            "workers",
+            "options:start_workers",
+            "load batches in worker processes",
+            "Pass `num_workers=N, persistent_workers=True` to the DataLoader.",
+            predicted_by=("faster-loader",),
+        ),
+        Change(
+            "pin",
+            "copies:start_pin",
+            "upload from pinned memory",
+            "Pass `pin_memory=True` to the DataLoader, or write `x.pin_memory().to(device, non_blocking=True)`.",
+            predicted_by=("pin",),
+        ),
+        Change(
+            "non-blocking",
+            "copies:start_non_blocking",
+            "upload without blocking the host",
+            "Pass `non_blocking=True` to `.to()`, `.cuda()` and `.copy_()` where the source is pinned.",
+            predicted_by=("non-blocking",),
+        ),
+        Change(
+            "prefetch",
+            "copies:start_ahead",
+            "copy each batch to the GPU one step ahead",
+            "Take the next batch before the step, copy it on a CUDA stream of its "
+            "own, let the current stream wait for that stream, and call `record_stream` on its tensors.",
+            predicted_by=("side-stream", "prefetch"),
+        ),
+        Change(
+            "graph",
+            "options:start_graph",
+            "compile the model",
+            'Call `model.compile(mode="reduce-overhead")` or `model.compile()`.',
+            predicted_by=("graph",),
+            unpredicted=("fuse",),
+        ),
+        Change(
+            "fused",
+            "options:start_fused",
+            "use a fused optimizer",
+            "Pass `fused=True` to the optimizer.",
+            predicted_by=("fused",),
+        ),
+        Change(
+            "gc",
+            "options:start_gc",
+            "exempt long-lived objects from garbage collection",
+            "Call `gc.collect()` and `gc.freeze()` once, before the loop.",
+            predicted_by=("no-gc",),
+        ),
+        Change(
+            "threads",
+            "options:start_threads",
+            "use as many threads as there are CPUs",
+            "Call `torch.set_num_threads(N)`, or set the variable `OMP_NUM_THREADS=N`.",
+        ),
+    )
+}
 
 
 _SKILL: Final = """\

@@ -242,7 +242,7 @@ def _one_ahead(graph: Graph, comm: I64, step: I64) -> tuple[I64, I64]:
     ahead_call, ahead_item = np.full((2, len(comm)), -1)
     caller, threads = items.call[comm], np.array(graph.recorded.threads, np.int64)
     at = pick(calls.start_ns, caller)
-    gathering = notes.take(notes.named(lambda name: _GATHERS.fullmatch(name) is not None))
+    gathering = notes.take(notes.named(_GATHERS.fullmatch))
     gathers = np.flatnonzero((caller >= 0) & (around(gathering, pick(threads, pick(calls.thread, caller)), at) >= 0))
     gathers = gathers[np.argsort(caller[gathers], kind="stable")]
     updates = np.sort(notes.start_ns[notes.named(lambda name: name.startswith(OPTIMIZER_STEP))])
