@@ -93,6 +93,11 @@ def _divided(names: tuple[str, ...]) -> tuple[str, ...]:
 # -- Measures ---------------------------------------------------------------------------------------
 
 
+@cache
+def _unit_of(measure: str) -> Unit:
+    return next(unit for unit in get_args(Unit) if measure.endswith(unit))
+
+
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """A measure: its words, its computation, and what it says about a program."""
 
@@ -138,7 +143,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unit(self) -> Unit:
         """Nanoseconds, percent, 1e9 bytes per second, or a number of launches."""
-        return next(unit for unit in get_args(Unit) if self.id.endswith(unit))
+        return _unit_of(self.id)
 
     @property
     def name(self) -> str:

@@ -303,12 +303,14 @@ def _words(name: str) -> str:
     return _BOUNDARY.sub("_", base_name(name)).lower()
 
 
+@lru_cache(maxsize=1 << 14)
 def communicates(kernel: str) -> bool:
     """Return whether a kernel communicates between devices, judged by its name."""
     words = _words(kernel)
     return _family.search(words) is not None and _other.search(words) is None
 
 
+@lru_cache(maxsize=1 << 14)
 def looks_like_communication(kernel: str) -> bool:
     """Return whether a kernel may communicate, although its name alone doesn't show it."""
     words = _words(kernel)
