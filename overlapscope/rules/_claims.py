@@ -34,8 +34,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
 from overlapscope.analysis.facts import together
-from overlapscope.analysis.figures import Window
-from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pinning, place_edges, sites
+from overlapscope.analysis.figures import Where, Window
+from overlapscope.analysis.host import Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.analysis.idle import LAUNCH_PACE_NS
 from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
 from overlapscope.analysis.timeline import Timeline, lengths
@@ -55,7 +55,7 @@ from overlapscope.catalog.causes import (
     IdleCause,
 )
 from overlapscope.catalog.measures import TINY_BYTES
-from overlapscope.rules.finding import FLOOR, Where
+from overlapscope.rules.finding import FLOOR
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.trace.op_names import op_words
 
@@ -165,11 +165,11 @@ class ClaimedPieces(Columns, frozen=True):
         )
         where = sites(trace, parts.call, parts.thread, parts.at_ns)
         # Places whose names look the same in words are one place.
-        rows_by_site: dict[CallSite, list[I64]] = {}
+        rows_by_site: dict[Where, list[I64]] = {}
         for _, alike in rows_by(groups_of((where.op, where.call, where.line, parts.blames_call.astype(np.int64)))):
             site = where.site_at(trace, int(alike[0]))
             call = site.call if parts.blames_call[alike[0]] or not site.op else None
-            in_words = CallSite(op_words(site.op), call, site.line)
+            in_words = replace(site, op=op_words(site.op), call=call)
             rows_by_site.setdefault(in_words, []).append(alike)
         length_ns = parts.length_ns
         places = [_place(trace, parts, length_ns, where, groups, elsewhere) for groups in rows_by_site.values()]
@@ -196,7 +196,7 @@ def _place(
         count = max(1, len(distinct(call[~among(call, elsewhere)])))
     else:
         count = _gaps(parts.gap[rows]) or len(rows)
-    return Place(Where(op=site.op, call=site.call, line=site.line), time_ns(rows), count)
+    return Place(site, time_ns(rows), count)
 
 
 def _gaps(gap: I64) -> int:
