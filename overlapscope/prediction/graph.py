@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from overlapscope.analysis.event_waits import EXACT
+from overlapscope.analysis.event_waits import EXACT, LOW
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import rows_by
@@ -128,7 +129,7 @@ class Waits(Columns, frozen=True):
     item: I64
     lag_ns: I64
     confidence: I8
-    """`EXACT` if the recording states it, else that of the guess (`guesses`)."""
+    """`EXACT` if the recording states it, else that of the guess (`graph_builder`)."""
 
     @classmethod
     def of(cls, call: I64, item: I64, lag_ns: I64 | int) -> Waits:
@@ -200,6 +201,11 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
         """Mask of the items that are a single op."""
         single: Bool = np.bincount(self.item_of_op, minlength=len(self.items)) == 1
         return single
+
+    def without_guesses(self) -> Graph:
+        """Return the graph without the waits that are guesses of low confidence."""
+        orders, waits = self.orders, self.waits
+        return replace(self, orders=orders.take(orders.confidence > LOW), waits=waits.take(waits.confidence > LOW))
 
     def callers(self, items: I64) -> I64:
         """Return the recorded calls that launched the items, one for each item."""

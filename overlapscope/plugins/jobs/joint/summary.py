@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import around, outermost_around, rows_of
-from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.timeline import build
@@ -157,9 +156,9 @@ def _free_from(base: Base, graph: Graph, comm: I64) -> I64:
     It is the first call of the step, or the one after the last call before the launch that waits for the GPU.
     """
     trace, calls = graph.trace, graph.calls
-    holds, op = find_holds(trace, Reading.LIKELY).streams, find_lanes(trace).items.op
+    holds = find_holds(trace, Reading.LIKELY).streams
     nothing = (holds.first < 0) & (holds.confidence == EXACT)
-    free, held = (mask_of(graph.item_of_op[op[holds.then[rows]]], len(graph.items)) for rows in (nothing, ~nothing))
+    free, held = (mask_of(holds.then[rows], len(graph.items)) for rows in (nothing, ~nothing))
     waits, step = mask_of(graph.waits.call, len(calls)), step_of_calls(graph, base.judged)
     begin = np.full(len(calls), -1)
     for _, rows in graph.by_thread():
