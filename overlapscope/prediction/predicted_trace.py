@@ -14,7 +14,7 @@ from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.host_clock import HostClock
+from overlapscope.prediction.overhead import HostClock
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import (

@@ -9,14 +9,18 @@ from overlapscope.analysis.host import pinning, rows_of
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import expand
-from overlapscope.base.words import duration, plural
+from overlapscope.base.words import duration, plural, size
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import FEWEST, Stance, launches_kernel, queries_capture
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions._changes import NOTHING, copies, without_time_in
-from overlapscope.prediction.interventions.host import waits_of_copies
+from overlapscope.prediction.interventions.host import NOTHING, waits_of_copies, without_time_in
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import I64, Bool, HostEvents, Kind, Memory
+
+
+def copies(graph: Graph, rows: I64) -> str:
+    """Return the number of copies and their size: `96 copies of 4.9 GB in total`."""
+    return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in total"
 
 
 def pin(graph: Graph, request: Request) -> Applied:

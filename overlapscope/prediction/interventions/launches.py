@@ -23,7 +23,7 @@ from overlapscope.catalog.interventions import WHOLE_STEP
 from overlapscope.prediction.graph import DeviceItems, Graph, RecordedParts, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, part_of_steps, time_in
+from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, part_of_steps, time_in
 from overlapscope.trace.model import F64
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
