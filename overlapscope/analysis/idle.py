@@ -402,10 +402,8 @@ def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: Idl
     if not len(missing):
         return idle
     when = union(missing.start_ns, missing.end_ns)
-    row, start, end = cut(idle.start_ns, idle.end_ns, complement(when, timeline.start_ns, timeline.end_ns))
-    rest = idle.take(row)
-    rest = replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns)
-    return IdleTime.in_order([rest, missing])
+    rest = cut(idle.start_ns, idle.end_ns, complement(when, timeline.start_ns, timeline.end_ns))
+    return IdleTime.in_order([idle.parts(*rest), missing])
 
 
 def _latency_limit(latency: I64, held: Bool, drained: Bool) -> int:

@@ -50,7 +50,6 @@ from overlapscope.catalog.causes import (
     IDLE_CAUSES,
     IDLE_RANK,
     OTHER_CAUSES,
-    STALL_CAUSES,
     CopyCause,
     IdleCause,
 )
@@ -461,13 +460,13 @@ def _claim_other(
 def _claim_idle(
     trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _CopyWaits, tiny: I64
 ) -> ClaimedPieces:
-    idle, ops, calls = device.idle, device.timeline.ops, trace.runtime_calls
-    row, start, end = cut(idle.start_ns, idle.end_ns, windows)
-    cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
-    host = idle.host_ns[row] + start - idle.start_ns[row]
+    ops, calls = device.timeline.ops, trace.runtime_calls
+    row, *parts = cut(device.idle.start_ns, device.idle.end_ns, windows)
+    idle = device.idle.parts(row, *parts)
+    cause, call, thread, start = idle.cause.astype(np.int64), idle.call, idle.thread, idle.start_ns
     rule = np.array([_NUMBER.get(c.rule, _NONE) for c in IDLE_CAUSES])[cause]
 
-    at_call = among(cause, [IDLE_RANK[c] for c in STALL_CAUSES]) & (call >= 0)
+    at_call = idle.blames_call
     sync = (cause == IDLE_RANK[IdleCause.HOST_SYNC]) & (call >= 0)
     rule[sync & pick(waits.pinned, call, False)] = _NUMBER["blocking-copy"]
     rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-memory"]
@@ -480,16 +479,16 @@ def _claim_idle(
     gap = np.searchsorted(gaps.starts, start, side="right") - 1
     if len(tiny):
         ended_by_tiny = among(gaps.ends, ops.start_ns[tiny])[gap]
-        op_to_op = (cause == IDLE_RANK[IdleCause.PYTHON]) & (idle.length_ns[row] <= LAUNCH_PACE_NS)
+        op_to_op = (cause == IDLE_RANK[IdleCause.PYTHON]) & (device.idle.length_ns[row] <= LAUNCH_PACE_NS)
         before_tiny |= op_to_op & ended_by_tiny
     rule[before_tiny] = _NUMBER["tiny-copies"]
 
-    pins = around(pinning(trace), thread, host) >= 0
+    pins = around(pinning(trace), thread, idle.host_ns) >= 0
     rule[pins & (cause == IDLE_RANK[IdleCause.HOST_STAGING])] = _NUMBER["pin-in-loop"]
-    at = np.where(at_call, pick(calls.start_ns, call, 0), host)
+    at = np.where(at_call, pick(calls.start_ns, call, 0), idle.host_ns)
     where = np.where(at_call, pick(calls.thread, call), thread)
     of_copy = np.full(len(start), -1, np.int64)
-    return ClaimedPieces(start, end, rule, cause, of_copy, call, at, where, at_call, gap)
+    return ClaimedPieces(start, idle.end_ns, rule, cause, of_copy, call, at, where, at_call, gap)
 
 
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:
