@@ -20,9 +20,8 @@ from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.results import HostUse, LineTime, SampledStep
-from overlapscope.base.columns import F64
+from overlapscope.base.columns import F64, I64, Bool
 from overlapscope.base.grouping import among
-from overlapscope.base.intervals import I64, Bool
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.host_activity import HostActivity, StackFrame, SystemFacts

@@ -17,12 +17,10 @@ from msgspec import Struct
 from overlapscope.analysis.calls import enqueues, launching
 from overlapscope.analysis.host import find_blocking, innermost_pieces, loading, on_thread, rows_by_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
-from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.columns import I64, Bool, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import (
     EMPTY,
-    I64,
-    Bool,
     Intervals,
     complement,
     contains,

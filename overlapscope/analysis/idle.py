@@ -35,20 +35,9 @@ from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.periods import is_step, phases_of, request_waits
 from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Columns, locate, pick, quantile
+from overlapscope.base.columns import I64, Bool, Columns, locate, pick, quantile
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import (
-    I64,
-    Bool,
-    Intervals,
-    complement,
-    contains,
-    cut,
-    intersect,
-    join,
-    subtract,
-    union,
-)
+from overlapscope.base.intervals import Intervals, complement, contains, cut, intersect, join, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
