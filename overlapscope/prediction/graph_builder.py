@@ -30,12 +30,12 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW
 from overlapscope.analysis.holds import Reading, find_holds, own_stream_waits
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls, find_calls, frees_memory, waits_for_device
-from overlapscope.analysis.lane_items import ItemLanes, find_lanes
+from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct, distinct_rows, rows_by
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Graph, Orders, Waits, Why
 from overlapscope.trace.model import F64, I64, Kind, Memory, Sync, Trace
 
 AFTER_CALL_NS = 50_000
@@ -52,18 +52,15 @@ _STAGING_NS = 60_000
 
 def build(trace: Trace, constants: Constants) -> Graph:
     """Build the dependency graph of all devices of a trace."""
-    calls, of_runtime_call, threads = find_calls(trace)
-    lanes = find_lanes(trace)
-    items = _find_items(trace, lanes, of_runtime_call)
+    calls, lanes = find_calls(trace).calls, find_lanes(trace)
+    items = _find_items(trace)
     orders = _event_orders(trace, items)
     items, orders, unexplained, keeping = _with_lags(items, calls, orders, constants)
-    recorded = RecordedParts(trace, calls, threads, lanes.item_of_op)
-    calls, waits = find_waits(recorded, items, constants)
+    calls, waits = find_waits(trace, items, constants)
     # Streams on which nothing runs are no lanes of a replay.
     used = distinct(items.lane)
     return Graph(
         trace=trace,
-        recorded=recorded,
         items=replace(items, lane=np.searchsorted(used, items.lane)),
         calls=calls,
         orders=orders,
@@ -76,9 +73,9 @@ def build(trace: Trace, constants: Constants) -> Graph:
     )
 
 
-def _find_items(trace: Trace, lanes: ItemLanes, of_runtime_call: I64) -> DeviceItems:
+def _find_items(trace: Trace) -> DeviceItems:
     """Return the items, without lags."""
-    ops, items, item_of_op = trace.gpu_ops, lanes.items, lanes.item_of_op
+    ops, items, item_of_op = trace.gpu_ops, find_lanes(trace).items, find_lanes(trace).item_of_op
     size = np.zeros(len(items), np.int64)
     np.add.at(size, item_of_op, np.maximum(ops.bytes, 0))
     same = np.ones(len(items), np.bool_)
@@ -91,7 +88,7 @@ def _find_items(trace: Trace, lanes: ItemLanes, of_runtime_call: I64) -> DeviceI
         host_memory=ops.host_memory[items.op],
         bytes=size,
         duration_ns=end - start,
-        call=pick(of_runtime_call, items.call),
+        call=pick(find_calls(trace).of_runtime_call, items.call),
         release_ns=np.where(items.call < 0, start, EARLIEST_NS),
         start_ns=start,
         end_ns=end,
@@ -226,15 +223,15 @@ def _alone(items: DeviceItems, constants: Constants) -> F64:
 # -- Calls of the host: their own length, and what they wait for -------------------------------------
 
 
-def find_waits(recorded: RecordedParts, items: DeviceItems, constants: Constants) -> tuple[Calls, Waits]:
+def find_waits(trace: Trace, items: DeviceItems, constants: Constants) -> tuple[Calls, Waits]:
     """Find the items that each call waits for, and reduce the calls to their lengths without waiting."""
-    calls, holds = recorded.calls, find_holds(recorded.trace, Reading.LIKELY)
+    calls, holds = find_calls(trace).calls, find_holds(trace, Reading.LIKELY)
     call, item = np.searchsorted(calls.row, holds.host.call), holds.host.item
     # The times may contradict what is known.
     is_plausible = items.end_ns[item] <= calls.end_ns[call] + _SKEW_NS
     pairs = distinct_rows([call[is_plausible], item[is_plausible]])
     known = np.array(pairs, np.int64).reshape(-1, 2).T
-    guessed = _guess_waits(recorded, items, among(calls.row, holds.known_calls))
+    guessed = _guess_waits(trace, items, among(calls.row, holds.known_calls))
     call, item = np.concatenate([known, guessed], axis=1)
     waited = items.end_ns[item] > calls.start_ns[call]
     after = calls.end_ns[call] - items.end_ns[item]
@@ -303,24 +300,24 @@ def _seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, 
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8)), late[competed]
 
 
-def _guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tuple[I64, I64]:
+def _guess_waits(trace: Trace, items: DeviceItems, known: Bool) -> tuple[I64, I64]:
     """Pair calls with the items that they are likely to have waited for, except those whose waits are known."""
-    calls = recorded.calls
+    calls = find_calls(trace).calls
     # Copy calls that returned after their copy waited for it, if the memory is not known to be pinned.
     copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
     of_copies = items.call[copies]
     own = ~known[of_copies] & (items.end_ns[copies] <= calls.end_ns[of_copies])
-    guesses = ((of_copies[own], copies[own]), _synchronized(recorded, items, ~known), _queue_full(calls, items))
+    guesses = ((of_copies[own], copies[own]), _synchronized(trace, items, ~known), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*guesses, strict=True))
     return call, item
 
 
-def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tuple[I64, I64]:
+def _synchronized(trace: Trace, items: DeviceItems, free: Bool) -> tuple[I64, I64]:
     """Pair synchronizes and calls that free memory with the items that they waited for."""
-    runtime, calls, lanes = recorded.trace.runtime_calls, recorded.calls, find_lanes(recorded.trace)
+    runtime, calls, lanes = trace.runtime_calls, find_calls(trace).calls, find_lanes(trace)
     frees, whole = frees_memory(runtime)[calls.row], waits_for_device(runtime)[calls.row]
     waits = np.flatnonzero((call_kinds.synchronises(runtime)[calls.row] | frees) & free)
-    record = _paired_events(recorded) if len(waits) else {}
+    record = _paired_events(trace) if len(waits) else {}
     launched = np.flatnonzero(items.call >= 0)
     launched = launched[np.lexsort((items.call[launched], calls.start_ns[items.call[launched]]))]
     called_ns = calls.start_ns[items.call[launched]]
@@ -350,17 +347,16 @@ def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tu
     return call_of_wait, item_of_wait
 
 
-def _paired_events(recorded: RecordedParts) -> dict[int, int]:
+def _paired_events(trace: Trace) -> dict[int, int]:
     """Return the call that is likely to have recorded the event of each event synchronize.
 
     Both are rows of `Trace.runtime_calls`. A synchronize names its event, but the call that records an event does not.
     If a thread waits for as many different events as it has recorded since its last wait, these events are paired in
     order.
     """
-    runtime, syncs = recorded.trace.runtime_calls, recorded.trace.syncs
+    runtime, syncs, calls = trace.runtime_calls, trace.syncs, find_calls(trace).calls.row
     stated = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
     event_of = dict(zip(stated.correlation.tolist(), stated.event.tolist(), strict=True))
-    calls = recorded.calls.row
     waiting = calls[among(runtime.correlation[calls], stated.correlation)]
     synced = {row: event_of[int(runtime.correlation[row])] for row in waiting.tolist()}
     if not synced:

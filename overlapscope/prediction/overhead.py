@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import on_thread, rows_of
+from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.plain_step import from_user, measured
 from overlapscope.analysis.results import PlainStep
 from overlapscope.base.columns import I32, mask_of, quantile
@@ -26,7 +27,7 @@ from overlapscope.base.intervals import Intervals, contains, covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
+from overlapscope.prediction.graph import Graph, by_thread
 from overlapscope.prediction.hardware import launches_kernel
 from overlapscope.prediction.replay import Replay, replay
 from overlapscope.prediction.steps import step_times
@@ -217,7 +218,7 @@ def _host_cost(base: Base) -> tuple[F64, float]:
     before = np.full(len(calls), around_call_ns)
     giver = np.where(calls.handed_by >= 0, calls.thread[calls.handed_by], calls.thread)
     for table, around_ns, inside_ns in costs:
-        for number, thread in enumerate(graph.recorded.threads):
+        for number, thread in enumerate(graph.threads):
             starts, of_thread = table.start_ns[rows_of(table, thread)], (calls.thread == number) | (giver == number)
             begun, before_it = (np.searchsorted(starts, at[of_thread]) for at in (calls.start_ns, calls.since_ns))
             before[of_thread] += (around_ns + inside_ns) * np.maximum(begun - before_it, 0)
@@ -290,7 +291,7 @@ def work_inside(graph: Graph, thread: int, rows: I64, when: Intervals) -> I64:
         rows: Its calls, in order.
         when: Times of the recording.
     """
-    measured = _edges_of_calls(graph.recorded, thread, "work")
+    measured = _edges_of_calls(graph.trace, thread, "work")
     length = np.diff(measured)
     length[::2] = np.minimum(np.maximum(graph.calls.before_ns[rows], 0), length[::2])
     origin = int(measured[0])
@@ -314,23 +315,23 @@ class _HostStretches(Struct, frozen=True, eq=False):
 
 
 @kept()
-def _edges_of_calls(recorded: RecordedParts, thread: int, of: _Edges) -> I64:
+def _edges_of_calls(trace: Trace, thread: int, of: _Edges) -> I64:
     """Return the measured starts and ends of a thread's calls, or of the work before each call.
 
     They alternate, and none is earlier than the one before.
     """
-    calls = recorded.calls.take(dict(by_thread(recorded))[thread])
+    calls = find_calls(trace).calls.take(dict(by_thread(trace))[thread])
     work = np.minimum(calls.since_ns, calls.start_ns), calls.start_ns
     sides = work if of == "work" else (calls.start_ns, calls.end_ns)
     return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
 
 
 @kept(most=_MOST_THREADS)
-def _stretches(recorded: RecordedParts, thread: int, of: _Edges) -> _HostStretches:
+def _stretches(trace: Trace, thread: int, of: _Edges) -> _HostStretches:
     """Return the stretches between a thread's events and the instants of `_edges_of_calls`."""
-    trace, called = recorded.trace, _edges_of_calls(recorded, thread, of)
+    called = _edges_of_calls(trace, thread, of)
     *others, (runtime, around_ns, call_ns) = event_costs(trace, Constants())
-    in_graph, rows = mask_of(recorded.calls.row, len(runtime)), rows_of(runtime, thread)
+    in_graph, rows = mask_of(find_calls(trace).calls.row, len(runtime)), rows_of(runtime, thread)
     tables = [(runtime.take(rows[~in_graph[rows]]), around_ns, call_ns)]
     tables += [(table.take(rows_of(table, thread)), outside, inside) for table, outside, inside in others]
     # Half of the overhead outside an event lies before its start, half after its end; half of that inside after its
@@ -361,14 +362,14 @@ def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, of: _Edge
         origin: Instant that the knots count from, so that they are exact as floating-point numbers.
         of: As for `_edges_of_calls`.
     """
-    measured = _edges_of_calls(graph.recorded, thread, of) - origin
+    measured = _edges_of_calls(graph.trace, thread, of) - origin
     moved = moved - origin
     lost = np.maximum(np.diff(measured) - np.diff(moved), 0)
     # Only work gets shorter, which is every second stretch.
     lost[int(of == "work") :: 2] = 0
     if not lost.any():
         return measured, moved.astype(np.float64)
-    segments, count = _stretches(graph.recorded, thread, of), len(lost)
+    segments, count = _stretches(graph.trace, thread, of), len(lost)
     within = (segments.place >= 0) & (segments.place < count)
     within[within] = lost[segments.place[within]] > 0
     segment = np.flatnonzero(within)

@@ -9,9 +9,8 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import FEWEST
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import I64, locate, pick
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.overhead import HostClock

@@ -213,7 +213,7 @@ def _joins(graph: Graph, runs: list[I64]) -> HostEvents:
     rows: list[int] = []
     for run in runs:
         call = items.call[run[-1]]
-        of_thread = rows_of(ops, graph.recorded.threads[int(graph.calls.thread[call])])
+        of_thread = rows_of(ops, graph.threads[int(graph.calls.thread[call])])
         following = of_thread[np.searchsorted(ops.start_ns[of_thread], graph.calls.end_ns[call]) :][:1]
         if len(run) >= _MANY and (items.bytes[run] == items.bytes[run[0]]).all():
             rows += [row for row in following.tolist() if ops.name(row) in _JOIN]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import ALONE, around, find_blocking, inside_named, loading, on_thread
 from overlapscope.analysis.host_lines import most_python
+from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
 from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
 from overlapscope.base.columns import F64, pick
@@ -22,7 +23,7 @@ from overlapscope.base.intervals import I64, covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.prediction.graph import Graph, RecordedParts, Waits, by_thread
+from overlapscope.prediction.graph import Graph, Waits, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.overhead import work_inside
@@ -42,11 +43,11 @@ _VALUE_BYTES = 16
 
 
 @kept()
-def time_in(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64:
+def time_in(trace: Trace, find: Callable[[Trace], HostEvents]) -> I64:
     """Return how much of the work before each call is inside the found host events of its thread, in ns."""
-    calls, events = recorded.calls, find(recorded.trace)
+    calls, events = find_calls(trace).calls, find(trace)
     inside = np.zeros(len(calls), np.int64)
-    for thread, of_thread in by_thread(recorded):
+    for thread, of_thread in by_thread(trace):
         inside[of_thread] = covered(on_thread(events, thread), calls.since_ns[of_thread], calls.start_ns[of_thread])
     return inside
 
@@ -161,7 +162,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
-    works = calls.start_ns - since - time_in(graph.recorded, loading)
+    works = calls.start_ns - since - time_in(graph.trace, loading)
     long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
