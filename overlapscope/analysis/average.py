@@ -25,8 +25,7 @@ from overlapscope.analysis.periods import behind_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, PlainStep
 from overlapscope.analysis.timeline import build
-from overlapscope.base.columns import quantile
-from overlapscope.base.intervals import Bool
+from overlapscope.base.columns import Bool, quantile
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
 from overlapscope.trace.model import Trace

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import asdict
 
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.figures import Where
 from overlapscope.analysis.graphs import sites_of_ops
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.pieces import main_cause
-from overlapscope.base.columns import F64, Columns
+from overlapscope.base.columns import F64
 from overlapscope.base.intervals import I64, covered
-from overlapscope.trace.model import I8, Kind, Memory, Trace
+from overlapscope.trace.model import I8, GpuOps, Kind, Memory, Trace
 
 
-class EachCopy(Columns, frozen=True):
+class EachCopy(GpuOps, frozen=True):
     """Copies that ran inside the device's windows, one row each, sorted by start.
 
     If several copies ran at once while nothing computed, the exposed time counts for the copy that decided its cause.
@@ -23,16 +24,6 @@ class EachCopy(Columns, frozen=True):
 
     row: I64
     """Row of `Timeline.ops`."""
-    direction: I8
-    """Direction, `Kind.H2D` or `Kind.D2H`."""
-    memory: I8
-    """Kind of the host's memory, a `Memory`."""
-    start_ns: I64
-    end_ns: I64
-    bytes: I64
-    """Size; -1 where not recorded."""
-    gb_per_s: F64
-    """1e9 bytes per second over the copy's own duration; NaN where its size is not recorded."""
     exposed_ns: I64
     """Exposed time inside the windows."""
     cause: I8
@@ -43,38 +34,32 @@ class EachCopy(Columns, frozen=True):
         """Duration of each copy, including time outside the windows."""
         return self.end_ns - self.start_ns
 
+    @property
+    def gb_per_s(self) -> F64:
+        """1e9 bytes per second over the copy's own duration; NaN where its size is not recorded."""
+        return np.where(self.bytes >= 0, self.bytes / self.duration_ns, np.nan)
+
 
 def list_copies(device: DeviceAnalysis) -> EachCopy:
     """Return every copy of a device with a duration."""
     ops, windows = device.timeline.ops, device.windows
     rows = np.flatnonzero(ops.is_copy)
     rows = rows[covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0]
-    start, end, size = ops.start_ns[rows], ops.end_ns[rows], ops.bytes[rows]
-
     pieces = device.exposed.inside(windows)
     copy, length = np.searchsorted(rows, pieces.op), pieces.length_ns
     exposed = np.zeros(len(rows), np.int64)
     np.add.at(exposed, copy, length)
-    return EachCopy(
-        row=rows,
-        direction=ops.kind[rows],
-        memory=ops.host_memory[rows],
-        start_ns=start,
-        end_ns=end,
-        bytes=size,
-        gb_per_s=np.where(size >= 0, size / (end - start), np.nan),
-        exposed_ns=exposed,
-        cause=main_cause(copy, pieces.cause, length, len(rows)),
-    )
+    cause = main_cause(copy, pieces.cause, length, len(rows))
+    return EachCopy(**asdict(ops.take(rows)), row=rows, exposed_ns=exposed, cause=cause)
 
 
 def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
     """Return the best rate of large copies of pinned memory in one direction, which the link can reach."""
-    chosen = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes >= LARGE_BYTES)
+    chosen = (copies.kind == direction) & (copies.host_memory == Memory.PINNED) & (copies.bytes >= LARGE_BYTES)
     return float(copies.gb_per_s[chosen].max()) if chosen.any() else None
 
 
-def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[CallSite]:
+def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[Where]:
     """Return the call site of each of the given rows of `Timeline.ops`."""
     sites = sites_of_ops(trace, device.timeline.ops.take(rows))
     return [sites.site_at(trace, number) for number in range(len(rows))]

@@ -17,24 +17,13 @@ from overlapscope.analysis.host import Blocking, last_before
 from overlapscope.analysis.host_work import launchers
 from overlapscope.analysis.pieces import Exposed, cut_at
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import I8, I64, Bool, Columns, Index, pick
 from overlapscope.base.grouping import distinct, first_of_each, rows_by
-from overlapscope.base.intervals import (
-    I64,
-    Bool,
-    Index,
-    covered,
-    expand,
-    few_at_once,
-    intersect,
-    subtract,
-    total,
-    union,
-)
+from overlapscope.base.intervals import covered, expand, few_at_once, intersect, subtract, total, union
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import OTHER_RANK, CopyCause, OtherCause
 from overlapscope.trace import op_names
-from overlapscope.trace.model import I8, GpuOps, Kind, Memory, Trace
+from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 
 # -- Reasons that hold for copies and communication alike --------------------------------------------
 

@@ -43,7 +43,7 @@ from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
-from overlapscope.trace.model import GpuOps, HostEvents, Kind, RuntimeCalls, Trace
+from overlapscope.trace.model import GpuOps, Kind, RuntimeCalls
 
 # -- Order that a communicator keeps -----------------------------------------------------------------
 
@@ -67,21 +67,16 @@ def by_communicator(recording: DeviceRecording) -> Bool:
         comm = np.flatnonzero(ops.kind == Kind.COMM)
         group = np.full(len(ops), -1, np.int64)
         group[comm] = pick(trace.collectives.group, comm_kinds(trace, ops.take(comm)).row)
-        held, calls = edges.held[rows], trace.runtime_calls
+        held, calls, notes = edges.held[rows], trace.runtime_calls, trace.annotations
+        # PyTorch launches collectives in such ranges (`nccl:all_reduce`, `nccl:coalesced`).
+        launching = notes.take(notes.named(lambda name: name.startswith("nccl:")))
         inside = [
-            around(_launching(trace), pick(calls.thread, call), pick(calls.start_ns, call))
+            around(launching, pick(calls.thread, call), pick(calls.start_ns, call))
             for call in (edges.wait[rows], ops.launch[held])
         ]
         result[rows] = (group[source[rows]] == group[held]) & (group[held] >= 0)
         result[rows] &= (inside[0] == inside[1]) & (inside[0] >= 0)
     return result
-
-
-@kept()
-def _launching(trace: Trace) -> HostEvents:
-    """Return the ranges on the host in which PyTorch launches collectives (`nccl:all_reduce`, `nccl:coalesced`)."""
-    notes = trace.annotations
-    return notes.take(notes.named(lambda name: name.startswith("nccl:")))
 
 
 # -- What lets collectives begin ---------------------------------------------------------------------

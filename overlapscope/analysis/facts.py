@@ -87,12 +87,6 @@ def host_time(ns: Mapping[str, int]) -> HostTime | None:
 # -- Sums and means ----------------------------------------------------------------------------------
 
 
-def with_unknown_causes(ns: Facts) -> Facts:
-    """Return the lengths of sets with those of causes, which are unknown."""
-    causes = dict.fromkeys(PARTS[1:], np.zeros_like(ns["span"]))
-    return {**ns, **causes, **{f"{bucket.replace('_', '-')}:unknown": ns[bucket] for bucket in BY_CAUSE}}
-
-
 def select(facts: Facts, rows: list[int] | slice) -> Facts:
     """Return some of the rows."""
     return {name: column[rows] for name, column in facts.items()}

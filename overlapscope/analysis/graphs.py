@@ -27,9 +27,8 @@ from overlapscope.analysis.host import (
 )
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import GraphUse
-from overlapscope.base.columns import Columns, locate, mask_of, pick
+from overlapscope.base.columns import I64, Bool, Columns, locate, mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
-from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import GpuOps, Kind, Trace
 

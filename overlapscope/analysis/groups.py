@@ -27,10 +27,10 @@ from overlapscope.analysis.results import (
 )
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import among, distinct, distinct_rows, first_of_each, groups_of, rows_by
+from overlapscope.base.grouping import distinct, distinct_rows, first_of_each, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, side_by_side, union
 from overlapscope.base.words import clean
-from overlapscope.catalog.causes import FOUND, IDLE_RANK, STALL_CAUSES, Subject
+from overlapscope.catalog.causes import FOUND, Subject
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 from overlapscope.trace.op_names import looks_like_communication, short_kernel
@@ -169,14 +169,9 @@ def _exposed(timeline: Timeline, rows: I64) -> I64:
 def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:
     """Return the idle time that each runtime call is blamed for."""
     caused = np.zeros(len(trace.runtime_calls), np.int64)
-    blamed = _blamed(idle)
+    blamed = idle.take(idle.blames_call)
     np.add.at(caused, blamed.call, blamed.length_ns)
     return caused
-
-
-def _blamed(idle: IdleTime) -> IdleTime:
-    """Return the idle time that is blamed on calls."""
-    return idle.take(among(idle.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (idle.call >= 0))
 
 
 def find_stalls(
@@ -189,34 +184,28 @@ def find_stalls(
     """
     calls = trace.runtime_calls
     idle = idle.inside(windows)
-    caused, blamed = caused_by_calls(trace, idle), _blamed(idle)
-    elsewhere, start, end = (
-        wait_for_other_devices(trace, timeline)[blocking.row],
-        calls.start_ns[blocking.row],
-        calls.end_ns[blocking.row],
-    )
+    caused, blamed = caused_by_calls(trace, idle), idle.take(idle.blames_call)
+    elsewhere, start = wait_for_other_devices(trace, timeline)[blocking.row], calls.start_ns[blocking.row]
     # The first window that ends after the call's start must begin before its end.
-    inside = pick(windows.starts, np.searchsorted(windows.ends, start, side="right"), _NEVER) < end
-    rows = blocking.row[(inside & ~elsewhere) | (caused[blocking.row] > 0)]
-    sites = sites_of_calls(trace, rows)
-    alike = (sites.call, sites.op, calls.thread[rows], sites.line)
-    groups = [which for _, which in rows_by(groups_of(alike))] if len(rows) else []
-    groups.sort(key=lambda which: int(which[0]))
+    following = pick(windows.starts, np.searchsorted(windows.ends, start, side="right"), _NEVER)
+    rows = blocking.row[(following < calls.end_ns[blocking.row]) & ~elsewhere | (caused[blocking.row] > 0)]
+    sites, start, end = sites_of_calls(trace, rows), calls.start_ns[rows], calls.end_ns[rows]
     group_of = np.full(len(calls), -1, np.int64)
-    for number, which in enumerate(groups):
-        group_of[rows[which]] = number
-    sums, start, end = _Sums(len(groups), timeline.judged_from_ns, steps), calls.start_ns[rows], calls.end_ns[rows]
-    counts, waits = sums.begun(group_of[rows], start, np.ones_like(start)), sums.lasting(group_of[rows], start, end)
+    group_of[rows] = group = groups_of((sites.call, sites.op, calls.thread[rows], sites.line))
+    first = first_of_each(group)
+    sums = _Sums(len(first), timeline.judged_from_ns, steps)
+    counts, waits = sums.begun(group, start, np.ones_like(start)), sums.lasting(group, start, end)
     costs = sums.lasting(group_of[blamed.call], blamed.start_ns, blamed.end_ns)
     figures = {"count": counts, "host_wait_ns": waits, "idle_caused_ns": costs}
     stalls = []
-    for number, which in enumerate(groups):
-        site = sites.site_at(trace, int(which[0]))
+    for number in np.argsort(first).tolist():
+        row = int(first[number])
+        site = sites.site_at(trace, row)
         stalls.append(
             HostStall(
                 call=site.call or "",
                 op=site.op,
-                thread=int(calls.thread[rows[which[0]]]),
+                thread=int(calls.thread[rows[row]]),
                 judged_count=counts[number][1],
                 judged_wait_ns=waits[number][1],
                 where=site.line,

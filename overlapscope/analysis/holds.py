@@ -71,22 +71,20 @@ def _guessed_sources(trace: Trace) -> dict[int, _Hold]:
     source = np.where(known[rows], waits.source, -1)
     recorded_at = np.where(waits.nearest >= 0, waits.nearest, waits.call)
     held = np.full(len(waits), -1, np.int64)
-    parts = {key: slice(*lanes.first[lane : lane + 2].tolist()) for lane, key in enumerate(lanes.keys)}
-    for key, part in parts.items():
+    for key, part in zip(lanes.keys, lanes.rows, strict=True):
         waiting = np.flatnonzero(waits.stream == key)
-        following = part.start + np.searchsorted(items.call[part], waits.call[waiting])
-        held[waiting] = np.where(following < part.stop, following, -1)
+        held[waiting] = pick(part, np.searchsorted(items.call[part], waits.call[waiting]))
     held_begins = pick(begins, held, 0)
     item, end, record = np.full((3, len(waits)), -1, np.int64)
     candidates = np.zeros(len(waits), np.int64)
-    for key, part in parts.items():
+    for key, part in zip(lanes.keys, lanes.rows, strict=True):
         recorded = np.searchsorted(items.call[part], recorded_at) - 1
         # An event that is created once and recorded in every step has older records than the nearest one.
         over = np.searchsorted(np.maximum.accumulate(ends[part]), held_begins, side="right") - 1
         before = np.where(waits.adjacent, recorded, np.minimum(recorded, over))
-        candidate = part.start + np.maximum(before, 0)
+        candidate = pick(part, before)
         ended = pick(ends, candidate)
-        valid = (before >= 0) & pick(launches, candidate, False) & (held >= 0) & (waits.stream != key)
+        valid = pick(launches, candidate, False) & (held >= 0) & (waits.stream != key)
         valid &= (ended <= held_begins) & ((source < 0) | (source == key))
         candidates += valid
         better = valid & (ended > end)
@@ -174,7 +172,7 @@ class _Walk:
     def __init__(self, lanes: ItemLanes, waits: EventWaits, strictest: bool) -> None:
         self._lanes, self._waits, self._strictest = lanes, waits, strictest
         self._lane_of = {key: lane for lane, key in enumerate(lanes.keys)}
-        self._first, self._lane = lanes.first.tolist(), lanes.items.lane.tolist()
+        self._lane, self._place = lanes.items.lane.tolist(), lanes.items.place.tolist()
         self._waits_of: list[_Pending] = [{} for _ in lanes.keys]
         """Holds of each lane's next item."""
         self._pending_at = [0] * len(lanes.keys)
@@ -262,15 +260,14 @@ class _Walk:
         return [source, *(hold._replace(confidence=min(hold.confidence, source.confidence)) for hold in others)]
 
     def _hold_next(self, lane: int, call: int, holds: list[_Hold]) -> None:
-        pending, then = self._pending(lane, call), self._first[lane] + self._pending_at[lane]
+        pending, following = self._pending(lane, call), self._lanes.rows[lane][self._pending_at[lane] :][:1].tolist()
         for hold in holds:
             key = self._lane[hold.item] if hold.item >= 0 else -1, hold.confidence >= HIGH
             if key[0] == lane:
                 continue
-            if hold.item >= 0 and (key not in pending or pending[key].item <= hold.item):
+            if hold.item >= 0 and (key not in pending or self._place[pending[key].item] <= self._place[hold.item]):
                 pending[key] = hold
-            if then < self._first[lane + 1]:
-                self._on_streams.append((hold.item, then, call, hold.record, hold.confidence))
+            self._on_streams += [(hold.item, then, call, hold.record, hold.confidence) for then in following]
 
 
 # -- Edges between ops -------------------------------------------------------------------------------
@@ -326,11 +323,11 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
 
 
 def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
-    """Return waits of a stream for an event of its own: the op before the event, and the op after the wait.
+    """Return waits of a stream for an event of its own: the item before the event, and the item after the wait.
 
-    Such waits hold nothing back, but show which copies and kernels belong together. The op before is the last one
-    before the event was recorded; the op after is the first of another sort (upload, download, other) after the wait.
-    Both are rows of `Trace.gpu_ops`. Only waits are used for which the trace states the stream and the call that
+    Such waits hold nothing back, but show which copies and kernels belong together. The item before is the last one
+    before the event was recorded; the item after is the first of another sort (upload, download, other) after the wait.
+    Both are rows of `LaneItems`. Only waits are used for which the trace states the stream and the call that
     recorded the event.
     """
     waits = event_waits(trace)
@@ -338,11 +335,9 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
     if not len(waits):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     lanes, ops = find_lanes(trace), trace.gpu_ops
-    op = lanes.items.op
-    sort = np.where(ops.is_copy, ops.kind, -1)[op]
+    sort = np.where(ops.is_copy, ops.kind, -1)[lanes.items.op]
     source, held = [], []
-    for lane, key in enumerate(lanes.keys):
-        of_lane = np.arange(lanes.first[lane], lanes.first[lane + 1])
+    for lane, (key, of_lane) in enumerate(zip(lanes.keys, lanes.rows, strict=True)):
         others = {of: of_lane[sort[of_lane] != of] for of in (-1, Kind.H2D, Kind.D2H)}
         theirs = waits.take(waits.stream == key)
         for record, wait in zip(theirs.record.tolist(), theirs.call.tolist(), strict=True):
@@ -352,6 +347,6 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
             candidates = others[int(sort[before])]
             behind = int(np.searchsorted(lanes.items.call[candidates], wait))
             if behind < len(candidates):
-                source.append(int(op[before]))
-                held.append(int(op[candidates[behind]]))
+                source.append(before)
+                held.append(int(candidates[behind]))
     return np.array(source, np.int64), np.array(held, np.int64)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.figures import Where
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
@@ -241,28 +242,18 @@ class ShownLine(Struct, frozen=True):
     function: str
 
 
-class CallSite(Struct, frozen=True):
-    """A place in the program. Fields are None where the trace doesn't state them."""
-
-    op: str | None
-    """Innermost CPU op."""
-    call: str | None
-    """Runtime call."""
-    line: str | None
-    """Python line such as `file.py:12 in function`, of the user's own code rather than a library's."""
-
-
 class Sites(Columns, frozen=True):
     """Places in the program as rows of `Trace.names`; -1 where the trace doesn't state them."""
 
     op: I64
     call: I64
     line: I64
+    """Frame of the user's own code rather than a library's, if there is one."""
 
-    def site_at(self, trace: Trace, row: int) -> CallSite:
+    def site_at(self, trace: Trace, row: int) -> Where:
         """Return one of them as text."""
         op, call, line = (int(column[row]) for column in (self.op, self.call, self.line))
-        return CallSite(name_text(trace, op), name_text(trace, call), line_text(trace, line))
+        return Where(op=name_text(trace, op), call=name_text(trace, call), line=line_text(trace, line))
 
 
 def sites(trace: Trace, call: I64, thread: I64, at: I64) -> Sites:

@@ -20,9 +20,8 @@ from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.results import HostUse, LineTime, SampledStep
-from overlapscope.base.columns import F64
+from overlapscope.base.columns import F64, I64, Bool
 from overlapscope.base.grouping import among
-from overlapscope.base.intervals import I64, Bool
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.host_activity import HostActivity, StackFrame, SystemFacts
@@ -168,9 +167,7 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
         return idle
     notes = trace.annotations
     times = host_times(trace, device, notes.start_ns[steps.row], notes.end_ns[steps.row])
-    row, start, end = cut_at(idle.start_ns, idle.end_ns, [steps.start_ns, steps.end_ns])
-    pieces = replace(idle.take(row), start_ns=start, end_ns=end, host_ns=idle.host_ns[row] + start - idle.start_ns[row])
-    shown = pieces
+    shown = pieces = idle.parts(*cut_at(idle.start_ns, idle.end_ns, [steps.start_ns, steps.end_ns]))
     for amount in found:
         left = np.full(len(steps), amount.share * whole_ns)
         if amount.anywhere:
@@ -223,7 +220,7 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
         confidence=np.full(len(part), LOW, part.confidence.dtype),
         call=np.full(len(part), -1),
     )
-    rest = replace(pieces, start_ns=pieces.start_ns + granted, host_ns=pieces.host_ns + granted)
+    rest = pieces.parts(np.arange(len(pieces)), pieces.start_ns + granted, pieces.end_ns)
     return IdleTime.in_order([part, rest]), np.bincount(number, given, len(steps)).astype(np.int64)
 
 

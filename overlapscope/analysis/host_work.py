@@ -9,6 +9,7 @@ in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -16,12 +17,10 @@ from msgspec import Struct
 from overlapscope.analysis.calls import enqueues, launching
 from overlapscope.analysis.host import find_blocking, innermost_pieces, loading, on_thread, rows_by_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
-from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.columns import I64, Bool, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of, rows_by
 from overlapscope.base.intervals import (
     EMPTY,
-    I64,
-    Bool,
     Intervals,
     complement,
     contains,
@@ -157,82 +156,67 @@ def called_collections(trace: Trace) -> HostEvents:
     return trace.python_frames.take(trace.python_frames.named(_COLLECT.__eq__))
 
 
+class _CpuOps(NamedTuple):
+    """Masks of the CPU ops of a trace."""
+
+    silent: Bool
+    """Their thread makes no runtime call in them."""
+    python: Bool
+    """They run a Python function: their names are of no op, and they have ops inside.
+
+    A name alone doesn't tell: one without ops inside may be any range.
+    """
+    views: Bool
+    """They only make views or read properties, or mostly do that or allocate.
+
+    For example, `aten::unflatten_dense_tensors` makes a view of each tensor, on whatever device the tensors are.
+    """
+    computes: Bool
+    """They compute, make no runtime call, mostly make no views, and lie in no op that makes any call."""
+
+
+@kept()
+def _judged(trace: Trace) -> _CpuOps:
+    """Judge the CPU ops of each thread."""
+    ops, calls = trace.cpu_ops, trace.runtime_calls
+    works, engine = ops.named(op_names.works), ops.named(op_names.is_engine)
+    may_run_python = ops.named(op_names.may_run_python) & (trace.framework == "pytorch")
+    may_make_views = ops.named(lambda name: name.startswith("aten::")) & ~works
+    long_allocation = ops.named(op_names.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
+    silent, python, views, computes = np.zeros((4, len(ops)), np.bool_)
+    for thread, rows in rows_by_thread(ops).items():
+        starts, ends = ops.start_ns[rows], ops.end_ns[rows]
+        called = calls.start_ns[rows_of(calls, thread)]
+        silent[rows] = quiet = np.searchsorted(called, starts) == np.searchsorted(called, ends)
+        # Ops of equal start stand longest first, so those inside an op follow it.
+        following = np.searchsorted(starts, ends)
+        python[rows] = runs_python = may_run_python[rows] & (following > np.arange(len(rows)) + 1)
+        working = np.append(0, np.cumsum((works | long_allocation)[rows]))
+        quick = (working[following] == working[1:]) & ~long_allocation[rows]
+        only_views = quiet & may_make_views[rows] & quick
+        mostly_views = 2 * covered(union(starts[only_views], ends[only_views]), starts, ends) > ends - starts
+        views[rows] = only_views | works[rows] & mostly_views
+        loud = ~(quiet | runs_python | engine[rows])
+        in_loud = contains(union(starts[loud], ends[loud]), starts)
+        computes[rows] = quiet & works[rows] & ~mostly_views & ~in_loud
+    return _CpuOps(silent, python, views, computes)
+
+
 @kept()
 def long_ops(trace: Trace) -> HostEvents:
     """Return CPU ops of at least `LONG_OP_NS` in which their thread makes no runtime call.
 
     Python functions and ops that make views don't count.
     """
-    ops = trace.cpu_ops
+    ops, of = trace.cpu_ops, _judged(trace)
     long = ops.end_ns - ops.start_ns >= LONG_OP_NS
-    return ops.take(long & _silent(trace) & ~_runs_python(trace) & ~_makes_views(trace) & ~is_gc_pause(ops))
-
-
-@kept()
-def _silent(trace: Trace) -> Bool:
-    """Select the CPU ops in which their thread makes no runtime call."""
-    ops, calls = trace.cpu_ops, trace.runtime_calls
-    silent = np.ones(len(ops), np.bool_)
-    for thread, of_thread in rows_by_thread(ops).items():
-        called = calls.start_ns[rows_of(calls, thread)]
-        first = np.searchsorted(called, ops.start_ns[of_thread], side="left")
-        silent[of_thread] = first == np.searchsorted(called, ops.end_ns[of_thread], side="left")
-    return silent
-
-
-@kept()
-def _runs_python(trace: Trace) -> Bool:
-    """Return a mask of the CPU ops that run a Python function: their names are of no op, and they have ops inside.
-
-    A name alone doesn't tell: one without ops inside may be any range.
-    """
-    ops = trace.cpu_ops
-    result = np.zeros(len(ops), np.bool_)
-    if trace.framework != "pytorch":
-        return result
-    named = ops.named(op_names.may_run_python)
-    for _, of_thread in rows_by_thread(ops).items() if named.any() else ():
-        # Ops of equal start stand longest first, so those inside an op follow it.
-        following = np.searchsorted(ops.start_ns[of_thread], ops.end_ns[of_thread], side="left")
-        result[of_thread] = named[of_thread] & (following > np.arange(len(of_thread)) + 1)
-    return result
-
-
-@kept()
-def _makes_views(trace: Trace) -> Bool:
-    """Return a mask of the CPU ops that only make views or read properties, or that mostly do that or allocate.
-
-    For example, `aten::unflatten_dense_tensors` makes a view of each tensor, on whatever device the tensors are.
-    """
-    ops, works = trace.cpu_ops, trace.cpu_ops.named(op_names.works)
-    quiet = _silent(trace) & ~works & ops.named(lambda name: name.startswith("aten::"))
-    long_allocation = ops.named(op_names.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
-    result = np.zeros(len(ops), np.bool_)
-    for _, rows in rows_by_thread(ops).items() if quiet.any() else ():
-        starts, ends = ops.start_ns[rows], ops.end_ns[rows]
-        # Ops of equal start stand longest first, so those inside an op follow it.
-        working = np.append(0, np.cumsum((works | long_allocation)[rows]))
-        inside = working[np.searchsorted(starts, ends, side="left")] - working[1:]
-        views = quiet[rows] & (inside == 0) & ~long_allocation[rows]
-        mostly = 2 * covered(union(starts[views], ends[views]), starts, ends) > ends - starts
-        result[rows] = views | works[rows] & mostly
-    return result
+    return ops.take(long & of.silent & ~of.python & ~of.views & ~is_gc_pause(ops))
 
 
 @kept()
 def _cpu_work(trace: Trace) -> HostEvents:
-    """Return the CPU ops that are work on the CPU.
-
-    These compute, make no runtime call, and lie in no op that makes any. Long ops count, too, whatever is around them.
-    Ops that mostly make views don't count.
-    """
-    ops, silent = trace.cpu_ops, _silent(trace)
-    computes = silent & ops.named(op_names.works) & ~_makes_views(trace)
-    arranges = _runs_python(trace) | ops.named(op_names.is_engine)
-    for _, rows in rows_by_thread(ops).items() if computes.any() else ():
-        loud = rows[~(silent | arranges)[rows]]
-        computes[rows] &= ~contains(union(ops.start_ns[loud], ops.end_ns[loud]), ops.start_ns[rows])
-    return HostEvents.joined([ops.take(computes), long_ops(trace)])
+    """Return the CPU ops that are work on the CPU. Long ops count whatever is around them."""
+    return HostEvents.joined([trace.cpu_ops.take(_judged(trace).computes), long_ops(trace)])
 
 
 @kept()
@@ -246,7 +230,7 @@ def _in_python(trace: Trace, thread: int) -> Intervals:
     """Return the time inside ops of a thread that is Python's: in Python functions, outside the ops that these call."""
     ops, frames = trace.cpu_ops, trace.python_frames
     rows = rows_of(ops, thread)
-    python = (_runs_python(trace) | is_gc_pause(ops))[rows]
+    python = (_judged(trace).python | is_gc_pause(ops))[rows]
     starts, ends = ops.start_ns[rows], ops.end_ns[rows]
     called = rows_of(frames, thread)
     if len(called):

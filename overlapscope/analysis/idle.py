@@ -35,20 +35,9 @@ from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.periods import is_step, phases_of, request_waits
 from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Columns, locate, pick, quantile
+from overlapscope.base.columns import I64, Bool, Columns, locate, pick, quantile
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import (
-    I64,
-    Bool,
-    Intervals,
-    complement,
-    contains,
-    cut,
-    intersect,
-    join,
-    subtract,
-    union,
-)
+from overlapscope.base.intervals import Intervals, complement, contains, cut, intersect, join, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
@@ -402,10 +391,8 @@ def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: Idl
     if not len(missing):
         return idle
     when = union(missing.start_ns, missing.end_ns)
-    row, start, end = cut(idle.start_ns, idle.end_ns, complement(when, timeline.start_ns, timeline.end_ns))
-    rest = idle.take(row)
-    rest = replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns)
-    return IdleTime.in_order([rest, missing])
+    rest = cut(idle.start_ns, idle.end_ns, complement(when, timeline.start_ns, timeline.end_ns))
+    return IdleTime.in_order([idle.parts(*rest), missing])
 
 
 def _latency_limit(latency: I64, held: Bool, drained: Bool) -> int:

@@ -1,4 +1,4 @@
-"""Ops of a trace put together into items, in the order in which the host launched them on each stream.
+"""Ops of a trace put together into items, and the order in which the host launched them on each stream.
 
 All ops that a launch starts on one device are one item, since the order inside a graph isn't recorded. An item is named
 by its row, or by its lane (a stream) and its place there.
@@ -17,14 +17,15 @@ from overlapscope.analysis.host_order import awaited_streams, find_calls
 from overlapscope.base.columns import I64, Columns, pick
 from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import GpuOps, Kind, Trace, split_stream_key, stream_keys
+from overlapscope.trace.model import Kind, Trace, split_stream_key, stream_keys
 
 
 class LaneItems(Columns, frozen=True):
-    """Items in the order of their lanes, and on a lane in the order of their launches."""
+    """Items by measured start."""
 
     lane: I64
     place: I64
+    """Place on its lane, in the order of the launches."""
     call: I64
     """Row of `Trace.runtime_calls` of the launch; -1 if it lies before the recording."""
     op: I64
@@ -43,8 +44,8 @@ class ItemLanes(Struct, frozen=True, eq=False):
     items: LaneItems
     keys: tuple[int, ...]
     """Stream of each lane, one of `stream_keys`, ascending."""
-    first: I64
-    """Row of each lane's first item; a last entry has the number of items."""
+    rows: tuple[I64, ...]
+    """Rows of `items` on each lane, in the order of their launches."""
     item_of_op: I64
     """Row of `items` for each row of `Trace.gpu_ops`."""
     launches: tuple[list[int], ...]
@@ -62,7 +63,7 @@ class ItemLanes(Struct, frozen=True, eq=False):
     def last(self, lane: int, call: int) -> int:
         """Return the last item launched on a lane before a runtime call or by it; -1 if there is none."""
         place = bisect_right(self.launches[lane], call) - 1
-        return int(self.first[lane]) + place if place >= 0 else -1
+        return int(self.rows[lane][place]) if place >= 0 else -1
 
 
 @kept()
@@ -73,51 +74,34 @@ def find_lanes(trace: Trace) -> ItemLanes:
     waits.
     """
     ops, host, waits = trace.gpu_ops, find_calls(trace), event_waits(trace)
-    call = pick(host.of_runtime_call, ops.launch)
-    row = pick(host.calls.row, call)
-    op, of_op = launched_together(ops, call)
-    stream = stream_keys(ops.device, ops.stream)[op]
+    call, devices = pick(host.of_runtime_call, ops.launch), distinct(ops.device)
+    launch = call * len(devices) + np.searchsorted(devices, ops.device)
+    # An op without a call is an item by itself.
+    _, first, item_of_op = np.unique(
+        np.where(call >= 0, launch, -1 - np.arange(len(ops))), return_index=True, return_inverse=True
+    )
+    by_start = np.argsort(first, kind="stable")
+    row = np.empty(len(by_start), np.int64)
+    row[by_start] = np.arange(len(by_start))
+    op, item_of_op = first[by_start], row[item_of_op.ravel()]
+    stream, launched = stream_keys(ops.device, ops.stream)[op], pick(host.calls.row, call)[op]
     passing = np.concatenate([waits.stream, waits.source, awaited_streams(trace)])
     keys = distinct(np.concatenate([stream, passing[passing >= 0]]))
-    lane, launched = np.searchsorted(keys, stream), row[op]
-    order = np.lexsort((op, launched, lane))
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
-    item_of_op = position[of_op]
-    lane, launched = lane[order], launched[order]
-    first = np.searchsorted(lane, np.arange(len(keys) + 1))
+    lane = np.searchsorted(keys, stream)
+    by_launch = np.lexsort((launched, lane))
+    bounds = np.searchsorted(lane[by_launch], np.arange(len(keys) + 1))
+    place = np.empty(len(op), np.int64)
+    place[by_launch] = np.arange(len(op)) - bounds[lane[by_launch]]
     by_end = np.argsort(ops.end_ns, kind="stable")
-    last_op = np.empty(len(order), np.int64)
+    last_op = np.empty(len(op), np.int64)
     last_op[item_of_op[by_end]] = by_end
-    compute = np.bincount(of_op, weights=ops.kind == Kind.COMPUTE, minlength=len(op)).astype(np.int64)
-    items = LaneItems(
-        lane=lane,
-        place=np.arange(len(lane)) - first[lane],
-        call=launched,
-        op=op[order],
-        last_op=last_op,
-        compute=compute[order],
-        ops=np.bincount(of_op, minlength=len(op))[order],
+    compute = np.bincount(item_of_op, weights=ops.kind == Kind.COMPUTE, minlength=len(op)).astype(np.int64)
+    count = np.bincount(item_of_op, minlength=len(op))
+    rows = tuple(by_launch[begin:end] for begin, end in pairwise(bounds.tolist()))
+    return ItemLanes(
+        LaneItems(lane, place, launched, op, last_op, compute, count),
+        tuple(keys.tolist()),
+        rows,
+        item_of_op,
+        tuple(launched[of_lane].tolist() for of_lane in rows),
     )
-    launches = tuple(launched[begin:end].tolist() for begin, end in pairwise(first.tolist()))
-    return ItemLanes(items, tuple(keys.tolist()), first, item_of_op, launches)
-
-
-def launched_together(ops: GpuOps, call: I64) -> tuple[I64, I64]:
-    """Put ops together into items: those that a call starts on one device. An op without a call is an item by itself.
-
-    Args:
-        ops: The ops of a trace.
-        call: The call that launched each op; -1 if unknown.
-
-    Returns:
-        The first op of each item, ascending, and the item of each op.
-    """
-    devices = distinct(ops.device)
-    launch = call * len(devices) + np.searchsorted(devices, ops.device)
-    key = np.where(call >= 0, launch, -1 - np.arange(len(ops)))
-    _, first, item_of_op = np.unique(key, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return first[order], place[item_of_op.ravel()]

@@ -21,21 +21,10 @@ from overlapscope.analysis.facts import rounded_mean, rounded_parts
 from overlapscope.analysis.figures import Beside, PerStep, TimeFigures, hidden_ns
 from overlapscope.analysis.results import NetOverlap, SlowedKernel, Unjudged
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import quantile
+from overlapscope.base.columns import I32, I64, Bool, quantile
 from overlapscope.base.grouping import among, groups_of, rows_by
-from overlapscope.base.intervals import (
-    I64,
-    Bool,
-    Intervals,
-    clip,
-    covered,
-    intersect,
-    join,
-    side_by_side,
-    subtract,
-    union,
-)
-from overlapscope.trace.model import I32, Kind
+from overlapscope.base.intervals import Intervals, clip, covered, intersect, join, side_by_side, subtract, union
+from overlapscope.trace.model import Kind
 
 MOSTLY: Final = 0.8
 """Minimum share of a kernel's length that other work must overlap for the kernel to be compared."""

@@ -76,7 +76,7 @@ class HappensBefore(ItemLanes, frozen=True, weakref=True):
 
     def length(self, lane: int) -> int:
         """Return the number of a lane's items."""
-        return int(self.first[lane + 1] - self.first[lane])
+        return len(self.rows[lane])
 
     def before(self, lane: int, places: I64, other: int) -> I64:
         """Return how many items of another lane have ended before each of a lane's places begins."""

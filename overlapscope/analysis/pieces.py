@@ -8,9 +8,10 @@ from typing import Self
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.base.columns import I8, I64, Columns
-from overlapscope.base.grouping import distinct, first_of_each
+from overlapscope.base.columns import I8, I64, Bool, Columns
+from overlapscope.base.grouping import among, distinct, first_of_each
 from overlapscope.base.intervals import Intervals, cut, union
+from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
 
 NO_CAUSE = -1
 
@@ -87,6 +88,16 @@ class IdleTime(Pieces, frozen=True):
     host_ns: I64
     """Host time of the piece's start, at which op and line are looked up."""
     thread: I64
+
+    @property
+    def blames_call(self) -> Bool:
+        """Mask of the pieces that are due to the blocking call that the host was inside."""
+        return among(self.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (self.call >= 0)
+
+    def parts(self, row: I64, start: I64, end: I64) -> IdleTime:
+        """Return parts of the pieces in some rows, which begin as much later on the host as on the device."""
+        of = self.take(row)
+        return replace(of, start_ns=start, end_ns=end, host_ns=of.host_ns + start - of.start_ns)
 
 
 def cut_at(starts: I64, ends: I64, instants: Sequence[I64]) -> tuple[I64, I64, I64]:

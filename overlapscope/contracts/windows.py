@@ -44,6 +44,8 @@ def counted(trace: Trace) -> I64:
     items = stated_order(trace).items
     kernels, place = items.compute.copy(), library_ops(trace, items.call)
     rows = np.flatnonzero((kernels > 0) & (place >= 0) & (items.ops == 1))
+    # No time on the device decides which one.
+    rows = rows[np.lexsort((items.place[rows], items.lane[rows]))]
     first = rows[np.unique(place[rows], return_index=True)[1]]
     kernels[rows] = 0
     kernels[first] = 1
@@ -76,7 +78,7 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
     for lane, mine in rows_by(items.lane[rows]):
         places, called = items.place[rows[mine]], started[items.call[rows[mine]]]
         for other in _computing(order, lane):
-            of_other = slice(int(order.first[other]), int(order.first[other + 1]))
+            of_other = order.rows[other]
             of_step_here = of_step.get(order.streams[other], 0)
             if not of_step_here:
                 continue
@@ -137,8 +139,8 @@ def find_neighbours(ops: I64, order: HappensBefore) -> list[tuple[Neighbour, Nei
     found: dict[int, tuple[Neighbour, Neighbour]] = {}
     for lane, mine in rows_by(items.lane[rows]):
         main = int(np.argmax(np.where(device == device[lane], kernels, -1)))
-        start = int(order.first[main])
-        computes = np.flatnonzero(items.compute[start : int(order.first[main + 1])])
+        on_main = order.rows[main]
+        computes = np.flatnonzero(items.compute[on_main])
         places = items.place[rows[mine]]
         earlier = pick(computes, np.searchsorted(computes, order.before(lane, places, main)) - 1)
         later = pick(computes, np.searchsorted(computes, order.after(lane, places, main)))
@@ -147,8 +149,8 @@ def find_neighbours(ops: I64, order: HappensBefore) -> list[tuple[Neighbour, Nei
             begins: Neighbour = (-1, None)
             ends: Neighbour = (-1, None)
             if first >= 0:
-                begins = int(items.op[start + first]), order.cause((main, first), (lane, place))
+                begins = int(items.op[on_main[first]]), order.cause((main, first), (lane, place))
             if then >= 0:
-                ends = int(items.op[start + then]), order.cause((lane, place), (main, then))
+                ends = int(items.op[on_main[then]]), order.cause((lane, place), (main, then))
             found[number] = begins, ends
     return [found[number] for number in range(len(ops))]

@@ -12,11 +12,10 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.host import around
-from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.columns import I64, Bool, mask_of, pick
 from overlapscope.base.grouping import rows_by
-from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
-from overlapscope.prediction.graph import Graph, RecordedParts
+from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.reading.op_args import ITEM_BYTES, Inputs, Signature, read_inputs
 from overlapscope.trace.model import Kind, Trace
@@ -60,7 +59,7 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
     place = np.searchsorted(kernels, copies)
     ahead, behind = pick(kernels, place - 1), pick(kernels, place)
     shown, by_shapes = np.zeros(len(copies), np.bool_), np.zeros(len(copies), np.bool_)
-    shapes = None if stated.all() else shapes_of(graph.recorded)
+    shapes = None if stated.all() else shapes_of(graph.trace)
     if shapes is not None:
         lane = _Lane(graph, line, shapes)
         for (_, elements), alike in _by_elements(graph, copies, shapes).items():
@@ -180,10 +179,10 @@ _NO_OPS = ("autograd::", "torch::")
 
 
 @kept()
-def shapes_of(recorded: RecordedParts) -> Shapes | None:
+def shapes_of(trace: Trace) -> Shapes | None:
     """Return the shapes of a recording's inputs, from its file; None if unavailable."""
-    inputs = read_inputs(recorded.trace)
-    return None if inputs is None else Shapes(recorded.trace, inputs)
+    inputs = read_inputs(trace)
+    return None if inputs is None else Shapes(trace, inputs)
 
 
 class Shapes:

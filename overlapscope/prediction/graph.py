@@ -23,12 +23,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.host_order import EARLIEST_NS, Calls
+from overlapscope.analysis.event_waits import EXACT, LOW
+from overlapscope.analysis.host_order import EARLIEST_NS, Calls, find_calls
+from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
@@ -128,7 +129,7 @@ class Waits(Columns, frozen=True):
     item: I64
     lag_ns: I64
     confidence: I8
-    """`EXACT` if the recording states it, else that of the guess (`guesses`)."""
+    """`EXACT` if the recording states it, else that of the guess (`graph_builder`)."""
 
     @classmethod
     def of(cls, call: I64, item: I64, lag_ns: I64 | int) -> Waits:
@@ -136,22 +137,11 @@ class Waits(Columns, frozen=True):
         return cls.filled(call=call, item=item, lag_ns=lag_ns, confidence=EXACT)
 
 
-class RecordedParts(Struct, frozen=True, eq=False, weakref=True):
-    """Parts of a graph that no intervention changes; results that depend only on them are kept (`base.kept`)."""
-
-    trace: Trace
-    calls: Calls
-    """Calls as recorded; interventions change only their handovers, lengths and the work before them."""
-    threads: tuple[int, ...]
-    """Operating-system id of each thread number."""
-    item_of_op: I64
-    """Row of `Graph.items` for each row of `Trace.gpu_ops`."""
-
-
 @kept()
-def by_thread(recorded: RecordedParts) -> list[tuple[int, I64]]:
-    """Return each thread's id with its calls in order."""
-    return [(recorded.threads[number], rows) for number, rows in rows_by(recorded.calls.thread)]
+def by_thread(trace: Trace) -> list[tuple[int, I64]]:
+    """Return the id of each thread of a recording with its calls in order."""
+    host = find_calls(trace)
+    return [(host.threads[number], rows) for number, rows in rows_by(host.calls.thread)]
 
 
 class Network(Struct, frozen=True, eq=False):
@@ -170,10 +160,13 @@ class Network(Struct, frozen=True, eq=False):
 
 
 class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
-    """A recording's dependency graph, or what interventions made of it; results of it alone are kept (`base.kept`)."""
+    """A recording's dependency graph, or what interventions made of it; results of it alone are kept (`base.kept`).
+
+    Rows of items and calls are those of the recording (`find_lanes`, `find_calls`). Interventions change only handovers
+    and lengths of calls, and the work before them.
+    """
 
     trace: Trace
-    recorded: RecordedParts
     stated: Orders
     """Orders of items of one lane with an event wait between them.
 
@@ -188,18 +181,28 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
 
     def by_thread(self) -> list[tuple[int, I64]]:
         """Return each thread's id with its calls in order."""
-        return by_thread(self.recorded)
+        return by_thread(self.trace)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Operating-system id of each thread number."""
+        return find_calls(self.trace).threads
 
     @property
     def item_of_op(self) -> I64:
         """Row of `items` for each row of `Trace.gpu_ops`."""
-        return self.recorded.item_of_op
+        return find_lanes(self.trace).item_of_op
 
     @property
     def single(self) -> Bool:
         """Mask of the items that are a single op."""
-        single: Bool = np.bincount(self.item_of_op, minlength=len(self.items)) == 1
+        single: Bool = find_lanes(self.trace).items.ops == 1
         return single
+
+    def without_guesses(self) -> Graph:
+        """Return the graph without the waits that are guesses of low confidence."""
+        orders, waits = self.orders, self.waits
+        return replace(self, orders=orders.take(orders.confidence > LOW), waits=waits.take(waits.confidence > LOW))
 
     def callers(self, items: I64) -> I64:
         """Return the recorded calls that launched the items, one for each item."""

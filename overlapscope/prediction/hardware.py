@@ -18,7 +18,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import among, distinct, group_starts, rows_by
+from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime, shipped
 from overlapscope.prediction.result import Origin
@@ -278,19 +278,14 @@ class _Seen:
             rows = rows[beside == 0]
             sizes.append(timeline.ops.bytes[rows])
             lengths.append((timeline.ops.end_ns - timeline.ops.start_ns)[rows])
-        size, took = np.concatenate(sizes), np.concatenate(lengths)
-        order = np.lexsort((took, size))
-        size, took = size[order], took[order]
-        begins = group_starts(size)
-        counts = np.diff(np.append(begins, len(size)))
-        begins, counts = begins[counts >= FEWEST], counts[counts >= FEWEST]
-        columns = [size[begins]] + [took[begins + ((counts - 1) * tenths) // 10] for tenths in (5, 1, 9)]
-        # The 90th percentile rounds up, so that it is the slowest of few copies.
-        columns[3] = took[begins - (-(counts - 1) * 9) // 10]
-        return tuple(
-            SizedTime(bytes=moved, duration_ns=median, low_ns=low, high_ns=high)
-            for moved, median, low, high in zip(*(column.tolist() for column in columns), strict=True)
-        )
+        took, copies = np.concatenate(lengths), list[SizedTime]()
+        for size, rows in rows_by(np.concatenate(sizes)):
+            ordered, last = np.sort(took[rows]).tolist(), len(rows) - 1
+            if len(rows) >= FEWEST:
+                # The 90th percentile rounds up, so that it is the slowest of few copies.
+                median, low, high = (ordered[at] for at in (last * 5 // 10, last // 10, -(-last * 9 // 10)))
+                copies.append(SizedTime(bytes=size, duration_ns=median, low_ns=low, high_ns=high))
+        return tuple(copies)
 
     def two_way(self, direction: Kind, alone: tuple[SizedTime, ...]) -> float | None:
         """Return the rate of copies beside the other direction, as a fraction of their rate alone.

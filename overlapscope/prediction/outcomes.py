@@ -20,7 +20,6 @@ from overlapscope.base.intervals import covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.guesses import without_guesses
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Choice, Request, parse
 from overlapscope.prediction.replay import Deadlock, Replay, replay
@@ -106,7 +105,7 @@ def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph
         may = (calls.maybe_by >= 0) & (calls.handed_by < 0)
         before_ns = np.where(may, calls.start_ns - calls.end_ns[calls.maybe_by], calls.before_ns)
         calls = replace(calls, before_ns=before_ns, handed_by=np.where(may, calls.maybe_by, calls.handed_by))
-        graph = without_guesses(graph)
+        graph = graph.without_guesses()
     host = (HOST_OF_PLAIN if plain else HOST)[stance]
     copies, kernels = (COPIES[stance], KERNELS[stance]) if changed else (0.0, 0.0)
     device = np.where(items.on_engine, copies, np.where(items.is_copy, host, kernels))

@@ -9,11 +9,10 @@ from itertools import combinations
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.average import average
-from overlapscope.analysis.facts import with_unknown_causes
+from overlapscope.analysis.facts import rounded_parts
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.timeline import build, lengths
 from overlapscope.base.grouping import groups_of
@@ -23,6 +22,7 @@ from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
 from overlapscope.catalog.interventions import INTERVENTIONS
+from overlapscope.catalog.measures import BY_CAUSE, of_group
 from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
@@ -203,12 +203,11 @@ def _buckets(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> dict[str
         real_ns: Real length of such a step (`base.Base.real_ns`).
     """
     count = len(steps.lengths_ns)
-    facts = with_unknown_causes(lengths(ran, steps.start_ns[:count], steps.end_ns[:count]))
-    step = average(facts, range(count), [""] * count)
-    assert step is not None
-    buckets = asdict(step.buckets)
+    ns = lengths(ran, steps.start_ns[:count], steps.end_ns[:count])
+    means = rounded_parts({name: int(ns[name].sum()) for name in ("compute", *BY_CAUSE)}, count)
+    buckets = {measure.id: means[measure.name] for measure in of_group("buckets")}
     # The step exceeds its own window while a copy engine works for it.
-    buckets["exposed_copy_ns"] += step_ns - step.span_ns
+    buckets["exposed_copy_ns"] += step_ns - sum(means.values())
     return fitted(buckets, "idle_ns", real_ns)
 
 

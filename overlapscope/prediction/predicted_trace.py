@@ -9,12 +9,11 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import FEWEST
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import I64, locate, pick
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
-from overlapscope.prediction.host_clock import HostClock
+from overlapscope.prediction.overhead import HostClock
 from overlapscope.prediction.replay import Replay
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import (

@@ -6,13 +6,14 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.facts import rounded_mean
+from overlapscope.analysis.host_order import find_calls
+from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import mask_of, pick
-from overlapscope.base.intervals import I64
+from overlapscope.base.columns import I64, Bool, mask_of, pick
 from overlapscope.base.kept import kept
-from overlapscope.prediction.graph import Graph, RecordedParts
-from overlapscope.trace.model import Bool, Kind
+from overlapscope.prediction.graph import Graph
+from overlapscope.trace.model import Kind, Trace
 
 _NEVER_NS = 2**62
 
@@ -63,12 +64,12 @@ class JudgedSteps(Struct, frozen=True, eq=False):
 
 def step_of_items(graph: Graph) -> I64:
     """Return the number of the step that launched each item; -1 for none."""
-    return pick(_step_of_calls(graph.recorded), graph.items.call)
+    return pick(_step_of_calls(graph.trace), graph.items.call)
 
 
 @kept()
-def _step_of_calls(recorded: RecordedParts) -> I64:
-    calls, notes = recorded.calls, recorded.trace.annotations
+def _step_of_calls(trace: Trace) -> I64:
+    calls, notes = find_calls(trace).calls, trace.annotations
     rows = np.flatnonzero(is_step(notes))
     # Calls are in order, so the calls of a step are a single stretch, up to its end and the next step's start.
     starts = np.searchsorted(calls.start_ns, notes.start_ns[rows])
@@ -80,9 +81,9 @@ def _step_of_calls(recorded: RecordedParts) -> I64:
 
 
 @kept(most=1)
-def _place_of_calls(recorded: RecordedParts, judged: JudgedSteps) -> I64:
+def _place_of_calls(trace: Trace, judged: JudgedSteps) -> I64:
     """Return the place of each call's step among the judged ones; the last value is for no call."""
-    step, numbers = _step_of_calls(recorded), judged.numbers
+    step, numbers = _step_of_calls(trace), judged.numbers
     place = np.full(max(int(numbers.max(initial=-1)), int(step.max(initial=-1))) + 2, -1)
     place[numbers] = np.arange(len(numbers))
     # The last position stands for no step.
@@ -94,7 +95,7 @@ def find_steps(graph: Graph, timeline: Timeline) -> JudgedSteps:
     items = graph.items
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
-    on_stream = _launched_on(graph.recorded, timeline.main_stream)
+    on_stream = _launched_on(graph.trace, timeline.main_stream)
     candidates = (items.device == timeline.device) & (number >= warm_up) & on_stream
     # Items are in order, so the first item of a step begins first.
     steps, first = np.unique(number[candidates], return_index=True)
@@ -145,9 +146,9 @@ def _begins(graph: Graph, judged: JudgedSteps, start_ns: I64) -> tuple[I64, I64]
     Steps are given by their place among the judged ones, -1 for none.
     """
     items = graph.items
-    place = _place_of_calls(graph.recorded, judged)[graph.items.call]
+    place = _place_of_calls(graph.trace, judged)[graph.items.call]
     present = (items.device == judged.device) & ~items.gone
-    on_stream = present & _launched_on(graph.recorded, judged.main_stream) & (place >= 0)
+    on_stream = present & _launched_on(graph.trace, judged.main_stream) & (place >= 0)
     begins, begins_moved = np.full((2, len(judged.numbers)), _NEVER_NS)
     for into, mask in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
         np.minimum.at(into, place[mask], start_ns[mask])
@@ -157,10 +158,10 @@ def _begins(graph: Graph, judged: JudgedSteps, start_ns: I64) -> tuple[I64, I64]
 
 
 @kept(most=1)
-def _launched_on(recorded: RecordedParts, stream: int) -> Bool:
+def _launched_on(trace: Trace, stream: int) -> Bool:
     """Return a mask of the items with an op that ran on a stream of that number when recorded."""
-    on_stream = recorded.item_of_op[recorded.trace.gpu_ops.stream == stream]
-    return mask_of(on_stream, int(recorded.item_of_op.max(initial=-1)) + 1)
+    lanes = find_lanes(trace)
+    return mask_of(lanes.item_of_op[trace.gpu_ops.stream == stream], len(lanes.items))
 
 
 def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> int:
@@ -168,7 +169,7 @@ def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> 
 
     A short recording may not show it, if copies still run after its last kernel. 0 without steps.
     """
-    items, place = graph.items, _place_of_calls(graph.recorded, judged)[graph.items.call]
+    items, place = graph.items, _place_of_calls(graph.trace, judged)[graph.items.call]
     working = np.flatnonzero(items.on_engine & (items.device == judged.device) & (place >= 0))
     longest = 0
     for kind in (int(Kind.H2D), int(Kind.D2H)):
@@ -196,9 +197,9 @@ def least_step_ns(graph: Graph, judged: JudgedSteps) -> int:
 
 def _least_between_begins(graph: Graph, judged: JudgedSteps, length: I64) -> int:
     items, lane = graph.items, (judged.device, judged.main_stream)
-    place = _place_of_calls(graph.recorded, judged)[graph.items.call]
+    place = _place_of_calls(graph.trace, judged)[graph.items.call]
     unmoved = (items.device == judged.device) & ~items.gone & ~items.moved & (place >= 0)
-    on_stream = unmoved & _launched_on(graph.recorded, judged.main_stream)
+    on_stream = unmoved & _launched_on(graph.trace, judged.main_stream)
     if lane not in graph.streams or (items.lane[on_stream] != graph.streams.index(lane)).any():
         return 0
     rows = np.flatnonzero(items.lane == graph.streams.index(lane))

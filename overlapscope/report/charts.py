@@ -208,7 +208,7 @@ def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
     colors, shown = palette(dark), copies.take(choose(copies))
     data: list[dict[str, Any]] = []
     for kind, memory in product((Kind.H2D, Kind.D2H), (Memory.PINNED, Memory.PAGEABLE, Memory.MANAGED, Memory.UNKNOWN)):
-        mine = np.flatnonzero((shown.direction == kind) & (shown.memory == memory))
+        mine = np.flatnonzero((shown.kind == kind) & (shown.host_memory == memory))
         if len(mine):
             data.append(_points(section, shown.take(mine), kind, memory, colors))
     rates, sizes = shown.gb_per_s, shown.bytes

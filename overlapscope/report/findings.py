@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.figures import Where
 from overlapscope.analysis.periods import phases_of
 from overlapscope.base.registry import load
 from overlapscope.base.words import fill
@@ -18,7 +19,7 @@ from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_d
 from overlapscope.rules import RULES
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.finding import FLOOR, HARDLY, Finding, Saving, Where, costliest_first
+from overlapscope.rules.finding import FLOOR, HARDLY, Finding, Saving, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 from overlapscope.trace.model import Trace
 

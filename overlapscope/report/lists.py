@@ -13,9 +13,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import find_outliers, judged_ranges
-from overlapscope.analysis.figures import Period, Window, efficiency_shown, shown
+from overlapscope.analysis.figures import Period, Where, Window, efficiency_shown, shown
 from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, partition
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, clean, ends, plural, unit_for
@@ -77,15 +76,15 @@ def most_exposed(copies: EachCopy, count: int) -> I64:
     return order[copies.exposed_ns[order] > 0]
 
 
-def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Sequence[CallSite]) -> Table:
+def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Sequence[Where]) -> Table:
     """Return the given copies, each with the code that issued it."""
     copies = copies.take(rows)
     unit = section.unit_of(int(copies.duration_ns.max(initial=0)))
-    sizes = [size if size >= 0 else None for size in copies.bytes.tolist()]
+    sizes, memory = [size if size >= 0 else None for size in copies.bytes.tolist()], copies.host_memory
     return table_of(
         range(len(copies)),
-        column.text("copy", lambda row: Kind(copies.direction[row]).name.lower(), id="direction", width=75),
-        column.text("memory", lambda row: Memory(copies.memory[row]).name.lower(), width=95),
+        column.text("copy", lambda row: Kind(copies.kind[row]).name.lower(), id="direction", width=75),
+        column.text("memory", lambda row: Memory(memory[row]).name.lower(), width=95),
         column.time("exposed", unit, lambda row: int(copies.exposed_ns[row])),
         column.text("cause", lambda row: COPY_CAUSES[copies.cause[row]], width=145),
         column.text("where", lambda row: issuers[row].line, when=any(issuer.line for issuer in issuers), **_LINE),

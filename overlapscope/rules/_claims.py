@@ -34,8 +34,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
 from overlapscope.analysis.facts import together
-from overlapscope.analysis.figures import Window
-from overlapscope.analysis.host import CallSite, Sites, around, inside_named, pinning, place_edges, sites
+from overlapscope.analysis.figures import Where, Window
+from overlapscope.analysis.host import Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.analysis.idle import LAUNCH_PACE_NS
 from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
 from overlapscope.analysis.timeline import Timeline, lengths
@@ -50,12 +50,11 @@ from overlapscope.catalog.causes import (
     IDLE_CAUSES,
     IDLE_RANK,
     OTHER_CAUSES,
-    STALL_CAUSES,
     CopyCause,
     IdleCause,
 )
 from overlapscope.catalog.measures import TINY_BYTES
-from overlapscope.rules.finding import FLOOR, Where
+from overlapscope.rules.finding import FLOOR
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.trace.op_names import op_words
 
@@ -165,11 +164,11 @@ class ClaimedPieces(Columns, frozen=True):
         )
         where = sites(trace, parts.call, parts.thread, parts.at_ns)
         # Places whose names look the same in words are one place.
-        rows_by_site: dict[CallSite, list[I64]] = {}
+        rows_by_site: dict[Where, list[I64]] = {}
         for _, alike in rows_by(groups_of((where.op, where.call, where.line, parts.blames_call.astype(np.int64)))):
             site = where.site_at(trace, int(alike[0]))
             call = site.call if parts.blames_call[alike[0]] or not site.op else None
-            in_words = CallSite(op_words(site.op), call, site.line)
+            in_words = replace(site, op=op_words(site.op), call=call)
             rows_by_site.setdefault(in_words, []).append(alike)
         length_ns = parts.length_ns
         places = [_place(trace, parts, length_ns, where, groups, elsewhere) for groups in rows_by_site.values()]
@@ -196,7 +195,7 @@ def _place(
         count = max(1, len(distinct(call[~among(call, elsewhere)])))
     else:
         count = _gaps(parts.gap[rows]) or len(rows)
-    return Place(Where(op=site.op, call=site.call, line=site.line), time_ns(rows), count)
+    return Place(site, time_ns(rows), count)
 
 
 def _gaps(gap: I64) -> int:
@@ -461,13 +460,13 @@ def _claim_other(
 def _claim_idle(
     trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _CopyWaits, tiny: I64
 ) -> ClaimedPieces:
-    idle, ops, calls = device.idle, device.timeline.ops, trace.runtime_calls
-    row, start, end = cut(idle.start_ns, idle.end_ns, windows)
-    cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
-    host = idle.host_ns[row] + start - idle.start_ns[row]
+    ops, calls = device.timeline.ops, trace.runtime_calls
+    row, *parts = cut(device.idle.start_ns, device.idle.end_ns, windows)
+    idle = device.idle.parts(row, *parts)
+    cause, call, thread, start = idle.cause.astype(np.int64), idle.call, idle.thread, idle.start_ns
     rule = np.array([_NUMBER.get(c.rule, _NONE) for c in IDLE_CAUSES])[cause]
 
-    at_call = among(cause, [IDLE_RANK[c] for c in STALL_CAUSES]) & (call >= 0)
+    at_call = idle.blames_call
     sync = (cause == IDLE_RANK[IdleCause.HOST_SYNC]) & (call >= 0)
     rule[sync & pick(waits.pinned, call, False)] = _NUMBER["blocking-copy"]
     rule[sync & pick(waits.pageable, call, False)] = _NUMBER["pageable-memory"]
@@ -480,16 +479,16 @@ def _claim_idle(
     gap = np.searchsorted(gaps.starts, start, side="right") - 1
     if len(tiny):
         ended_by_tiny = among(gaps.ends, ops.start_ns[tiny])[gap]
-        op_to_op = (cause == IDLE_RANK[IdleCause.PYTHON]) & (idle.length_ns[row] <= LAUNCH_PACE_NS)
+        op_to_op = (cause == IDLE_RANK[IdleCause.PYTHON]) & (device.idle.length_ns[row] <= LAUNCH_PACE_NS)
         before_tiny |= op_to_op & ended_by_tiny
     rule[before_tiny] = _NUMBER["tiny-copies"]
 
-    pins = around(pinning(trace), thread, host) >= 0
+    pins = around(pinning(trace), thread, idle.host_ns) >= 0
     rule[pins & (cause == IDLE_RANK[IdleCause.HOST_STAGING])] = _NUMBER["pin-in-loop"]
-    at = np.where(at_call, pick(calls.start_ns, call, 0), host)
+    at = np.where(at_call, pick(calls.start_ns, call, 0), idle.host_ns)
     where = np.where(at_call, pick(calls.thread, call), thread)
     of_copy = np.full(len(start), -1, np.int64)
-    return ClaimedPieces(start, end, rule, cause, of_copy, call, at, where, at_call, gap)
+    return ClaimedPieces(start, idle.end_ns, rule, cause, of_copy, call, at, where, at_call, gap)
 
 
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:

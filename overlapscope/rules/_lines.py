@@ -8,6 +8,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import step_ns
+from overlapscope.analysis.figures import Where
 from overlapscope.analysis.host import around
 from overlapscope.analysis.host_lines import LOADER, Frames, host_lines
 from overlapscope.analysis.host_sampled import cpus_to_match, sampled_step
@@ -16,7 +17,6 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.words import duration, listed, plural
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
-from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, name
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from overlapscope.analysis.host import around, outermost_around
 from overlapscope.analysis.host_work import backward_threads
 from overlapscope.analysis.periods import is_step, phases_of
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import I64, Bool, pick
 from overlapscope.base.grouping import among, distinct, rows_by
-from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
 from overlapscope.base.words import GPU, each, listed
 from overlapscope.rules._claims import Claims

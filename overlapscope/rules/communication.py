@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.collectives import CommKind, comm_kinds
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
-from overlapscope.analysis.figures import Window
+from overlapscope.analysis.figures import Where, Window
 from overlapscope.analysis.graphs import origins_of, sites_of_ops
 from overlapscope.analysis.pieces import CommOps, Exposed
 from overlapscope.base.columns import pick, quantile
@@ -21,7 +21,6 @@ from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, name, spread
 from overlapscope.trace.lost import ENGINES, FINDINGS
 from overlapscope.trace.op_names import short_kernel
@@ -116,8 +115,7 @@ def _captured_at(claims: Claims, pieces: Exposed) -> Where | None:
     op = claims.device.timeline.ops.take(longest.op)
     if (origins_of(claims.trace, op).row < 0).any():
         return None
-    site = sites_of_ops(claims.trace, op, longest.call).site_at(claims.trace, 0)
-    return Where(op=site.op, call=site.call, line=site.line)
+    return sites_of_ops(claims.trace, op, longest.call).site_at(claims.trace, 0)
 
 
 def _held(claims: Claims, pieces: Exposed) -> str:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from overlapscope.analysis.figures import Window
+from overlapscope.analysis.figures import Where, Window
 
 Severity = Literal["error", "warning", "info"]
 Effort = Literal["option", "line", "restructuring"]
@@ -33,17 +33,6 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     saved_high_ns: int
     fix: tuple[str, ...]
     """Changes of `overlapscope whatif` that were replayed."""
-
-
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the program. Fields are None where the trace doesn't state them."""
-
-    op: str | None = None
-    """Innermost CPU op."""
-    call: str | None = None
-    """Runtime call."""
-    line: str | None = None
-    """Python line."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

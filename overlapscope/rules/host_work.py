@@ -11,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.figures import Where
 from overlapscope.analysis.host import around, loading, outermost_around
 from overlapscope.analysis.host_lines import is_python
 from overlapscope.analysis.host_sampled import beside_others, whole_cpus
@@ -44,7 +45,7 @@ from overlapscope.rules._program import (
     who_launches,
 )
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.finding import Effort, Where
+from overlapscope.rules.finding import Effort
 from overlapscope.rules.rule import Draft, Fixes, Rule, lost, name
 from overlapscope.trace.model import Kind, Memory
 from overlapscope.trace.op_names import op_words

@@ -10,9 +10,9 @@ import numpy as np
 from overlapscope.analysis.device import DeviceAnalysis, measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
-from overlapscope.analysis.figures import Period
+from overlapscope.analysis.figures import Period, Where
 from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.host import CallSite, sites
+from overlapscope.analysis.host import sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition
 from overlapscope.base.intervals import I64, Intervals
@@ -327,7 +327,7 @@ def _code(trace: Trace, thread: int, at_ns: int) -> Facts:
     return _site_facts(found.site_at(trace, 0))
 
 
-def _site_facts(site: CallSite) -> Facts:
+def _site_facts(site: Where) -> Facts:
     return [[word, clean(text)] for word, text in (("CPU op", site.op), ("line", site.line)) if text is not None]
 
 

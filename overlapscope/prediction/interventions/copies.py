@@ -9,14 +9,18 @@ from overlapscope.analysis.host import pinning, rows_of
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import expand
-from overlapscope.base.words import duration, plural
+from overlapscope.base.words import duration, plural, size
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import FEWEST, Stance, launches_kernel, queries_capture
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions._changes import NOTHING, copies, without_time_in
-from overlapscope.prediction.interventions.host import waits_of_copies
+from overlapscope.prediction.interventions.host import NOTHING, waits_of_copies, without_time_in
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import I64, Bool, HostEvents, Kind, Memory
+
+
+def copies(graph: Graph, rows: I64) -> str:
+    """Return the number of copies and their size: `96 copies of 4.9 GB in total`."""
+    return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in total"
 
 
 def pin(graph: Graph, request: Request) -> Applied:
@@ -209,7 +213,7 @@ def _joins(graph: Graph, runs: list[I64]) -> HostEvents:
     rows: list[int] = []
     for run in runs:
         call = items.call[run[-1]]
-        of_thread = rows_of(ops, graph.recorded.threads[int(graph.calls.thread[call])])
+        of_thread = rows_of(ops, graph.threads[int(graph.calls.thread[call])])
         following = of_thread[np.searchsorted(ops.start_ns[of_thread], graph.calls.end_ns[call]) :][:1]
         if len(run) >= _MANY and (items.bytes[run] == items.bytes[run[0]]).all():
             rows += [row for row in following.tolist() if ops.name(row) in _JOIN]

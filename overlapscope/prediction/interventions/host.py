@@ -1,29 +1,38 @@
-"""The host does less: no waits in calls, for copies or a DataLoader, no pauses for garbage, no work of a kind."""
+"""The host does less: no waits in calls, for copies or a DataLoader, no pauses for garbage, no work of a kind.
+
+Other changes take time from the host by the same functions.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import ALONE, around, find_blocking, inside_named, loading
+from overlapscope.analysis.host import ALONE, around, find_blocking, inside_named, loading, on_thread
 from overlapscope.analysis.host_lines import most_python
+from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
 from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
 from overlapscope.base.columns import F64, pick
 from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64
+from overlapscope.base.intervals import I64, covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.prediction.graph import Graph, Waits
+from overlapscope.prediction.graph import Graph, Waits, by_thread
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.host_clock import work_inside
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS, part_of_steps, time_in, without_time_in
+from overlapscope.prediction.overhead import work_inside
 from overlapscope.prediction.steps import step_of_calls
-from overlapscope.trace.model import HostEvents, Kind, Memory
+from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
+NOTHING = np.empty(0, np.int64)
+LONG_WORK_NS = 1_000_000
+"""Minimum length of host work between two calls that is more than Python's time from op to op."""
 _NEXT_NS = 20_000
 """Maximum time between a copy's call and a synchronize by the same op, for it to be the copy's own
 (ATen/native/cuda/Copy.cu)."""
@@ -31,6 +40,63 @@ _OWN_NS = 5_000
 """Maximum of that time if no ops were recorded. Seen: 0.15 to 4 us inside `copy_`, and 7 us or more for Python code."""
 _VALUE_BYTES = 16
 """Maximum size of a download that reads a value: `item()` copies and waits as `copy_` does."""
+
+
+@kept()
+def time_in(trace: Trace, find: Callable[[Trace], HostEvents]) -> I64:
+    """Return how much of the work before each call is inside the found host events of its thread, in ns."""
+    calls, events = find_calls(trace).calls, find(trace)
+    inside = np.zeros(len(calls), np.int64)
+    for thread, of_thread in by_thread(trace):
+        inside[of_thread] = covered(on_thread(events, thread), calls.since_ns[of_thread], calls.start_ns[of_thread])
+    return inside
+
+
+def part_of_steps(graph: Graph, request: Request, work: F64, share: float) -> float:
+    """Return which part of the host's work, given for each call, takes a share of an average plain step; at most 1."""
+    step = step_of_calls(graph, request.judged)
+    steps = int(step.max(initial=-1)) + 1
+    work_ns = float(work[step >= 0].sum())
+    return min(1.0, steps * share * request.plain_ns / work_ns) if work_ns > 0 else 0.0
+
+
+class Spared(NamedTuple):
+    """Result of removing time of the host."""
+
+    graph: Graph
+    calls: I64
+    """Calls that lost work before them, or their length."""
+    host_ns: int
+    """Removed time."""
+
+
+def without_time_in(graph: Graph, events: HostEvents) -> Spared:
+    """Remove what threads did inside host events of theirs: work between calls, and whole calls."""
+    if not len(events):
+        return Spared(graph, NOTHING, 0)
+    calls = graph.calls
+    new = calls.copied("before_ns", "length_ns", "handed_by", "release_ns")
+    spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
+    for thread, rows in graph.by_thread():
+        inside, of_thread = on_thread(events, thread), calls.take(rows)
+        handed_over_ns = pick(calls.end_ns, of_thread.handed_by, 0)
+        # A thread no longer waits for a handover that happened while it was inside.
+        freed = (of_thread.handed_by >= 0) & (covered(inside, handed_over_ns, handed_over_ns + 1) > 0)
+        new.handed_by[rows[freed]] = -1
+        if freed[0]:
+            # A thread's first call then comes after nothing, and stays where it was.
+            new.release_ns[rows[0]] = of_thread.start_ns[0]
+        since = np.where(freed, np.append(of_thread.start_ns[:1], of_thread.end_ns[:-1]), of_thread.since_ns)
+        measured = of_thread.start_ns - of_thread.since_ns
+        # Earlier interventions may have left only a part of the measured work.
+        part = np.where(measured > 0, of_thread.before_ns / np.maximum(measured, 1), 1.0)
+        before = np.where(freed, np.rint(part * (of_thread.start_ns - since)).astype(np.int64), of_thread.before_ns)
+        spared[rows] = np.rint(part * covered(inside, since, of_thread.start_ns))
+        new.before_ns[rows] = before - spared[rows]
+        gone[rows] = covered(inside, of_thread.start_ns, of_thread.end_ns) == of_thread.end_ns - of_thread.start_ns
+    new.length_ns[gone] = 0
+    changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
+    return Spared(changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum()))
 
 
 # -- A blocking call returns at once -----------------------------------------------------------------
@@ -96,7 +162,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
-    works = calls.start_ns - since - time_in(graph.recorded, loading)
+    works = calls.start_ns - since - time_in(graph.trace, loading)
     long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)

@@ -12,7 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import loading, on_thread, pinning
+from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.host_sampled import proportion
+from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.periods import is_step, names_of
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, distinct_rows, group_starts, groups_of
@@ -20,11 +22,11 @@ from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
-from overlapscope.prediction.graph import DeviceItems, Graph, RecordedParts, by_thread
+from overlapscope.prediction.graph import DeviceItems, Graph, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, part_of_steps, time_in
-from overlapscope.trace.model import F64
+from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, part_of_steps, time_in
+from overlapscope.trace.model import F64, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
 # -- A CUDA graph ------------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
     inside = np.flatnonzero((number >= 0) & ~graph.items.gone)
     number = number[inside]
     order = np.lexsort((inside, graph.items.call[inside], number))
-    works = _works(graph.recorded)[inside[order]]
+    works = _works(graph.trace)[inside[order]]
     bounds = np.searchsorted(number[order], np.arange(len(launches.begins) + 1)).tolist()
     sequences = [works[begin:end].tobytes() for begin, end in pairwise(bounds)]
     place = np.searchsorted([start for start, _ in places], graph.calls.start_ns[launches.first], "right").tolist()
@@ -121,11 +123,11 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
 
 
 @kept()
-def _works(recorded: RecordedParts) -> I64:
+def _works(trace: Trace) -> I64:
     """Return a number for each item that is equal for equal work: the same kernel and grid, or the same bytes."""
-    ops = recorded.trace.gpu_ops
-    work = np.full(int(recorded.item_of_op.max()) + 1, -1, np.int64)
-    work[recorded.item_of_op] = groups_of([ops.kind, ops.device, ops.name_id, ops.blocks, ops.block_threads, ops.bytes])
+    ops, lanes = trace.gpu_ops, find_lanes(trace)
+    work = np.full(len(lanes.items), -1, np.int64)
+    work[lanes.item_of_op] = groups_of([ops.kind, ops.device, ops.name_id, ops.blocks, ops.block_threads, ops.bytes])
     return work
 
 
@@ -170,16 +172,17 @@ def _dispatch_ns(graph: Graph, stance: Stance, first: I64) -> F64:
     if stance == Stance.BEST:
         return np.where(before_ns < LONG_WORK_NS, np.maximum(before_ns, 0), 0).astype(np.float64)
     work = calls.start_ns[first] - calls.since_ns[first]
-    dispatch: F64 = before_ns * _inside_op_ns(graph.recorded)[first] / np.maximum(work, 1)
+    dispatch: F64 = before_ns * _inside_op_ns(graph.trace)[first] / np.maximum(work, 1)
     return dispatch
 
 
 @kept()
-def _inside_op_ns(recorded: RecordedParts) -> I64:
+def _inside_op_ns(trace: Trace) -> I64:
     """Return how long before each call its thread was in the op that makes it, within the work before the call."""
-    calls, result = recorded.calls, np.zeros(len(recorded.calls), np.int64)
-    for thread, of_thread in by_thread(recorded):
-        ops, at, since = on_thread(recorded.trace.cpu_ops, thread), calls.start_ns[of_thread], calls.since_ns[of_thread]
+    calls = find_calls(trace).calls
+    result = np.zeros(len(calls), np.int64)
+    for thread, of_thread in by_thread(trace):
+        ops, at, since = on_thread(trace.cpu_ops, thread), calls.start_ns[of_thread], calls.since_ns[of_thread]
         # Use the union of nested ops, up to the call.
         begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, at, "right") - 1, 0), 0)
         result[of_thread] = np.where(contains(ops, at) & (at > since), at - np.maximum(begins, since), 0)
@@ -201,14 +204,14 @@ def _runs(graph: Graph, name: str | None, worst: bool) -> tuple[I64, I64]:
     # No graph can hold loading and pinning; at worst, no long work of the host.
     divides: Bool = (calls.before_ns >= LONG_WORK_NS) & worst
     for find in (loading, pinning):
-        divides |= time_in(graph.recorded, find) > 0
+        divides |= time_in(graph.trace, find) > 0
     if name is None:
-        captured &= ~_updates(graph.recorded)
+        captured &= ~_updates(graph.trace)
     device = np.full(len(calls), -1, np.int64)
     launched = items.call >= 0
     device[items.call[launched]] = items.device[launched]
     # The lowest number of the threads that hand over to each thread, directly or through others.
-    group = np.arange(len(graph.recorded.threads))
+    group = np.arange(len(graph.threads))
     handed = np.flatnonzero(calls.handed_by >= 0)
     for thread, giver in distinct_rows((calls.thread[handed], calls.thread[calls.handed_by[handed]])):
         group[group == max(group[thread], group[giver])] = min(group[thread], group[giver])
@@ -247,13 +250,12 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
 
 
 @kept()
-def _updates(recorded: RecordedParts) -> Bool:
+def _updates(trace: Trace) -> Bool:
     """Return a mask of the calls that are not part of a compiled or captured model.
 
     These are the optimizer's calls, and those between the backward pass and the optimizer, which clip gradients.
     """
-    trace, calls = recorded.trace, recorded.calls
-    notes = trace.annotations
+    calls, notes = find_calls(trace).calls, trace.annotations
     notes = notes.take(notes.named(lambda name: name.startswith((OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD))))
     steps = notes.named(lambda name: name.startswith(OPTIMIZER_STEP))
     backward = trace.cpu_ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
@@ -263,7 +265,7 @@ def _updates(recorded: RecordedParts) -> Bool:
     others = np.append(-(2**62), np.maximum.accumulate(np.where(steps, notes.end_ns, 0)))[: len(notes)]
     begins = np.where(steps & (behind >= others), behind, notes.start_ns)
     updates, result = replace(notes, start_ns=begins), np.zeros(len(calls), np.bool_)
-    for thread, of_thread in by_thread(recorded):
+    for thread, of_thread in by_thread(trace):
         result[of_thread] = contains(on_thread(updates, thread), calls.start_ns[of_thread])
     return result
 

@@ -6,14 +6,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.host import staging
-from overlapscope.base.columns import mask_of, pick
+from overlapscope.base.columns import I64, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of
-from overlapscope.base.intervals import I64
 from overlapscope.prediction.data_dependencies import find_needs
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request, ShownNeeds
-from overlapscope.prediction.interventions._changes import copies, without_time_in
+from overlapscope.prediction.interventions.copies import copies
+from overlapscope.prediction.interventions.host import without_time_in
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 

@@ -27,7 +27,7 @@ def test_copies_add_up_to_the_report(ops: list[Op], calls: list[Host], waits: li
     copies, result = list_copies(device), device.result
     running = [op for op in ops if op.kind in (Kind.H2D, Kind.D2H) and op.end > op.start]
 
-    assert Counter(zip(copies.direction.tolist(), copies.start_ns.tolist(), copies.end_ns.tolist(), strict=True)) == (
+    assert Counter(zip(copies.kind.tolist(), copies.start_ns.tolist(), copies.end_ns.tolist(), strict=True)) == (
         Counter((op.kind, op.start, op.end) for op in running)
     )
     assert int(copies.exposed_ns.sum()) == result.buckets.exposed_copy_ns

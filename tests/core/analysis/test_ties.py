@@ -79,7 +79,7 @@ def test_a_backward_pass_comes_when_it_is_called(backward_op: str, ops: bool) ->
 def test_a_thread_by_itself_stays_and_the_interval_says_so() -> None:
     trace = training(beside=True)
     graph = prepare(trace, None).graph
-    assert relations(trace, graph.recorded.threads) == {(0, 1): Relation.BESIDE}
+    assert relations(trace, graph.threads) == {(0, 1): Relation.BESIDE}
     assert (graph.calls.handed_by < 0).all()
     result = predict(trace, ["faster-loader"]).result
     assert "does not show what 1 thread with" in " ".join(result.replay.reasons)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from overlapscope.analysis.figures import Where
 from overlapscope.base.saved import encode
 from overlapscope.documents.model import brief
 from overlapscope.documents.table import Table
@@ -36,7 +37,6 @@ from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
-from overlapscope.rules.finding import Where
 from tests.support.ranks_samples import HOSTILE, counting_all_waits, job, multiplied, recorded
 
 STATES = ("missing", "unreadable")

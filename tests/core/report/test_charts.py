@@ -105,19 +105,20 @@ def test_many_steps_are_thinned_but_no_outlier_is_lost() -> None:
 def copies_of(sizes: Any, lengths: Any, exposed: Any, directions: Any, memories: Any) -> EachCopy:
     count = len(sizes)
     start = np.zeros(count, np.int64)
-    with np.errstate(invalid="ignore"):
-        rate = np.where(sizes >= 0, sizes / lengths, np.nan)
-    return EachCopy(
-        np.arange(count),
-        np.where(directions, Kind.H2D, Kind.D2H).astype(np.int8),
-        np.where(memories, Memory.PINNED, Memory.PAGEABLE).astype(np.int8),
-        start,
-        start + lengths,
-        sizes,
-        rate,
-        np.minimum(exposed, lengths),
-        np.where(exposed > 0, 3, -1).astype(np.int8),
-    )
+    memory = np.where(memories, Memory.PINNED, Memory.PAGEABLE)
+    columns = {
+        "names": (),
+        "row": np.arange(count),
+        "kind": np.where(directions, Kind.H2D, Kind.D2H),
+        "source_kind": memory,
+        "target_kind": memory,
+        "start_ns": start,
+        "end_ns": start + lengths,
+        "bytes": sizes,
+        "exposed_ns": np.minimum(exposed, lengths),
+        "cause": np.where(exposed > 0, 3, -1),
+    }
+    return EachCopy.filled(**dict.fromkeys(EachCopy.__struct_fields__, -1) | columns)
 
 
 def columns(low: int, high: int) -> st.SearchStrategy[Any]:

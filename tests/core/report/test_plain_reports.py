@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.figures import Period, PerStep
+from overlapscope.analysis.figures import Period, PerStep, Where
 from overlapscope.analysis.results import Device
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
@@ -21,7 +21,7 @@ from overlapscope.report.findings import counterparts, find_all
 from overlapscope.report.model import Report, build, from_json, of_plain, of_program
 from overlapscope.report.page import Page
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding, Where, costliest_first
+from overlapscope.rules.finding import Finding, costliest_first
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import HostEvents, Trace
 from tests.support.helpers import MS, TRACES, US

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.holds import Reading, find_holds
 from overlapscope.analysis.host import around, outermost_around, rows_of
-from overlapscope.analysis.lane_items import find_lanes
+from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.timeline import build
@@ -157,9 +157,9 @@ def _free_from(base: Base, graph: Graph, comm: I64) -> I64:
     It is the first call of the step, or the one after the last call before the launch that waits for the GPU.
     """
     trace, calls = graph.trace, graph.calls
-    holds, op = find_holds(trace, Reading.LIKELY).streams, find_lanes(trace).items.op
+    holds = find_holds(trace, Reading.LIKELY).streams
     nothing = (holds.first < 0) & (holds.confidence == EXACT)
-    free, held = (mask_of(graph.item_of_op[op[holds.then[rows]]], len(graph.items)) for rows in (nothing, ~nothing))
+    free, held = (mask_of(holds.then[rows], len(graph.items)) for rows in (nothing, ~nothing))
     waits, step = mask_of(graph.waits.call, len(calls)), step_of_calls(graph, base.judged)
     begin = np.full(len(calls), -1)
     for _, rows in graph.by_thread():
@@ -170,14 +170,14 @@ def _free_from(base: Base, graph: Graph, comm: I64) -> I64:
 
 def _around_launch(graph: Graph, comm: I64) -> tuple[I64, I64]:
     """Return the work of the c10d op that launches each collective, before and after the launch; 0 where unknown."""
-    calls, recorded = graph.calls, graph.recorded.calls
+    calls, recorded = graph.calls, find_calls(graph.trace).calls
     callers = graph.items.call[comm]
     following = np.full(len(calls), -1)
     previous = graph.calls.previous
     following[previous[previous >= 0]] = np.flatnonzero(previous >= 0)
     every = graph.trace.cpu_ops
     ops = every.take(every.named(lambda name: name.startswith("c10d::")))
-    thread = pick(np.array(graph.recorded.threads, np.int64), pick(calls.thread, callers))
+    thread = pick(np.array(graph.threads, np.int64), pick(calls.thread, callers))
     launch = pick(recorded.start_ns, callers)
     op, outermost = around(ops, thread, launch), outermost_around(every, thread, launch)
     # The work of autograd's op after the last op inside it belongs to the collective too.
@@ -240,7 +240,7 @@ def _one_ahead(graph: Graph, comm: I64, step: I64) -> tuple[I64, I64]:
     """
     calls, items, notes = graph.calls, graph.items, graph.trace.annotations
     ahead_call, ahead_item = np.full((2, len(comm)), -1)
-    caller, threads = items.call[comm], np.array(graph.recorded.threads, np.int64)
+    caller, threads = items.call[comm], np.array(graph.threads, np.int64)
     at = pick(calls.start_ns, caller)
     gathering = notes.take(notes.named(_GATHERS.fullmatch))
     gathers = np.flatnonzero((caller >= 0) & (around(gathering, pick(threads, pick(calls.thread, caller)), at) >= 0))
