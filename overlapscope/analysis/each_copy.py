@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.groups import LARGE_BYTES
+from overlapscope.analysis.groups import LARGE_BYTES, sites_of_ops
 from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.pieces import main_cause
 from overlapscope.base.columns import F64, Columns

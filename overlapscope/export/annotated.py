@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.graphs import sites_of_ops
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.host import Sites, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract

@@ -12,7 +12,8 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.collectives import CommKind, comm_kinds
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.graphs import origins_of, sites_of_ops
+from overlapscope.analysis.graphs import origins_of
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.pieces import CommOps, Exposed
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains

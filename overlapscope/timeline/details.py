@@ -11,7 +11,7 @@ from overlapscope.analysis.device import DeviceAnalysis, measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.graphs import sites_of_ops
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import partition

@@ -18,7 +18,7 @@ from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import PerStep, PhaseFigures
-from overlapscope.analysis.graphs import sites_of_ops
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.host import Sites, line_text, name_text, sites
 from overlapscope.analysis.pieces import Exposed, Pieces, main_cause
 from overlapscope.analysis.results import Device, Plain, TraceResult, by_subject
