@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import fmean
 from typing import Final
 
 from msgspec import Struct
@@ -13,7 +12,7 @@ from msgspec import Struct
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import Period, PhaseFigures, copies_matter
 from overlapscope.analysis.results import Device, TraceResult, by_subject, host_parts, missing_by_cause, missing_ns
-from overlapscope.base.median import median_ns
+from overlapscope.base.median import mean, median_ns
 from overlapscope.base.words import (
     NOTHING,
     between,
@@ -302,14 +301,14 @@ def _spread(steps: Sequence[Period], averages: str, parts_of: Callable[[Period],
     usual_ns, least_ns, most_ns = median_ns(spans), min(spans), max(spans)
     length = f"{duration(most_ns)} each" if duration(least_ns) == duration(most_ns) else between(least_ns, most_ns)
     # The average is already known, and the median adds something only if it differs.
-    two = abs(round(fmean(spans)) - usual_ns) > _APART * usual_ns
+    two = abs(round(mean(spans)) - usual_ns) > _APART * usual_ns
     yield f"{averages} take {length}{f' ({duration(usual_ns)} in the median)' if two else ''}."
     long = [parts_of(step) for step in steps if step.span_ns > LONG * usual_ns]
     # With two steps, neither is typical.
     if long and len(spans) > 2:
         usual = [parts_of(step) for step in steps if step.span_ns <= LONG * usual_ns]
         grown = {
-            name: fmean(part.get(name, 0) for part in long) - fmean(part.get(name, 0) for part in usual)
+            name: mean(part.get(name, 0) for part in long) - mean(part.get(name, 0) for part in usual)
             for name in sorted({name for part in long for name in part})
         }
         cause = max(grown, key=lambda name: grown[name])

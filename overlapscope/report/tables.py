@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from statistics import median
 from typing import Final, TypeVar
 
 from overlapscope.analysis.figures import PerStep, TimeFigures, efficiency_shown, shown
 from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_ns, partition
+from overlapscope.base.median import median
 from overlapscope.base.words import (
     NOTHING,
     Unit,
