@@ -40,7 +40,6 @@ from overlapscope.base.grouping import among, distinct, distinct_rows, first_of_
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, side_by_side, union
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import FOUND, IDLE_RANK, STALL_CAUSES, Subject
-from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 from overlapscope.trace.op_names import looks_like_communication, short_kernel
 
@@ -97,11 +96,6 @@ def modules_of(trace: Trace, ops: GpuOps) -> tuple[I64, tuple[str, ...]]:
 
 
 # -- Groups ------------------------------------------------------------------------------------------
-
-
-def says_bandwidth(group: CopyGroup) -> bool:
-    """Return whether the group's bandwidth is meaningful: that of mostly tiny copies only shows their latency."""
-    return group.bytes is not None and group.bytes >= TINY_BYTES * group.count
 
 
 def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[CopyGroup, ...]:

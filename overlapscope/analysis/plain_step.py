@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from overlapscope.analysis.results import Device, PlainStep, StepRange, missing_ns
+from overlapscope.analysis.results import Device, PlainStep, StepRange
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Intervals
 from overlapscope.base.median import mean
@@ -149,7 +149,7 @@ def step_interval(trace: Trace, device: Device, launches: I64, host: Intervals) 
     frame = device.per_step or device.judged
     if frame is None or not frame.span_ns:
         return None
-    low_ns = frame.span_ns - frame.buckets.idle_ns + missing_ns(frame)
+    low_ns = frame.span_ns - frame.buckets.idle_ns + frame.missing_ns
     calls = trace.runtime_calls
     if len(launches):
         lengths = calls.end_ns[launches] - calls.start_ns[launches]

@@ -14,7 +14,6 @@ from overlapscope.analysis.figures import Period
 from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.analysis.results import partition
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
@@ -200,7 +199,7 @@ def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         ["start", instant(start)],
         ["duration", duration(end - start)],
         *map(list, overlap_lines(figures, unit_for(end - start))),
-        *([word, part_of(ns, figures.span_ns)] for word, ns in partition(figures).items() if ns),
+        *([word, part_of(ns, figures.span_ns)] for word, ns in figures.partition.items() if ns),
     ]
     for word, causes in (
         ("exposed by cause", figures.exposed_copy_by_cause),

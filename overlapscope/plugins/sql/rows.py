@@ -21,7 +21,7 @@ from overlapscope.analysis.figures import PerStep, PhaseFigures
 from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.host import Sites, line_text, name_text, sites
 from overlapscope.analysis.pieces import Exposed, Pieces, main_cause
-from overlapscope.analysis.results import Device, Plain, TraceResult, by_subject
+from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, intersect
@@ -124,7 +124,7 @@ def _device_rows(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any
 
 
 def _by_cause(source: Device | PerStep | Plain, device: int) -> Iterator[Mapping[str, Any]]:
-    for subject, times in by_subject(source).items():
+    for subject, times in source.by_subject.items():
         for cause, time_ns in times.items():
             yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
 
