@@ -6,10 +6,10 @@ import numpy as np
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.groups import LARGE_BYTES, sites_of_ops
-from overlapscope.analysis.host import CallSite
 from overlapscope.analysis.pieces import main_cause
 from overlapscope.base.columns import F64, Columns
 from overlapscope.base.intervals import I64, covered
+from overlapscope.trace.host import CallSite
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 

@@ -14,19 +14,19 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import (
-    around,
-    line_ids_around,
-    modules_called,
-    op_ids_around,
-)
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import GraphUse
 from overlapscope.base.columns import Columns, locate, mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import (
+    around,
+    line_ids_around,
+    modules_called,
+    op_ids_around,
+)
 from overlapscope.trace.model import GpuOps, Kind, Trace
 
 

@@ -10,17 +10,7 @@ from msgspec import UNSET
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.host import (
-    MODULE,
-    Blocking,
-    Sites,
-    around,
-    launches_graphs,
-    modules_called,
-    sites,
-    sites_of_calls,
-    wait_for_other_devices,
-)
+from overlapscope.analysis.missing_ops import wait_for_other_devices
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import Exposed, IdleTime
 from overlapscope.analysis.results import (
@@ -40,6 +30,16 @@ from overlapscope.base.grouping import among, distinct, distinct_rows, first_of_
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, side_by_side, union
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import FOUND, IDLE_RANK, STALL_CAUSES, Subject
+from overlapscope.trace.host import (
+    MODULE,
+    Blocking,
+    Sites,
+    around,
+    launches_graphs,
+    modules_called,
+    sites,
+    sites_of_calls,
+)
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 from overlapscope.trace.op_names import looks_like_communication, short_kernel
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import begins_with_warm_up
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, is_step, judged_steps, phases_of
@@ -23,6 +22,7 @@ from overlapscope.base.median import FEWEST_PLAIN, drifted, mean, median, middle
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.plugin import recorder_by_id
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import HostEvents, OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.host import around
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.kept import kept
 from overlapscope.prediction.graph import Graph, RecordedParts
 from overlapscope.prediction.steps import step_of_items
+from overlapscope.trace.host import around
 from overlapscope.trace.model import Kind, Trace
 
 if TYPE_CHECKING:

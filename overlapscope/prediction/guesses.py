@@ -19,7 +19,6 @@ from itertools import groupby
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import HANDOVER_NS, LOW
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls, frees_memory, waits_for_device
 from overlapscope.analysis.lane_items import find_lanes
@@ -27,6 +26,7 @@ from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import Bool
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Why
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.model import I64, Memory, Sync
 
 SKEW_NS = 2_000

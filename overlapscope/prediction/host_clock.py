@@ -8,7 +8,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import on_thread, rows_of
 from overlapscope.base.columns import I32, mask_of, quantile
 from overlapscope.base.grouping import distinct, group_starts
 from overlapscope.base.intervals import Intervals, contains, covered, union
@@ -17,6 +16,7 @@ from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
 from overlapscope.prediction.hardware import launches_kernel
 from overlapscope.prediction.replay import Replay
+from overlapscope.trace.host import on_thread, rows_of
 from overlapscope.trace.model import F64, I64, Bool, HostEvents, Trace
 
 MOST_TIMES = 3.0

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.host import around, outermost_around
 from overlapscope.analysis.periods import phases_of
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among
@@ -16,6 +15,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.rules._claims import Claims
 from overlapscope.trace import op_names
+from overlapscope.trace.host import around, outermost_around
 from overlapscope.trace.model import Kind, Trace
 
 _COMPILED: Final = re.compile(

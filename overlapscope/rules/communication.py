@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.collectives import CommKind, comm_kinds
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Window
@@ -24,6 +23,7 @@ from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, name, spread
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.lost import ENGINES, FINDINGS
 from overlapscope.trace.op_names import short_kernel
 

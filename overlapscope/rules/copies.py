@@ -11,10 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.analysis.host import loading, staging
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, groups_of
@@ -27,6 +25,8 @@ from overlapscope.rules._claims import ClaimedPieces, Claims, streams_of
 from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, claimed, lost, streams
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import loading, staging
 from overlapscope.trace.lost import ENGINES, Part
 from overlapscope.trace.model import GpuOps, Kind, Memory
 from overlapscope.trace.op_names import is_migration

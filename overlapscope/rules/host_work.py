@@ -10,8 +10,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around, loading, outermost_around
 from overlapscope.analysis.host_lines import is_python
 from overlapscope.analysis.host_sampled import beside_others, whole_cpus
 from overlapscope.analysis.host_work import backward_threads, called_collections
@@ -40,7 +38,9 @@ from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Effort
 from overlapscope.rules.rule import Draft, Fixes, Rule, name
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace import op_names
+from overlapscope.trace.host import around, loading, outermost_around
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.servers import batch_in

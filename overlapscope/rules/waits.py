@@ -6,8 +6,6 @@ from collections import Counter
 
 import numpy as np
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around, outermost_around
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import listed
@@ -16,6 +14,8 @@ from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Where
 from overlapscope.rules.rule import Draft, Rule, lost, name
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import around, outermost_around
 from overlapscope.trace.model import Kind
 from overlapscope.trace.op_names import op_words
 

@@ -12,7 +12,6 @@ from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.groups import sites_of_ops
-from overlapscope.analysis.host import CallSite, sites
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
@@ -36,6 +35,7 @@ from overlapscope.timeline.lane import (
     rows_on,
     waits_of,
 )
+from overlapscope.trace.host import CallSite, sites
 from overlapscope.trace.model import GpuOps, Kind, Memory, Sync, Trace
 
 Facts = list[list[str]]

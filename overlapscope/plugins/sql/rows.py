@@ -19,7 +19,6 @@ from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import PerStep, PhaseFigures
 from overlapscope.analysis.groups import sites_of_ops
-from overlapscope.analysis.host import Sites, line_text, name_text, sites
 from overlapscope.analysis.pieces import Exposed, Pieces, main_cause
 from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers, pick
@@ -31,6 +30,7 @@ from overlapscope.report.model import Report
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.tools import QueriedTraces
+from overlapscope.trace.host import Sites, line_text, name_text, sites
 from overlapscope.trace.model import Kind, Memory, Trace, TraceTable
 from overlapscope.trace.servers import batch_in
 

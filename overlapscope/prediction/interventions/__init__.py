@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec import Struct, field
 
-from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.registry import load
 from overlapscope.base.words import check_known, did_you_mean
 from overlapscope.catalog.interventions import INTERVENTIONS, WHOLE_STEP, Intervention
 from overlapscope.errors import UsageError
+from overlapscope.trace.host import find_blocking, inside_named
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:

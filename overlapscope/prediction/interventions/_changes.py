@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import on_thread
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered
 from overlapscope.base.kept import kept
@@ -16,6 +15,7 @@ from overlapscope.base.words import plural, size
 from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
 from overlapscope.prediction.interventions import Request
 from overlapscope.prediction.steps import step_of_calls
+from overlapscope.trace.host import on_thread
 from overlapscope.trace.model import F64, HostEvents, Trace
 
 NOTHING = np.empty(0, np.int64)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around, find_blocking, inside_named, loading, pinning, rows_of
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import expand
@@ -16,6 +14,8 @@ from overlapscope.prediction.hardware import FEWEST, Stance, launches_kernel, qu
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, copies, time_in, without_time_in
 from overlapscope.prediction.steps import step_of_items
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import around, find_blocking, inside_named, loading, pinning, rows_of
 from overlapscope.trace.model import I64, Bool, HostEvents, Kind, Memory
 
 _NEXT_NS = 20_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import ALONE, loading
 from overlapscope.analysis.host_lines import most_python
 from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
 from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
@@ -20,6 +19,7 @@ from overlapscope.prediction.host_clock import work_inside
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import part_of_steps, without_time_in
 from overlapscope.prediction.steps import step_of_calls
+from overlapscope.trace.host import ALONE, loading
 from overlapscope.trace.model import HostEvents
 
 # -- No garbage collection ---------------------------------------------------------------------------

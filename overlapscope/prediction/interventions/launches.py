@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.host_sampled import proportion
 from overlapscope.analysis.periods import is_step, names_of
 from overlapscope.base.columns import pick
@@ -24,6 +23,7 @@ from overlapscope.prediction.graph import DeviceItems, Graph, RecordedParts, by_
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, part_of_steps, time_in
+from overlapscope.trace.host import loading, on_thread, pinning
 from overlapscope.trace.model import F64
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
