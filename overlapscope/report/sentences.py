@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from msgspec import Struct
@@ -136,7 +137,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in _NO_LOSS}
         most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
         by_name = Counter[str]()
-        for each, ns in explained.items():
+        for each, ns in filter(itemgetter(1), explained.items()):
             by_name[_BOUND.get(each, "Host-bound" if IDLE[each].by_host and IDLE[each].words.fixing else "")] += ns
         name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
         clause = f"the {device.gpu} is idle for {reach}{duration(idle)} ({share(idle, span)}"
