@@ -59,7 +59,7 @@ from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import _scan, _stream, files, kineto, load, parts
-from overlapscope.reading._batch import Batch
+from overlapscope.reading._events import Batch
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.source import ReadRequest
