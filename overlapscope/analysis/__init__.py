@@ -9,7 +9,6 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device, describe
-from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
 from overlapscope.analysis.results import Check, TraceResult
@@ -19,6 +18,7 @@ from overlapscope.base.memory import check_room
 from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace
 from overlapscope.errors import UnreadableTrace as UnreadableTrace
+from overlapscope.trace.host import find_blocking
 from overlapscope.trace.model import Trace
 
 

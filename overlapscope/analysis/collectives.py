@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.host import around
 from overlapscope.base.columns import I32, I64, Bool, pick
 from overlapscope.base.grouping import distinct_rows, groups_of
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
+from overlapscope.trace.host import around
 from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Trace
 from overlapscope.trace.op_names import collective_of_kernel, collective_of_range
 

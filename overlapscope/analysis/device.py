@@ -17,7 +17,6 @@ from overlapscope.analysis.facts import Facts, period, periods_of, select, toget
 from overlapscope.analysis.figures import Period, figures_in, hidden_ns
 from overlapscope.analysis.groups import find_evidence, find_stalls, group_copies, group_kernels
 from overlapscope.analysis.holds import Edges, find_edges
-from overlapscope.analysis.host import Blocking, launches_graphs
 from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
@@ -28,6 +27,7 @@ from overlapscope.analysis.timeline import Timeline, build, lengths, stream_use
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import Bool, Intervals, clip, covered, union
 from overlapscope.catalog.causes import FOUND, Subject
+from overlapscope.trace.host import Blocking, launches_graphs
 from overlapscope.trace.model import Kind, PlainSteps, Trace
 
 

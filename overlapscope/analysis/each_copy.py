@@ -7,8 +7,7 @@ from msgspec.structs import asdict
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.figures import Where
-from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.groups import LARGE_BYTES
+from overlapscope.analysis.groups import LARGE_BYTES, sites_of_ops
 from overlapscope.analysis.pieces import main_cause
 from overlapscope.base.columns import F64
 from overlapscope.base.intervals import I64, covered

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around, last_before
 from overlapscope.base.columns import I64, Bool, Columns, locate, mask_of, pick
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.kept import kept
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import around, last_before
 from overlapscope.trace.model import Kind, Sync, Trace, stream_keys
 
 # -- Waits of NCCL's launches ------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from overlapscope.analysis.event_waits import EXACT, SURE_HANDOVER_NS, handover_ns
 from overlapscope.analysis.holds import Edges
-from overlapscope.analysis.host import Blocking, last_before
 from overlapscope.analysis.host_work import launchers
 from overlapscope.analysis.pieces import Exposed, cut_at
 from overlapscope.analysis.timeline import Timeline
@@ -23,6 +22,7 @@ from overlapscope.base.intervals import covered, expand, few_at_once, intersect,
 from overlapscope.catalog.causes import COPY_RANK as RANK
 from overlapscope.catalog.causes import OTHER_RANK, CopyCause, OtherCause
 from overlapscope.trace import op_names
+from overlapscope.trace.host import Blocking, last_before
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 
 # -- Reasons that hold for copies and communication alike --------------------------------------------

@@ -34,7 +34,6 @@ from overlapscope.analysis.exposed import (
     last_blocking,
     running_in,
 )
-from overlapscope.analysis.host import around
 from overlapscope.analysis.idle import LAUNCH_LATENCY_NS
 from overlapscope.analysis.pieces import CommOps, Exposed, cut_at, first_part
 from overlapscope.base.columns import locate, mask_of, pick
@@ -43,6 +42,7 @@ from overlapscope.base.intervals import I64, Bool, covered, total, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import COMM_RANK as RANK
 from overlapscope.catalog.causes import CommCause
+from overlapscope.trace.host import around
 from overlapscope.trace.model import GpuOps, Kind, RuntimeCalls
 
 # -- Order that a communicator keeps -----------------------------------------------------------------

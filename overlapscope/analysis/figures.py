@@ -6,11 +6,13 @@ All times are integer nanoseconds. A percentage of nothing is None, never 0 or 1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from overlapscope.analysis.measured import Buckets, Engines, Overlap
+from overlapscope.catalog.buckets import bucket_of
+from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
 from overlapscope.catalog.measures import BY_CAUSE, MEASURES, Measure
 from overlapscope.trace.servers import Phase
 
@@ -54,7 +56,58 @@ class HostTime(msgspec.Struct, frozen=True, kw_only=True):
     """Number of calls that launch ops on the device."""
 
 
-class TimeFigures(msgspec.Struct, frozen=True, kw_only=True):
+COPIES_MATTER_FROM = 0.01
+"""Minimum share of the span for copies to matter. If they take less, their hidden share says nothing about a program.
+"""
+
+
+class ShownOverlap:
+    """Figures of overlap for readers, of a structure that has a span and overlap."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def span_ns(self) -> int: ...
+        @property
+        def overlap(self) -> Overlap: ...
+
+    @property
+    def copies_matter(self) -> bool:
+        """True if copies take long enough for their percentages to be meaningful."""
+        return self.overlap.copy_ns >= max(1, COPIES_MATTER_FROM * self.span_ns)
+
+    def shown(self, measure: Measure) -> float | None:
+        """Return a measure; None for a percentage of nothing, or of copies that take too little time."""
+        if measure.of_copies and not self.copies_matter:
+            return None
+        value: float | None = getattr(getattr(self, measure.groups[0]), measure.id)
+        return value
+
+    @property
+    def efficiency_shown(self) -> float | None:
+        """Overlap efficiency."""
+        return self.shown(MEASURES["efficiency_pct"])
+
+    @property
+    def hidden_copy_shown(self) -> float | None:
+        """Hidden share of copies."""
+        return self.shown(MEASURES["hidden_copy_pct"])
+
+
+class ByCause:
+    """Times by cause, of a structure that divides kinds of time so."""
+
+    __slots__ = ()
+
+    @property
+    def by_subject(self) -> dict[Subject, dict[str, int]]:
+        """Causes of each kind of time that has causes, as far as the structure has them."""
+        return {subject: getattr(self, f"{subject.replace('-', '_')}_by_cause", {}) for subject in CAUSES}
+
+
+class TimeFigures(ShownOverlap, ByCause, msgspec.Struct, frozen=True, kw_only=True):
     """Figures of some of a device's time."""
 
     span_ns: int
@@ -66,6 +119,26 @@ class TimeFigures(msgspec.Struct, frozen=True, kw_only=True):
     exposed_other_by_cause: dict[str, int]
     """Kinds of memory work, which add up to the bucket `exposed other`."""
     idle_by_cause: dict[str, int]
+
+    @property
+    def missing_by_cause(self) -> dict[str, int]:
+        """Parts of the idle bucket in which the GPU may have worked."""
+        return {cause: ns for cause in sorted(WORK_UNKNOWN) if (ns := self.idle_by_cause.get(cause, 0))}
+
+    @property
+    def missing_ns(self) -> int:
+        """Part of the idle bucket in which the GPU may have worked."""
+        return sum(self.missing_by_cause.values())
+
+    @property
+    def partition(self) -> dict[str, int]:
+        """Buckets by their names for readers, which add up to the span.
+
+        Any time in which the GPU may have worked is taken out of idle.
+        """
+        parts = {bucket_of(name).name: ns for name, ns in self.buckets.named().items()}
+        missing = {bucket_of(cause).name: ns for cause, ns in self.missing_by_cause.items()}
+        return parts | {"idle": parts["idle"] - self.missing_ns} | missing
 
 
 class Period(TimeFigures, frozen=True, kw_only=True):
@@ -147,35 +220,3 @@ def hidden_ns(frame: TimeFigures) -> dict[Beside, int]:
 COPIES_MATTER_FROM = 0.01
 """Minimum share of the span for copies to matter. If they take less, their hidden share says nothing about a program.
 """
-
-
-class Measured(Protocol):
-    """A device, a period or a variant of the laboratory, with its span and overlap."""
-
-    @property
-    def span_ns(self) -> int: ...
-    @property
-    def overlap(self) -> Overlap: ...
-
-
-def copies_matter(figures: Measured) -> bool:
-    """Return whether copies take long enough for their percentages to be meaningful."""
-    return figures.overlap.copy_ns >= max(1, COPIES_MATTER_FROM * figures.span_ns)
-
-
-def shown(measure: Measure, figures: Measured) -> float | None:
-    """Return a measure for readers; None for a percentage of nothing, or of copies that take too little time."""
-    if measure.of_copies and not copies_matter(figures):
-        return None
-    value: float | None = getattr(getattr(figures, measure.groups[0]), measure.id)
-    return value
-
-
-def efficiency_shown(figures: Measured) -> float | None:
-    """Return the overlap efficiency for readers."""
-    return shown(MEASURES["efficiency_pct"], figures)
-
-
-def hidden_copy_shown(figures: Measured) -> float | None:
-    """Return the hidden share of copies for readers."""
-    return shown(MEASURES["hidden_copy_pct"], figures)

@@ -1,4 +1,4 @@
-"""Places in the program that launched ops, or at which the ops of graphs were captured.
+"""Places in the program at which the ops of graphs were captured.
 
 A replayed op has no op of the host around it; the call that captured it has. Ops and calls are joined by the order of
 capture: the order of the graph's nodes if the recording states them, otherwise the order in time, as far as the graph
@@ -14,22 +14,18 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import (
-    MODULE,
-    Sites,
-    around,
-    launches_graphs,
-    line_ids_around,
-    modules_called,
-    op_ids_around,
-    sites_of_calls,
-)
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import GraphUse
 from overlapscope.base.columns import I64, Bool, Columns, locate, mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.kept import kept
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import (
+    around,
+    line_ids_around,
+    modules_called,
+    op_ids_around,
+)
 from overlapscope.trace.model import GpuOps, Kind, Trace
 
 
@@ -304,44 +300,3 @@ def graph_use(trace: Trace, ops: GpuOps) -> GraphUse | None:
         known_time_ns=int(length[known].sum()),
         captured=any(map(_captured, (trace, *trace.captures))),
     )
-
-
-# -- Sites of ops, launched or captured --------------------------------------------------------------
-
-
-def sites_of_ops(trace: Trace, ops: GpuOps, call: I64 | None = None) -> Sites:
-    """Return the sites of the calls that launched some ops, or of other calls that are to blame for them.
-
-    If an op's graph was launched by that call, its op and line are those of the capture, as far as known.
-    """
-    call = ops.launch if call is None else call
-    sites = sites_of_calls(trace, call)
-    if not launches_graphs(trace):
-        return sites
-
-    captured, own = origins_of(trace, ops), call == ops.launch
-    op, line = (
-        np.where(own & (mine >= 0), mine, theirs)
-        for mine, theirs in ((captured.op, sites.op), (captured.line, sites.line))
-    )
-    return Sites(op, sites.call, line)
-
-
-def modules_of(trace: Trace, ops: GpuOps) -> tuple[I64, tuple[str, ...]]:
-    """Return the classes of the modules in which ops were launched or captured.
-
-    Returns:
-        The class of each op's module, such as `Linear`, as a row of the second value; -1 if unknown.
-    """
-    calls, modules = trace.runtime_calls, modules_called(trace)
-    if not len(modules) and not trace.captures:
-        return np.full(len(ops), -1, np.int64), ()
-    name = pick(modules.name_id, around(modules, pick(calls.thread, ops.launch), pick(calls.start_ns, ops.launch)))
-    if launches_graphs(trace):
-        captured = origins_of(trace, ops).module
-        name = np.where(captured >= 0, captured, name)
-    ids = distinct(name[name >= 0])
-    classes = [trace.names[number].removeprefix(MODULE).rpartition("_")[0] for number in ids.tolist()]
-    different = tuple(dict.fromkeys(classes))
-    number = np.array([different.index(each) for each in classes], np.int64)
-    return pick(number, np.where(name >= 0, np.searchsorted(ids, name), -1)), different

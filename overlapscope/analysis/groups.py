@@ -1,4 +1,4 @@
-"""Groups of copies, kernels, blocking calls and cases of a cause, with the time of each group in each step."""
+"""Places that launched ops, and groups of copies, kernels, blocking calls and cases of a cause, with times by step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from msgspec import UNSET
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
-from overlapscope.analysis.graphs import modules_of, sites_of_ops
-from overlapscope.analysis.host import Blocking, sites, sites_of_calls, wait_for_other_devices
+from overlapscope.analysis.missing_ops import wait_for_other_devices
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.pieces import Exposed, IdleTime
 from overlapscope.analysis.results import (
@@ -31,7 +30,16 @@ from overlapscope.base.grouping import distinct, distinct_rows, first_of_each, g
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, side_by_side, union
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import FOUND, Subject
-from overlapscope.catalog.measures import TINY_BYTES
+from overlapscope.trace.host import (
+    MODULE,
+    Blocking,
+    Sites,
+    around,
+    launches_graphs,
+    modules_called,
+    sites,
+    sites_of_calls,
+)
 from overlapscope.trace.model import GpuOps, Kind, Memory, Trace
 from overlapscope.trace.op_names import looks_like_communication, short_kernel
 
@@ -43,9 +51,51 @@ _NEVER = np.iinfo(np.int64).max
 _DIRECTIONS: dict[Kind, CopyDirection] = {Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.P2P: "p2p"}
 
 
-def says_bandwidth(group: CopyGroup) -> bool:
-    """Return whether the group's bandwidth is meaningful: that of mostly tiny copies only shows their latency."""
-    return group.bytes is not None and group.bytes >= TINY_BYTES * group.count
+# -- Places of ops, launched or captured ---------------------------------------------------------------
+
+
+def sites_of_ops(trace: Trace, ops: GpuOps, call: I64 | None = None) -> Sites:
+    """Return the sites of the calls that launched some ops, or of other calls that are to blame for them.
+
+    If an op's graph was launched by that call, its op and line are those of the capture, as far as known.
+    """
+    call = ops.launch if call is None else call
+    sites = sites_of_calls(trace, call)
+    if not launches_graphs(trace):
+        return sites
+    from overlapscope.analysis.graphs import origins_of
+
+    captured, own = origins_of(trace, ops), call == ops.launch
+    op, line = (
+        np.where(own & (mine >= 0), mine, theirs)
+        for mine, theirs in ((captured.op, sites.op), (captured.line, sites.line))
+    )
+    return Sites(op, sites.call, line)
+
+
+def modules_of(trace: Trace, ops: GpuOps) -> tuple[I64, tuple[str, ...]]:
+    """Return the classes of the modules in which ops were launched or captured.
+
+    Returns:
+        The class of each op's module, such as `Linear`, as a row of the second value; -1 if unknown.
+    """
+    calls, modules = trace.runtime_calls, modules_called(trace)
+    if not len(modules) and not trace.captures:
+        return np.full(len(ops), -1, np.int64), ()
+    name = pick(modules.name_id, around(modules, pick(calls.thread, ops.launch), pick(calls.start_ns, ops.launch)))
+    if launches_graphs(trace):
+        from overlapscope.analysis.graphs import origins_of
+
+        captured = origins_of(trace, ops).module
+        name = np.where(captured >= 0, captured, name)
+    ids = distinct(name[name >= 0])
+    classes = [trace.names[number].removeprefix(MODULE).rpartition("_")[0] for number in ids.tolist()]
+    different = tuple(dict.fromkeys(classes))
+    number = np.array([different.index(each) for each in classes], np.int64)
+    return pick(number, np.where(name >= 0, np.searchsorted(ids, name), -1)), different
+
+
+# -- Groups ------------------------------------------------------------------------------------------
 
 
 def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[CopyGroup, ...]:

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
-from overlapscope.analysis.host import is_library
+from overlapscope.trace.host import is_library
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 
 _WRAPPERS: Final = frozenset(

@@ -15,13 +15,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import around, find_blocking, rows_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import I64, Bool, Columns, Integers, locate, mask_of, pick
 from overlapscope.base.grouping import among, group_starts, numbered, rows_by
 from overlapscope.base.intervals import Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import around, find_blocking, rows_of
 from overlapscope.trace.model import Kind, Memory, Sync, Syncs, Trace, split_stream_key, stream_keys
 
 # -- Threads that take turns -------------------------------------------------------------------------

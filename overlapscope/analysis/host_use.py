@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.facts import Facts, periods_of
-from overlapscope.analysis.host import ALONE, loading, rows_by_thread
 from overlapscope.analysis.host_lines import phase_samples
 from overlapscope.analysis.host_sampled import WORK, amounts
 from overlapscope.analysis.missing_ops import recorded_launches
@@ -24,6 +23,7 @@ from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, int
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, IdleCause
 from overlapscope.catalog.measures import PARTS
+from overlapscope.trace.host import ALONE, loading, rows_by_thread
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace

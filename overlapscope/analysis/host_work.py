@@ -14,8 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.calls import enqueues, launching
-from overlapscope.analysis.host import find_blocking, innermost_pieces, loading, on_thread, rows_by_thread, rows_of
 from overlapscope.analysis.periods import is_gc_pause
 from overlapscope.base.columns import I64, Bool, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of, rows_by
@@ -33,6 +31,8 @@ from overlapscope.base.intervals import (
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace import op_names
+from overlapscope.trace.calls import enqueues, launching
+from overlapscope.trace.host import find_blocking, innermost_pieces, loading, on_thread, rows_by_thread, rows_of
 from overlapscope.trace.model import HostEvents, Trace
 
 LONG_OP_NS = 100_000

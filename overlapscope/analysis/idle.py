@@ -26,10 +26,8 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.calls import captures, launching
 from overlapscope.analysis.event_waits import EXACT, handover_ns
 from overlapscope.analysis.holds import Edges
-from overlapscope.analysis.host import Blocking, first_calls, loading, outermost_around, pinning, rows_of, staging
 from overlapscope.analysis.host_work import Launcher, gc_pauses, launchers, long_ops
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.periods import is_step, phases_of, request_waits
@@ -41,6 +39,8 @@ from overlapscope.base.intervals import Intervals, complement, contains, cut, in
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
+from overlapscope.trace.calls import captures, launching
+from overlapscope.trace.host import Blocking, first_calls, loading, outermost_around, pinning, rows_of, staging
 from overlapscope.trace.model import HostEvents, Trace
 from overlapscope.trace.op_names import is_migration_to_host
 

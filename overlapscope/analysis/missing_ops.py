@@ -11,9 +11,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import EXACT
-from overlapscope.analysis.host import Blocking, find_blocking, wait_for_other_devices
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import mask_of, pick, quantile
@@ -21,7 +19,9 @@ from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, Intervals, clip, complement, contains, cut, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace import op_names
+from overlapscope.trace.host import Blocking, find_blocking
 from overlapscope.trace.lost import GPU_OPS, Part
 from overlapscope.trace.model import Trace
 
@@ -126,6 +126,17 @@ def find_unanswered(trace: Trace) -> Unanswered:
     if memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all():
         return Unanswered(none, none, absent)
     return Unanswered(launches[~answered & ~late], launches[late], none)
+
+
+def wait_for_other_devices(trace: Trace, timeline: Timeline) -> Bool:
+    """Select calls whose sync record or copy is on other devices only."""
+    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
+    elsewhere = np.zeros(len(calls), np.bool_)
+    foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
+    elsewhere[among(calls.correlation, foreign) & (calls.correlation > 0)] = True
+    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device != timeline.device)]] = True
+    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device == timeline.device)]] = False
+    return elsewhere
 
 
 @kept()

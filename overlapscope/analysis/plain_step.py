@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
-from overlapscope.analysis.results import Device, PlainStep, StepRange, missing_ns
+from overlapscope.analysis.results import Device, PlainStep, StepRange
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import Intervals
+from overlapscope.base.median import mean
 from overlapscope.errors import UsageError
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.model import I64, PlainSteps, TimedSteps, Trace
@@ -57,8 +57,8 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NONE
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
     if steps.clocked.steps >= _MANY * sum(map(len, sides)):
         return _clocked(steps, recorded_ns)
-    alike = [mean for mean in means if mean <= recorded_ns] or means
-    step_ns = statistics.fmean(alike)
+    alike = [each for each in means if each <= recorded_ns] or means
+    step_ns = mean(alike)
     ends = [step_ns, *means, *(end for side in sides for end in _interval(side))]
     return PlainStep(round(step_ns), math.floor(min(ends)), math.ceil(max(ends)), "measured")
 
@@ -74,7 +74,7 @@ def _clocked(plain: PlainSteps, recorded_ns: int) -> PlainStep:
     mean_ns, usual_ns = (sum(ns for _, ns in each) / sum(n for n, _ in each) for each in (clocked.lengths, alike))
     on_device = [ns for side in (plain.before, plain.after) for ns in side.device_ns if ns <= least_ns]
     if on_device:
-        usual_ns = min(mean_ns, max(usual_ns, statistics.fmean(on_device)))
+        usual_ns = min(mean_ns, max(usual_ns, mean(on_device)))
     squares = sum(steps * (span_ns / steps - mean_ns) ** 2 for steps, span_ns in clocked.lengths)
     aside_ns = _NORMAL * math.sqrt(squares) / clocked.steps
     longer_ns, longer = round(mean_ns) - round(usual_ns), clocked.steps - sum(steps for steps, _ in alike)
@@ -90,7 +90,7 @@ def mean_of(lengths: Sequence[int], activity: HostActivity = _NONE) -> float:
     """
     facts = activity.facts
     if not facts.steps or not min(lengths) <= facts.span_ns / facts.steps <= max(lengths):
-        return statistics.fmean(lengths)
+        return mean(lengths)
     return (sum(lengths) + facts.span_ns) / (len(lengths) + facts.steps)
 
 
@@ -101,9 +101,12 @@ def lengths_of(side: TimedSteps) -> tuple[int, ...]:
 
 def _interval(lengths: Sequence[int]) -> tuple[int, int]:
     """Return the interval in which the mean lies with 95% confidence, within the shortest and the longest length."""
-    count, mean = len(lengths), statistics.fmean(lengths)
-    aside = _student_t(count - 1) * statistics.stdev(lengths, mean) / math.sqrt(count)
-    return max(min(lengths), round(mean - aside)), min(max(lengths), round(mean + aside))
+    # Few recordings have timed steps.
+    from statistics import stdev
+
+    count, middle = len(lengths), mean(lengths)
+    aside = _student_t(count - 1) * stdev(lengths, middle) / math.sqrt(count)
+    return max(min(lengths), round(middle - aside)), min(max(lengths), round(middle + aside))
 
 
 def _student_t(freedom: int) -> float:
@@ -111,7 +114,9 @@ def _student_t(freedom: int) -> float:
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
     """
-    z = statistics.NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
+    from statistics import NormalDist
+
+    z = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
     return (
         z
         + (z**3 + z) / (4 * freedom)
@@ -144,7 +149,7 @@ def step_interval(trace: Trace, device: Device, launches: I64, host: Intervals) 
     frame = device.per_step or device.judged
     if frame is None or not frame.span_ns:
         return None
-    low_ns = frame.span_ns - frame.buckets.idle_ns + missing_ns(frame)
+    low_ns = frame.span_ns - frame.buckets.idle_ns + frame.missing_ns
     calls = trace.runtime_calls
     if len(launches):
         lengths = calls.end_ns[launches] - calls.start_ns[launches]

@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from overlapscope.analysis.figures import Beside, Period, PerStep, ServedSteps, TimeFigures, Window
+from overlapscope.analysis.figures import Beside, ByCause, Period, PerStep, ServedSteps, TimeFigures, Window
 from overlapscope.analysis.measured import Buckets
 from overlapscope.base.words import between, duration, noun_for, plural
-from overlapscope.catalog.buckets import bucket_of
-from overlapscope.catalog.causes import CAUSES, WORK_UNKNOWN, Subject
+from overlapscope.catalog.causes import Subject
+from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.trace.lost import Part
 from overlapscope.trace.model import OwnPeriod, TraceOrigin
 
@@ -69,6 +69,11 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
     judged_exposed_ns: int
     """`exposed_ns` after the lead-in."""
     by_step: CopiesByStep
+
+    @property
+    def says_bandwidth(self) -> bool:
+        """True if the bandwidth is meaningful: that of mostly tiny copies only shows their latency."""
+        return self.bytes is not None and self.bytes >= TINY_BYTES * self.count
 
 
 class StallsByStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -385,7 +390,7 @@ class PlainStep(msgspec.Struct, frozen=True):
         return f"{duration(self.step_ns)} ({how}{of_steps}{interval})"
 
 
-class Plain(PlainStep, frozen=True, kw_only=True):
+class Plain(ByCause, PlainStep, frozen=True, kw_only=True):
     """One device without the profiler: the time of a step (`docs/how-it-works/numbers.md`)."""
 
     recorded_step_ns: int
@@ -492,36 +497,11 @@ class Device(TimeFigures, frozen=True, kw_only=True):
         return noun_for((self.name,))
 
 
-def by_subject(figures: TimeFigures | Plain) -> dict[Subject, dict[str, int]]:
-    """Return the causes of each kind of time that has causes; of a plain step, nothing is known of memory work."""
-    return {subject: getattr(figures, f"{subject.replace('-', '_')}_by_cause", {}) for subject in CAUSES}
-
-
-def missing_by_cause(figures: TimeFigures) -> dict[str, int]:
-    """Return the parts of the idle bucket in which the GPU may have worked."""
-    return {cause: ns for cause in sorted(WORK_UNKNOWN) if (ns := figures.idle_by_cause.get(cause, 0))}
-
-
-def missing_ns(figures: TimeFigures) -> int:
-    """Return the part of the idle bucket in which the GPU may have worked."""
-    return sum(missing_by_cause(figures).values())
-
-
 def host_parts(step: Period | PerStep | Plain) -> dict[str, int]:
     """Return the parts of a step on the host by name, which add up to it: `ops`, `communication`, and idle causes."""
     buckets = step.buckets
     assert buckets is not None
     return {"ops": buckets.compute_ns, "communication": buckets.exposed_comm_ns, **step.idle_by_cause}
-
-
-def partition(figures: TimeFigures) -> dict[str, int]:
-    """Return the buckets by their names for readers; they add up to the span.
-
-    Any time in which the GPU may have worked is taken out of idle.
-    """
-    parts = {bucket_of(name).name: ns for name, ns in figures.buckets.named().items()}
-    missing = {bucket_of(cause).name: ns for cause, ns in missing_by_cause(figures).items()}
-    return parts | {"idle": parts["idle"] - missing_ns(figures)} | missing
 
 
 class HostUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from overlapscope.analysis.calls import records_captures
 from overlapscope.analysis.missing_ops import find_unanswered, launched_parts, recorded_launches
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.results import Check, Trust
@@ -22,6 +21,7 @@ from overlapscope.base.kept import kept
 from overlapscope.base.words import clean, duration, fill, listed, plural
 from overlapscope.plugin import recorder_by_id
 from overlapscope.trace import op_names
+from overlapscope.trace.calls import records_captures
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import I64, HostEvents, Kind, Trace
 from overlapscope.trace.servers import front_end, is_capture

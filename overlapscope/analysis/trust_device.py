@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 
 import numpy as np
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.average import begins_with_warm_up
 from overlapscope.analysis.missing_ops import find_unanswered
 from overlapscope.analysis.periods import Periods, is_step, judged_steps, phases_of
@@ -20,10 +18,11 @@ from overlapscope.base.columns import pick, quantile
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.marks import STEP, step_number
-from overlapscope.base.median import FEWEST_PLAIN, drifted, middle_half_ns
+from overlapscope.base.median import FEWEST_PLAIN, drifted, mean, median, middle_half_ns
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.plugin import recorder_by_id
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS
 from overlapscope.trace.model import HostEvents, OwnPeriod, Sync, Trace
 from overlapscope.trace.op_names import is_migration
@@ -98,7 +97,7 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
     sides = _sides(trace)
     if not sides or not len(spans):
         return
-    plain = min(statistics.median(side) for side in sides)
+    plain = min(median(side) for side in sides)
     recorded = quantile(spans, 0.5)
     if plain - recorded > max(SHORTER * plain, *map(middle_half_ns, sides)):
         reserve = (
@@ -150,7 +149,7 @@ def _before_after(trace: Trace) -> Iterator[str]:
     """Yield a sentence if plain steps differ before and after the recording."""
     sides = [lengths_of(side) for side in (trace.plain_steps.before, trace.plain_steps.after)]
     if drifted(*sides):
-        before, after = map(statistics.fmean, sides)
+        before, after = map(mean, sides)
         yield (
             f"Without the profiler, a step takes {_ms(before)} before the recording and {_ms(after)} after it: the "
             "program, or the machine, changed meanwhile. Begin later (--wait), or record once more."

@@ -359,16 +359,25 @@ def fill(text: str, gpu: str) -> str:
     return text
 
 
-def read_texts(path: Path, type: type[T], gpu: str = GPU) -> T:
+def read_texts(path: Path, type: type[T], gpu: str = GPU, *, table: str = "") -> T:
     """Return the texts of a file, with the words for a device.
 
     Lines of a paragraph are joined, and empty lines separate paragraphs.
+
+    Args:
+        path: The file.
+        type: Their structure.
+        gpu: Noun for the device.
+        table: Name of the only table to read, since reading all of a long file takes milliseconds.
     """
     import tomllib
 
     import msgspec
 
-    return msgspec.convert(_joined(tomllib.loads(fill(path.read_text(encoding="utf-8"), gpu))), type, str_keys=True)
+    text = path.read_text(encoding="utf-8")
+    if table:
+        text = text.partition(f"\n[{table}]\n")[2].partition("\n[")[0]
+    return msgspec.convert(_joined(tomllib.loads(fill(text, gpu))), type, str_keys=True)
 
 
 def _joined(value: Any) -> Any:

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import judged_steps, occurrences, without_warm_up
 from overlapscope.analysis.facts import UNKNOWN, Facts, facts_of, select
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, Period
-from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse, TraceResult
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import clean, percent
@@ -180,7 +179,7 @@ def _moved(
     """Return bytes and durations of the copies in each direction. `moved_by` returns those of a group of copies."""
     moved = {name: np.zeros(count, np.int64) for name in _MOVED}
     for group in device.copies:
-        if group.direction in DIRECTIONS and says_bandwidth(group):
+        if group.direction in DIRECTIONS and group.says_bandwidth:
             for what, amounts in zip(("bytes", "moving"), moved_by(group), strict=True):
                 moved[f"{group.direction}:{what}"] += np.array(amounts, np.int64)
     return moved

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from overlapscope.analysis.average import after_lead_in
-from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence, TraceResult
 from overlapscope.base.words import bandwidth, clean, clean_lines, duration, plural, size
 from overlapscope.budgets.places import JudgedPlace, blamed, spent
@@ -142,7 +141,7 @@ class _ReasonFinder:
         for group in self._device.copies:
             if group.direction in wanted:
                 copies = plural(group.count, "copy")
-                rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s and says_bandwidth(group) else ""
+                rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s and group.says_bandwidth else ""
                 yield FailureReason(
                     title=f"{group.direction} {clean(group.source_kind)} to {clean(group.target_kind)}, stream "
                     f"{group.stream}: {copies}, {size(group.bytes)}{rate}",

@@ -12,10 +12,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import file_and_line
 from overlapscope.base.words import clean
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Subject
+from overlapscope.trace.host import file_and_line
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000

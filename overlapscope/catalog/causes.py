@@ -78,7 +78,8 @@ class Cause(StrEnum):
 
     def words_for(self, gpu: str) -> CauseWords:
         """Return the texts in the words for a device."""
-        return next(words[self] for subject, words in _words(gpu).items() if isinstance(self, _KINDS[subject]))
+        subject = next(subject for subject, kind in _KINDS.items() if isinstance(self, kind))
+        return _words(f"{subject}.{self}", gpu)
 
 
 _LATE_PREFETCH: Final = ("late-prefetch", "tiny-copies")
@@ -224,5 +225,5 @@ IDLE: Final = CAUSES["idle"]
 
 
 @cache
-def _words(gpu: str) -> dict[Subject, dict[str, CauseWords]]:
-    return read_texts(Path(__file__).with_name("causes.toml"), dict[Subject, dict[str, CauseWords]], gpu)
+def _words(table: str, gpu: str) -> CauseWords:
+    return read_texts(Path(__file__).with_name("causes.toml"), CauseWords, gpu, table=table)

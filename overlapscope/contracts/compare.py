@@ -13,13 +13,13 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import shown_line
 from overlapscope.base.words import plural, size
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.compare.groups import pairs
 from overlapscope.contracts.model import Beside, CallPlace, Contract, HostCall, TransferGroup
 from overlapscope.documents.model import Block, Document, Section, Text
 from overlapscope.documents.table import Tone
+from overlapscope.trace.host import shown_line
 
 Result = Literal["kept", "lost", "gained", "unknown"]
 Part = Literal["overlap", "memory", "amount", "sync", "allocation", "launches", "loader"]

@@ -12,17 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.collectives import message_bytes
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.host import (
-    around,
-    find_blocking,
-    line_ids_around,
-    line_text,
-    outermost_around,
-    shown_line,
-)
 from overlapscope.analysis.host_order import find_polls, is_autograd_node
 from overlapscope.analysis.host_use import describe_host, host_timeline
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order
@@ -34,6 +25,15 @@ from overlapscope.base.words import clean, plural
 from overlapscope.budgets.words import in_project
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
 from overlapscope.contracts.windows import Neighbour, Windows, counted, find_neighbours, find_windows, library_ops
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import (
+    around,
+    find_blocking,
+    line_ids_around,
+    line_text,
+    outermost_around,
+    shown_line,
+)
 from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
 from overlapscope.version import __version__
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from overlapscope.analysis.host import around
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.analysis.lane_items import LaneItems
 from overlapscope.analysis.order import HappensBefore, OrderedBy, stated_order, strictest_order
 from overlapscope.base.columns import Bool, Columns, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
+from overlapscope.trace.host import around
 from overlapscope.trace.model import I64, Kind, Trace
 
 SURE_NS = 2_000

@@ -14,8 +14,8 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.memory import release_free_memory
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.errors import OverlapscopeError
+from overlapscope.prediction import find_program
 from overlapscope.prediction.interventions import check_names
-from overlapscope.prediction.plain_program import find_program
 from overlapscope.prediction.predict import applicable, best, predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import joined, of_program

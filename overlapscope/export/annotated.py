@@ -20,8 +20,7 @@ from msgspec.structs import asdict
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.host import Sites, sites
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.base.intervals import I64, Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
@@ -31,6 +30,7 @@ from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import metadata_event, microseconds
 from overlapscope.reading.files import SourceFile
 from overlapscope.reading.source import KINETO, source_of
+from overlapscope.trace.host import Sites, sites
 from overlapscope.trace.model import Trace
 
 CATEGORY = "overlapscope"

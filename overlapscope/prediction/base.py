@@ -7,7 +7,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import begins_with_warm_up
-from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.periods import phases_of, request_waits
 from overlapscope.analysis.results import PlainStep
@@ -25,6 +24,7 @@ from overlapscope.prediction.hardware import Hardware, find_hardware
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
 from overlapscope.prediction.steps import JudgedSteps, StepTimes, find_steps, step_times
+from overlapscope.trace.host import find_blocking
 from overlapscope.trace.model import Trace
 
 MOST_ERROR_PCT = 2.0

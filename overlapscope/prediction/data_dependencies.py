@@ -7,18 +7,22 @@ data. Without shapes, the order of the program decides.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.host import around
 from overlapscope.base.columns import I64, Bool, mask_of, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.steps import step_of_items
-from overlapscope.reading.op_args import ITEM_BYTES, Inputs, Signature, read_inputs
+from overlapscope.trace.host import around
 from overlapscope.trace.model import Kind, Trace
+
+if TYPE_CHECKING:
+    from overlapscope.reading.op_args import Inputs, Signature
 
 BY_SHAPES = (
     "Only kernels whose op has an input with as many elements (by the recorded shapes) use what {copies} moved. A "
@@ -181,14 +185,20 @@ _NO_OPS = ("autograd::", "torch::")
 @kept()
 def shapes_of(trace: Trace) -> Shapes | None:
     """Return the shapes of a recording's inputs, from its file; None if unavailable."""
+    if not trace.flags.get("record_shapes"):
+        return None
+    from overlapscope.reading.op_args import ITEM_BYTES, read_inputs
+
     inputs = read_inputs(trace)
-    return None if inputs is None else Shapes(trace, inputs)
+    return None if inputs is None else Shapes(trace, inputs, ITEM_BYTES)
 
 
 class Shapes:
     """The inputs of a trace's CPU ops, for queries about launches: rows of `Trace.runtime_calls`."""
 
-    def __init__(self, trace: Trace, inputs: Inputs) -> None:
+    def __init__(self, trace: Trace, inputs: Inputs, item_bytes: Mapping[str, int]) -> None:
+        """`item_bytes` has the bytes of an element by type."""
+        self._item_bytes = item_bytes
         self._ops, self._calls, self._number = trace.cpu_ops, trace.runtime_calls, inputs.number
         self._signatures = inputs.signatures
         self._op = around(self._ops, self._calls.thread, self._calls.start_ns)
@@ -255,7 +265,7 @@ class Shapes:
         inputs = self._signature(op) if op >= 0 and self._ops.name(op) == _COPY else None
         if inputs is None or size <= 0:
             return 0
-        each = ITEM_BYTES.get(inputs.first_type)
+        each = self._item_bytes.get(inputs.first_type)
         if inputs.first > 0:
             fits = size % inputs.first == 0 if each is None else size == inputs.first * each
             return inputs.first if fits else 0

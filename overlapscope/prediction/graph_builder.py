@@ -26,7 +26,6 @@ from itertools import groupby
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import EXACT, HANDOVER_NS, HIGH, LOW
 from overlapscope.analysis.holds import Reading, find_holds, own_stream_waits
 from overlapscope.analysis.host_order import EARLIEST_NS, Calls, find_calls, frees_memory, waits_for_device
@@ -36,6 +35,7 @@ from overlapscope.base.grouping import among, distinct, distinct_rows, rows_by
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import DeviceItems, Graph, Orders, Waits, Why
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.model import F64, I64, Kind, Memory, Sync, Trace
 
 AFTER_CALL_NS = 50_000

@@ -10,10 +10,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.event_waits import HIGH
 from overlapscope.analysis.holds import Reading, find_edges, find_holds
-from overlapscope.analysis.host import find_blocking, pinning
 from overlapscope.analysis.host_order import EARLIEST_NS
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.timeline import Timeline, build
@@ -22,6 +20,8 @@ from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import I64, Bool, Index, contains, covered, join, union
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime, shipped
 from overlapscope.prediction.result import Origin
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import find_blocking, pinning
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
 _NEAR = 4

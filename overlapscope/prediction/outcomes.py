@@ -8,7 +8,7 @@ run, move with the main thread's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 import msgspec
@@ -18,13 +18,14 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import step_ns
 from overlapscope.base.intervals import covered, union
 from overlapscope.base.kept import kept
-from overlapscope.prediction.base import Base
+from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Choice, Request, parse
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, mean, step_times
+from overlapscope.trace.model import Trace
 
 KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
 """The worst case includes a GPU with less idle time and a lower clock: all kernels of a training step took 5.6% longer
@@ -179,6 +180,22 @@ class FixGain(msgspec.Struct, frozen=True):
 
     gain_ns: Estimate
     fix: tuple[str, ...]
+
+
+def largest_gains(
+    trace: Trace, device: int, each: Iterable[Sequence[tuple[str, ...]]], base: Base | None = None
+) -> Iterator[FixGain | None]:
+    """Yield `largest_gain` for each of some collections of sets, on a device of a recording.
+
+    Args:
+        trace: The recording.
+        device: The device.
+        each: The collections.
+        base: Starting point of predictions for the recording, if it exists.
+    """
+    base = on_device(base or prepare(trace, None), device)
+    for fixes in each:
+        yield largest_gain(base, fixes)
 
 
 def largest_gain(base: Base, fixes: Iterable[tuple[str, ...]]) -> FixGain | None:

@@ -17,7 +17,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import on_thread, rows_of
 from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.plain_step import from_user, measured
 from overlapscope.analysis.results import PlainStep
@@ -31,6 +30,7 @@ from overlapscope.prediction.graph import Graph, by_thread
 from overlapscope.prediction.hardware import launches_kernel
 from overlapscope.prediction.replay import Replay, replay
 from overlapscope.prediction.steps import step_times
+from overlapscope.trace.host import on_thread, rows_of
 from overlapscope.trace.model import F64, I64, Bool, HostEvents, Trace
 
 MOST_TIMES = 3.0

@@ -1,12 +1,11 @@
 """The plain program: the recorded program as it runs without the profiler.
 
-Its step was timed, or passed by the user. A replay of the recording without the profiler's cost has its figures. The
-step of most recordings is unknown, so the modules of the replay are imported where they are used.
+Its step was timed, or passed by the user. A replay of the recording without the profiler's cost has its figures.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,34 +13,10 @@ from msgspec.structs import replace
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.figures import Period, PerStep, TimeFigures
 from overlapscope.analysis.results import Device, Plain, PlainStep
-from overlapscope.base.grouping import distinct, distinct_rows
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.errors import UsageError
-from overlapscope.trace.model import PlainSteps, Trace
-
-if TYPE_CHECKING:
-    from overlapscope.prediction.base import Base
-
-MOST_OPS = 200_000
-"""Maximum number of GPU ops to replay by default: 200,000 synthetic ops add 0.9 s to an analysis of 0.4 s.
-`overlapscope whatif` replays any recording."""
-_MOST_DEVICES = 16
-_MOST_LANES = 256
-"""Maximum number of streams and threads to replay by default. Each costs some milliseconds, however little it does."""
-
-
-def is_replayed_by_default(trace: Trace) -> bool:
-    """Return whether a recording is small enough, in ops and lanes, to replay it by default."""
-    return len(trace.gpu_ops) <= MOST_OPS and has_few_lanes(trace)
-
-
-def has_few_lanes(trace: Trace) -> bool:
-    """Return whether a recording has few enough devices, streams and threads to replay it by default."""
-    if len(trace.devices) > _MOST_DEVICES:
-        return False
-    streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
-    return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
-
+from overlapscope.prediction.base import Base, on_device, prepare
+from overlapscope.prediction.overhead import known_step, plain_program
+from overlapscope.prediction.predicted_trace import plain_trace
 
 P = TypeVar("P", bound=TimeFigures)
 
@@ -64,8 +39,6 @@ class PlainProgram(Struct, frozen=True, eq=False):
         Each device's average step differs slightly from `step`, and by rounding. Missing step time is added
         (`Base.real_ns`).
         """
-        from overlapscope.prediction.base import on_device
-
         step, program = self.step, None
         if self.base is not None and self.analysis is not None:
             plain = on_device(self.base, recorded.device).plain
@@ -117,39 +90,8 @@ def _idle_for(part: P, more_ns: int) -> P:
     )
 
 
-def find_program(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram | None:
-    """Return the plain program of an analyzed recording.
-
-    Args:
-        user_step_ns: Length of its step, if the user passed it.
-
-    Returns:
-        None for a prediction, a trace without GPU activity, a recording that cannot be replayed, and a step that is
-        neither timed nor passed. Also None if the recording has more devices, streams and threads than programs do
-        while the user passed no step.
-
-    Raises:
-        UsageError: The user passed a step, but this recording can't be replayed, or the step is impossible.
-    """
-    trace = analysis.trace
-    if trace.predicted_by is not None or not analysis.devices:
-        return None
-    if user_step_ns is None and (trace.plain_steps == PlainSteps() or not has_few_lanes(trace)):
-        return None
-    try:
-        return _replay_plain(analysis, user_step_ns)
-    except UsageError:
-        # Nothing can be predicted from this recording, which concerns only a user who passed the step.
-        if user_step_ns is not None:
-            raise
-        return None
-
-
-def _replay_plain(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
-    from overlapscope.prediction.base import prepare
-    from overlapscope.prediction.overhead import known_step, plain_program
-    from overlapscope.prediction.predicted_trace import plain_trace
-
+def replay_plain(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
+    """Return the plain program of an analyzed recording. Raises UsageError as `find_program` does."""
     recorded = prepare(analysis.trace, None)
     step, base = known_step(recorded, user_step_ns), plain_program(recorded, user_step_ns)
     # The recording has decided which steps are judged.

@@ -11,9 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.facts import rounded_parts
-from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.timeline import build, lengths
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
@@ -51,6 +49,8 @@ from overlapscope.prediction.result import (
     WhatIf,
 )
 from overlapscope.prediction.steps import StepTimes, least_step_ns
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import sites_of_calls
 from overlapscope.trace.model import Bool, Kind, Trace
 from overlapscope.trace.ran import Ran, when_ran
 

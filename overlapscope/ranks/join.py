@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.ranks.communication import by_group, by_rank, find_comm_causes, uncompared_causes
 from overlapscope.ranks.comparison import Comparison, clock_words, compare, notes
 from overlapscope.ranks.parts import modules
@@ -164,8 +163,8 @@ def _rows(
             span_ns=rank.span_ns,
             lead_in_ns=rank.lead_in_ns,
             buckets=rank.window.buckets,
-            efficiency_pct=efficiency_shown(rank.window),
-            hidden_copy_pct=hidden_copy_shown(rank.window),
+            efficiency_pct=rank.window.efficiency_shown,
+            hidden_copy_pct=rank.window.hidden_copy_shown,
             comm_ns=rank.window.engines.comm_ns,
             exposed_comm_ns=rank.window.buckets.exposed_comm_ns,
             exposed_comm_by_cause=uncompared_causes(rank) if place is None else causes[place],

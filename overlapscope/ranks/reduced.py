@@ -41,8 +41,8 @@ from overlapscope.catalog.causes import COMM_CAUSES, COMM_RANK, COPY_CAUSES, IDL
 from overlapscope.catalog.measures import of_group
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.messages import NO_MESSAGES, CommKernels, Messages, on_device, step_numbers
-from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
+from overlapscope.rules.findings import find_all
 from overlapscope.trace.model import GpuOps, Kind, Trace
 
 LARGEST_RANK = 2**31 - 1

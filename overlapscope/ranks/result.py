@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import PerStep, Window, efficiency_shown, hidden_copy_shown
+from overlapscope.analysis.figures import PerStep, Window
 from overlapscope.analysis.measured import Buckets
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
@@ -400,8 +400,8 @@ def _framed(row: RankRow, judged: PerStep, steps: int) -> RankRow:
         row,
         span_ns=judged.span_ns,
         buckets=judged.buckets,
-        efficiency_pct=efficiency_shown(judged),
-        hidden_copy_pct=hidden_copy_shown(judged),
+        efficiency_pct=judged.efficiency_shown,
+        hidden_copy_pct=judged.hidden_copy_shown,
         comm_ns=judged.engines.comm_ns,
         exposed_comm_ns=judged.buckets.exposed_comm_ns,
         comm_compute_pct=judged.overlap.comm_compute_pct,

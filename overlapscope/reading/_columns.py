@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 
 from overlapscope.base.memory import check_room
-from overlapscope.reading._batch import Batch, EventArguments, Numbered
-from overlapscope.reading._events import ABSENT, UNDECODABLE, EventTable, table_of
+from overlapscope.reading._events import ABSENT, UNDECODABLE, Batch, EventArguments, EventTable, Numbered, table_of
 from overlapscope.trace import op_names
 from overlapscope.trace.model import F64, I32, I64, Bool, Index, Sync
 

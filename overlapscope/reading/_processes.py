@@ -22,8 +22,7 @@ from msgspec import Meta, Raw, Struct
 
 from overlapscope.base.grouping import among, distinct
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._batch import Numbered
-from overlapscope.reading._events import NOTHING, UNDECODABLE, EventTable, table_of
+from overlapscope.reading._events import NOTHING, UNDECODABLE, EventTable, Numbered, table_of
 from overlapscope.reading._stream import RawEvents, decoded
 from overlapscope.reading.file_names import natural
 from overlapscope.reading.files import SourceFile

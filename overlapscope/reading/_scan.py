@@ -19,8 +19,18 @@ import numpy as np
 from msgspec import Raw
 
 from overlapscope.base.grouping import distinct
-from overlapscope.reading._batch import Batch, EventArguments, number, rows_of
-from overlapscope.reading._events import UNDECODABLE, EventTable, OpArgs, bounds_recording, decoded_text, table_of
+from overlapscope.reading._events import (
+    UNDECODABLE,
+    Batch,
+    EventArguments,
+    EventTable,
+    OpArgs,
+    bounds_recording,
+    decoded_text,
+    number,
+    rows_of,
+    table_of,
+)
 from overlapscope.trace.model import I32, I64
 
 LIBRARY = Path(__file__).with_name("libscan.so")

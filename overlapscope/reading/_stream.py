@@ -20,8 +20,16 @@ from msgspec import Raw, Struct
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._batch import Batch, batch_of_events
-from overlapscope.reading._events import END_SIGHT, NOTHING, UNDECODABLE, Losses, any_events, convert
+from overlapscope.reading._events import (
+    END_SIGHT,
+    NOTHING,
+    UNDECODABLE,
+    Batch,
+    Losses,
+    any_events,
+    batch_of_events,
+    convert,
+)
 from overlapscope.reading._metadata import loose_metadata
 from overlapscope.reading._scan import is_compiled, scanner
 from overlapscope.reading.files import SourceFile, foreign

@@ -10,10 +10,9 @@ import numpy as np
 
 from overlapscope.analysis.average import find_outliers
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
-from overlapscope.analysis.figures import efficiency_shown
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.host_lines import FlamePart, flame, place
-from overlapscope.analysis.results import Device, partition
+from overlapscope.analysis.results import Device
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.marks import step_number
@@ -48,7 +47,7 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
     """Return a stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
     unit, colors, every, rows = section.unit, palette(dark), device.steps, drawn_steps(device).tolist()
     names = {row: escape(every[row].name) for row in rows}
-    efficiency = [efficiency_shown(every[row]) for row in rows]
+    efficiency = [every[row].efficiency_shown for row in rows]
     outliers = find_outliers(every)
     unusual = [row for row in rows if outliers[row]]
     # A dozen labels at most, without the prefix that all share.
@@ -77,7 +76,7 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
         "customdata": [[row, names[row], percent(value)] for row, value in zip(rows, efficiency, strict=True)],
         "hovertemplate": "%{customdata[1]}<br>efficiency %{customdata[2]}<extra></extra>",
     }
-    bars = stacked_bars([partition(every[row]) for row in rows], [*names.values()], unit, dark, positions=rows)
+    bars = stacked_bars([every[row].partition for row in rows], [*names.values()], unit, dark, positions=rows)
     ticks = {"tickvals": labelled, "ticktext": [f"#{step_number(every[row].name)}" for row in labelled]}
     return figure(
         [*bars, *([marks] if unusual else []), line],

@@ -13,9 +13,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import find_outliers, judged_ranges
-from overlapscope.analysis.figures import Period, Where, Window, efficiency_shown, shown
-from overlapscope.analysis.groups import says_bandwidth
-from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup, partition
+from overlapscope.analysis.figures import Period, Where, Window
+from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, clean, ends, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
@@ -55,7 +54,7 @@ def copies(section: DeviceReport, device: Device) -> Table:
             id="bytes",
             long="bytes",
         ),
-        column.rate(lambda group: group.gb_per_s if says_bandwidth(group) else None),
+        column.rate(lambda group: group.gb_per_s if group.says_bandwidth else None),
         column.time("time", unit, lambda group: group.time_ns),
         column.time("exposed", unit, lambda group: group.exposed_ns),
         column.share("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns, id="share", extra=True),
@@ -301,7 +300,7 @@ def _times(periods: Iterable[Period], steps: int = 1) -> Mapping[str, int]:
     """Return the span and the buckets of some periods together, or of an average step if they are of several steps."""
     total = Counter[str]()
     for period in periods:
-        total.update({"time": period.span_ns, **partition(period)})
+        total.update({"time": period.span_ns, **period.partition})
     return {name: round(ns / max(1, steps)) for name, ns in total.items()}
 
 
@@ -338,7 +337,7 @@ def each_step(section: DeviceReport, device: Device) -> Table:
             extra=True,
         ),
         *_time_columns(unit, times, _SHORT),
-        column.percent("efficiency %", lambda row: efficiency_shown(steps[row]), id="efficiency", long="efficiency, %"),
+        column.percent("efficiency %", lambda row: steps[row].efficiency_shown, id="efficiency", long="efficiency, %"),
         *(
             _of_measure(measure, steps, unit)
             for measure in of_group("overlap")
@@ -351,7 +350,7 @@ def each_step(section: DeviceReport, device: Device) -> Table:
 
 def _of_measure(measure: Measure, steps: Sequence[Period], unit: Unit) -> ColumnOf[int] | None:
     """Return a column of the sortable table with a measure of each step, if any has it."""
-    values = [shown(measure, step) for step in steps]
+    values = [step.shown(measure) for step in steps]
     if not any(values):
         return None
     if measure.unit == "pct":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -21,9 +21,12 @@ from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool, decode
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.errors import UsageError
-from overlapscope.prediction.plain_program import PlainProgram, find_program
-from overlapscope.report.findings import find_all
+from overlapscope.prediction import find_program
 from overlapscope.rules.finding import Finding
+from overlapscope.rules.findings import find_all
+
+if TYPE_CHECKING:
+    from overlapscope.prediction.plain_program import PlainProgram
 
 PLAIN = "plain"
 """Flag of the environment (`analysis.results.Environment`) in a report on the plain program."""

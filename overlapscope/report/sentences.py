@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import fmean
+from operator import itemgetter
 from typing import Final
 
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.figures import Period, PhaseFigures, copies_matter
-from overlapscope.analysis.results import Device, TraceResult, by_subject, host_parts, missing_by_cause, missing_ns
-from overlapscope.base.median import median_ns
+from overlapscope.analysis.figures import Period, PhaseFigures
+from overlapscope.analysis.results import Device, TraceResult, host_parts
+from overlapscope.base.median import mean, median_ns
 from overlapscope.base.words import (
     NOTHING,
     between,
@@ -71,7 +71,7 @@ def lost_ns(device: Device) -> int:
     buckets, by_cause = device.buckets, device.exposed_copy_by_cause
     # The lead-in cannot be judged, and a server without requests has nothing to do.
     no_loss = (IdleCause.LEAD_IN, IdleCause.AWAITING_REQUESTS)
-    idle_ns = buckets.idle_ns - missing_ns(device) - sum(device.idle_by_cause.get(cause, 0) for cause in no_loss)
+    idle_ns = buckets.idle_ns - device.missing_ns - sum(device.idle_by_cause.get(cause, 0) for cause in no_loss)
     fixed_ns = by_cause.get(CopyCause.LEAD_IN, 0) + by_cause.get(CopyCause.NO_COMPUTE, 0)
     return buckets.exposed_copy_ns - fixed_ns + buckets.exposed_comm_ns + buckets.exposed_other_ns + idle_ns
 
@@ -116,11 +116,11 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
     Negligible losses are left out, unless there is no other. `lost` is whether the recording may lack copies; `reach`
     stands before idle time of which a part may be the profiler's.
     """
-    buckets, span, missing = device.buckets, device.span_ns, missing_by_cause(device)
+    buckets, span, missing = device.buckets, device.span_ns, device.missing_by_cause
     awaiting = device.idle_by_cause.get(IdleCause.AWAITING_REQUESTS, 0)
-    idle, worth = buckets.idle_ns - missing_ns(device) - awaiting, max(1, WORTH_SAYING * span)
+    idle, worth = buckets.idle_ns - device.missing_ns - awaiting, max(1, WORTH_SAYING * span)
     found = []
-    if copies_matter(device):
+    if device.copies_matter:
         found.append(Loss(buckets.exposed_copy_ns, _copies(device), "Copy-bound"))
     if buckets.exposed_comm_ns >= worth:
         clause = f"communication runs alone for {duration(buckets.exposed_comm_ns)}"
@@ -137,7 +137,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
         explained = {cause: ns for cause, ns in device.idle_by_cause.items() if cause not in _NO_LOSS}
         most_ns, cause = max(((ns, cause) for cause, ns in explained.items()), default=(0, ""))
         by_name = Counter[str]()
-        for each, ns in explained.items():
+        for each, ns in filter(itemgetter(1), explained.items()):
             by_name[_BOUND.get(each, "Host-bound" if IDLE[each].by_host and IDLE[each].words.fixing else "")] += ns
         name, named_ns = by_name.most_common(1)[0] if by_name else ("", 0)
         clause = f"the {device.gpu} is idle for {reach}{duration(idle)} ({share(idle, span)}"
@@ -168,7 +168,7 @@ def _copies(device: Device) -> str:
     overlap, exposed = device.overlap, device.buckets.exposed_copy_ns
     if not overlap.copy_ns:
         return "nothing is copied between host and device"
-    if not copies_matter(device):
+    if not device.copies_matter:
         return f"copies take only {duration(overlap.copy_ns)}"
     if not exposed:
         return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
@@ -187,7 +187,7 @@ def main_cause(device: Device) -> tuple[int, Subject, Cause]:
     """Return the largest cause of all buckets that have causes, with its time and the bucket."""
     every = (
         (ns, subject, CAUSES[subject][cause])
-        for subject, by_cause in by_subject(device).items()
+        for subject, by_cause in device.by_subject.items()
         for cause, ns in by_cause.items()
         if cause not in _NO_LOSS
     )
@@ -302,14 +302,14 @@ def _spread(steps: Sequence[Period], averages: str, parts_of: Callable[[Period],
     usual_ns, least_ns, most_ns = median_ns(spans), min(spans), max(spans)
     length = f"{duration(most_ns)} each" if duration(least_ns) == duration(most_ns) else between(least_ns, most_ns)
     # The average is already known, and the median adds something only if it differs.
-    two = abs(round(fmean(spans)) - usual_ns) > _APART * usual_ns
+    two = abs(round(mean(spans)) - usual_ns) > _APART * usual_ns
     yield f"{averages} take {length}{f' ({duration(usual_ns)} in the median)' if two else ''}."
     long = [parts_of(step) for step in steps if step.span_ns > LONG * usual_ns]
     # With two steps, neither is typical.
     if long and len(spans) > 2:
         usual = [parts_of(step) for step in steps if step.span_ns <= LONG * usual_ns]
         grown = {
-            name: fmean(part.get(name, 0) for part in long) - fmean(part.get(name, 0) for part in usual)
+            name: mean(part.get(name, 0) for part in long) - mean(part.get(name, 0) for part in usual)
             for name in sorted({name for part in long for name in part})
         }
         cause = max(grown, key=lambda name: grown[name])

@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from statistics import median
 from typing import Final, TypeVar
 
-from overlapscope.analysis.figures import PerStep, TimeFigures, efficiency_shown, shown
-from overlapscope.analysis.results import Device, TraceResult, by_subject, missing_ns, partition
+from overlapscope.analysis.figures import PerStep, TimeFigures
+from overlapscope.analysis.results import Device, TraceResult
+from overlapscope.base.median import median
 from overlapscope.base.words import (
     NOTHING,
     Unit,
@@ -72,10 +72,10 @@ def summary(page: Page) -> Table:
             when=any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces),
         ),
         column.time(what, unit, time(lambda device: device.span_ns)),
-        column.percent("eff. %", lambda section: None if section.device is None else efficiency_shown(section.device)),
+        column.percent("eff. %", lambda section: None if section.device is None else section.device.efficiency_shown),
         column.time("exposed copy", unit, time(lambda device: device.buckets.exposed_copy_ns), short="exp. copy"),
         column.time("exposed comm", unit, time(lambda device: device.buckets.exposed_comm_ns), short="exp. comm"),
-        column.time("idle", unit, time(lambda device: device.buckets.idle_ns - missing_ns(device)), short="idle"),
+        column.time("idle", unit, time(lambda device: device.buckets.idle_ns - device.missing_ns), short="idle"),
         column.text("trust", lambda section: section.trace.trust.verdict),
         title="Traces",
     )
@@ -117,7 +117,7 @@ def partition_table(title: str, whole: str, unit: Unit, figures: TimeFigures) ->
 
 def bar(figures: TimeFigures, unit: Unit) -> Bar:
     """Return the buckets of some time as a bar; the shares add up to 100."""
-    parts = partition(figures)
+    parts = figures.partition
     shares = shares_of(parts, figures.span_ns)
     amounts = ((name, ns) for name, ns in parts.items() if ns)
     return Bar(tuple(Part(name, ns, unit.text(ns), shares[name], BUCKETS[name].id) for name, ns in amounts))
@@ -149,7 +149,7 @@ def overlap_table(lines: Iterable[tuple[str, str]]) -> Table:
 def overlap_lines(figures: TimeFigures, unit: Unit, *, every: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the figures of overlap that can be better or worse, or `every` one, and those of engines; no times of 0."""
     for measure in (*of_group("overlap"), *of_group("engines")):
-        value = shown(measure, figures)
+        value = figures.shown(measure)
         if every or measure.more_is_better is not None:
             if measure.unit == "pct":
                 yield measure.label, percent(value)
@@ -168,7 +168,7 @@ _WITH_CAUSES: Final[Mapping[Subject, str]] = {
 
 def causes_of(figures: TimeFigures, subject: Subject) -> dict[str, int]:
     """Return the causes that took time, largest first. Idle time is without that of `WORK_UNKNOWN`."""
-    lost = ((ns, cause) for cause, ns in by_subject(figures)[subject].items() if ns and cause not in WORK_UNKNOWN)
+    lost = ((ns, cause) for cause, ns in figures.by_subject[subject].items() if ns and cause not in WORK_UNKNOWN)
     return {cause: ns for ns, cause in largest(lost)}
 
 
@@ -246,7 +246,7 @@ def steps(section: DeviceReport, device: Device) -> Table:
     if not periods:
         return Table("Steps", ())
     spans = [period.span_ns for period in periods]
-    efficiencies = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
+    efficiencies = [pct for period in periods if (pct := period.efficiency_shown) is not None]
     row = (
         str(len(periods)),
         *(unit.number(round(ns)) for ns in _spread(spans)),

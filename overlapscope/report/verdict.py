@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from overlapscope.analysis.average import judged_steps
-from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult, missing_ns
+from overlapscope.analysis.results import Device, HostUse, Plain, TraceResult
 from overlapscope.base.words import between, capital, clean, duration, listed, noun_for, saved_between, share
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.report import sentences
@@ -131,7 +131,7 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
         known_ns: Cost of the costliest finding in an average step.
     """
     lost_parts = section.trace.trust.lost & CAUSES
-    if missing_ns(device) >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
+    if device.missing_ns >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
         # What is known to be lost stands; anything else may have been work.
         return "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
     if _is_unclear(device) or _too_short(section) or not (device.engines.sm_ns or device.overlap.copy_ns):

@@ -12,8 +12,6 @@ _OF_MODULE: Final = {
     "communication": ("exposed-comm",),
     "compute_streams": ("stream-without-work", "streams-without-overlap"),
     "copies": (
-        "allocation",
-        "blocking-copy",
         "device-copy",
         "late-prefetch",
         "one-way-copies",
@@ -21,7 +19,6 @@ _OF_MODULE: Final = {
         "page-migration",
         "pageable-memory",
         "peer-copy",
-        "pin-in-loop",
         "same-stream",
         "slow-link",
         "tiny-copies",
@@ -34,10 +31,10 @@ _OF_MODULE: Final = {
         "file-io",
         "gc-pause",
         "gil-wait",
-        "host-sync",
         "preempted",
         "python",
     ),
+    "waits": ("allocation", "blocking-copy", "host-sync", "pin-in-loop"),
 }
 """Rules of each module, each under its id as a private name."""
 _OF_PLUGINS: Final = {id: place for plugin in plugins() for id, place in plugin.rules.items()}

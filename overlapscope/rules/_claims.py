@@ -31,11 +31,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
 from overlapscope.analysis.facts import together
 from overlapscope.analysis.figures import Where, Window
-from overlapscope.analysis.host import Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.analysis.idle import LAUNCH_PACE_NS
 from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
 from overlapscope.analysis.timeline import Timeline, lengths
@@ -55,6 +53,8 @@ from overlapscope.catalog.causes import (
 )
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules.finding import FLOOR
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.trace.op_names import op_words
 

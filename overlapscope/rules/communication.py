@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.collectives import CommKind, comm_kinds
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import Where, Window
-from overlapscope.analysis.graphs import origins_of, sites_of_ops
+from overlapscope.analysis.graphs import origins_of
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.pieces import CommOps, Exposed
 from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import contains
@@ -22,6 +22,7 @@ from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, name, spread
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.lost import ENGINES, FINDINGS
 from overlapscope.trace.op_names import short_kernel
 

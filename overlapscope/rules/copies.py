@@ -1,21 +1,18 @@
 """Rules on copies and memory.
 
-They are on exposed copies by their cause; on copies beside compute, in both directions, and at the link's speed; on
-memory calls of the host that the GPU waits for; and on memory work of GPUs that runs while no kernel does.
+They are on exposed copies by their cause; on copies beside compute, in both directions, and at the link's speed; and on
+memory work of GPUs that runs while no kernel does.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.groups import LARGE_BYTES
-from overlapscope.analysis.host import loading, staging
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, groups_of
@@ -25,10 +22,11 @@ from overlapscope.catalog.advice import in_words_of
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules._claims import ClaimedPieces, Claims, streams_of
-from overlapscope.rules._lines import is_not_torch, sampled_lines
 from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.rule import Draft, Rule, claimed, lost, name, streams
+from overlapscope.rules.rule import Draft, Rule, claimed, lost, streams
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import loading, staging
 from overlapscope.trace.lost import ENGINES, Part
 from overlapscope.trace.model import GpuOps, Kind, Memory
 from overlapscope.trace.op_names import is_migration
@@ -87,31 +85,6 @@ def _speeds(ops: GpuOps, copies: I64) -> str:
         reached = f" (pinned memory in this recording: up to {best:.1f} GB/s)" if len(others) else ""
         speeds.append(f", {kind.name} at {rate:.1f} GB/s{reached}")
     return "".join(speeds)
-
-
-# -- blocking-copy ---------------------------------------------------------------------------------
-
-_AFTERWARDS = {
-    Kind.H2D: "After an upload nothing else is needed: ops of the same stream, and of streams that wait for it, see "
-    "the data.",
-    Kind.D2H: "After a download, synchronize an event or the stream before the host reads the buffer, as late as "
-    "possible.",
-}
-
-
-@Rule("blocking-copy", effort="option", fixes=(("non-blocking",),)).on_claimed
-def _blocking_copy(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    called = "without non_blocking=True" if claims.trace.framework == "pytorch" else "that block the host"
-    kind = claims.device.timeline.ops.kind[claims.blocking]
-    afterwards = [text for each, text in _AFTERWARDS.items() if (kind == each).any()]
-    saved = are_saved_tensors(claims, claims.blocking)
-    return Draft(
-        title=f"Copies {called} cost {claims.time_a_step(pieces.time_ns)}",
-        detail="The host waited inside each copy until the copy ended, which its memory does not require, and launched "
-        f"more work only then. Because of that, {lost(claims, pieces)}.",
-        fixes=() if saved else None,
-        advice=SAVE_LESS if saved else "Pass non_blocking=True to copy_() and to().\n" + " ".join(afterwards),
-    )
 
 
 # -- same-stream -----------------------------------------------------------------------------------
@@ -220,6 +193,8 @@ _OF_PAGEABLE = ("batch-copies", "pin", "non-blocking"), ("batch-copies", "pin")
 
 @Rule("tiny-copies", fixes=(("batch-copies",),)).on_claimed
 def _tiny_copies(claims: Claims, pieces: ClaimedPieces) -> Draft:
+    from overlapscope.rules._lines import is_not_torch, sampled_lines
+
     ops = claims.device.timeline.ops
     moved = ops.bytes[claims.tiny]
     uploads = claims.tiny[ops.kind[claims.tiny] == Kind.H2D]
@@ -422,33 +397,6 @@ def _overlap_achieved(claims: Claims) -> Iterator[Draft]:
 
 
 # -- Memory ------------------------------------------------------------------------------------------
-
-
-@Rule("allocation", effort="option").on_claimed
-def _allocation(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    calls = claims.trace.runtime_calls
-    behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
-    counts = listed([f"{claims.times(count, 'call')} of {name(call)}" for call, count in behind.most_common(4)])
-    return Draft(
-        title=f"{claims.waits(pieces)} while the driver allocates or frees memory",
-        detail="The host was inside a memory call of the driver and could not launch: "
-        f"{f'{counts}{claims.a_step}' if counts else 'the calls are not recorded'}.",
-    )
-
-
-@Rule("pin-in-loop", effort="line", fixes=(("pin",),)).on_claimed
-def _pin_in_loop(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    calls = claims.trace.runtime_calls
-    behind = distinct(pieces.call[pieces.call >= 0])
-    locking = behind[call_kinds.pins(calls)[behind]]
-    took = int((calls.end_ns[locking] - calls.start_ns[locking]).sum())
-    locked = f" {claims.times_a_step(len(locking), 'call')} that page-lock memory took {claims.time(took)}."
-    return Draft(
-        title=f"{claims.waits(pieces)} while the host pins memory",
-        detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
-        "it also asks the driver to page-lock new memory, which takes about as long as many "
-        f"copies.{locked if len(locking) else ''}",
-    )
 
 
 _MEMORY_WORK: Final[frozenset[Part]] = ENGINES | {"other"}

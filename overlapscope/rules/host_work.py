@@ -1,25 +1,23 @@
-"""Rules: the GPU waits while the launching thread launches, works, loads data or waits.
-
-It may wait for the GPU, or be held up by Python or by the system.
-"""
+"""Rules: the launching thread launches, works, loads data, or is held up by Python or the system, and the GPU waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.figures import Where
-from overlapscope.analysis.host import around, loading, outermost_around
 from overlapscope.analysis.host_lines import is_python
 from overlapscope.analysis.host_sampled import beside_others, whole_cpus
 from overlapscope.analysis.host_work import backward_threads, called_collections
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import among, distinct
-from overlapscope.base.intervals import I64, covered, union
+from overlapscope.base.grouping import among, distinct, rows_by
+from overlapscope.base.intervals import I64, Bool, covered, union
+from overlapscope.base.kept import kept
 from overlapscope.base.words import GPU, duration, each, listed, plural
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
@@ -36,19 +34,15 @@ from overlapscope.rules._lines import (
     sampled_lines,
     stacks_cost,
 )
-from overlapscope.rules._program import (
-    DATA_PARALLEL,
-    Owner,
-    features_of,
-    launches,
-    owners,
-    who_launches,
-)
+from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Effort
-from overlapscope.rules.rule import Draft, Fixes, Rule, lost, name
-from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import op_words
+from overlapscope.rules.rule import Draft, Fixes, Rule, name
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace import op_names
+from overlapscope.trace.host import around, loading, outermost_around
+from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
+from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.servers import batch_in
 
 
@@ -124,6 +118,121 @@ def _with_more_workers(claims: Claims, pieces: ClaimedPieces) -> tuple[str, str]
         return "", advice
     times = -(-10 * claims.judged_ns // pace_ns) / 10
     return f" About {times:.1f} times as many workers would keep up, if each has a CPU.", advice
+
+
+# -- Launches ----------------------------------------------------------------------------------------
+
+_FUSED: Final = frozenset({"Adagrad", "Adam", "AdamW", "SGD"})
+"""Optimizers of torch that take `fused=True` on a GPU."""
+_HOW: Final = {
+    "fused": re.compile(r"_fused_|Fused\w*(Adam|Sgd|Adagrad|Optimizer)"),
+    "foreach": re.compile("_foreach_|multi_tensor_apply"),
+}
+"""Names of ops and kernels of fused optimizers, and of those that update many parameters at once."""
+_MODULE: Final = re.compile(r"nn\.Module: (.+?)(_\d+)?")
+_LEAST_SHARE = 0.03
+"""Minimum share of the launches for an owner to be named."""
+_WORTH_SAYING = 0.1
+"""Minimum share of the largest owner for any to be named."""
+_MOST = 2
+
+
+class Owner(Struct, frozen=True):
+    """Origin of launches in the judged windows."""
+
+    words: str
+    calls: I64
+    """Rows of its launches in `Trace.runtime_calls`."""
+    optimizer: str = ""
+    """Class of the optimizer whose step it is."""
+    zero_grad: bool = False
+    how: str = ""
+    """`fused` or `foreach` for an optimizer with such kernels or ops."""
+    can_be_fused: bool = False
+    """True for an optimizer of torch on a GPU that isn't fused."""
+
+
+@kept()
+def launches(claims: Claims) -> I64:
+    """Return the rows of the runtime calls that launch ops in the judged windows, each once."""
+    ops = claims.device.timeline.ops
+    launch = ops.launch[claims.ran(np.arange(len(ops)))]
+    return distinct(launch[launch >= 0])
+
+
+@kept()
+def owners(claims: Claims) -> list[Owner]:
+    """Return what makes at least `_LEAST_SHARE` of the launches, each launch once, the most first."""
+    rows = launches(claims)
+    found, left = list[Owner](), np.ones(len(rows), np.bool_)
+    for owner in _owners(claims.trace, rows):
+        mine = owner.calls[left[owner.calls]]
+        if len(mine) >= max(1, _LEAST_SHARE * len(rows)):
+            how = _how(claims.trace, rows[mine]) if owner.optimizer else ""
+            can_be_fused = claims.gpu == GPU and owner.optimizer in _FUSED and how != "fused"
+            found.append(replace(owner, calls=rows[mine], how=how, can_be_fused=can_be_fused))
+        left[mine] = False
+    return sorted(found, key=lambda owner: (-len(owner.calls), owner.words))
+
+
+def who_launches(claims: Claims, rows: I64, by: Sequence[Owner]) -> str:
+    """Return who makes launches, such as `612 of 1,480 launches a step come from AdamW.step()`; empty if unknown."""
+    if not by or len(by[0].calls) < _WORTH_SAYING * len(rows):
+        return ""
+    steps, named = max(1, claims.steps), by[:_MOST]
+    counts = [each(len(owner.calls), steps) for owner in named]
+    counts[0] += f" of {claims.times_a_step(len(rows), 'launch')} come"
+    parts = [f"{count} from {owner.words}{_fusion(owner)}" for count, owner in zip(counts, named, strict=True)]
+    if len(parts) > 1 and _fusion(named[-2]):
+        parts[-2] += ","
+    return listed(parts)
+
+
+def _fusion(owner: Owner) -> str:
+    if not owner.can_be_fused:
+        return ""
+    return ", which uses foreach and isn't fused" if owner.how else ", which isn't fused"
+
+
+def _owners(trace: Trace, rows: I64) -> Iterator[Owner]:
+    """Yield what makes launches, with their places in `rows`; of several owners of a launch, the first counts."""
+    calls, ops, notes = trace.runtime_calls, trace.cpu_ops, trace.annotations
+    thread, at = calls.thread[rows], calls.start_ns[rows]
+
+    def inside(events: HostEvents, judge: Callable[[str], bool]) -> Bool:
+        return outermost_around(events.take(events.named(judge)), thread, at) >= 0
+
+    for prefix in (OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD):
+        for text in sorted(text for text in {*trace.names} if text.startswith(prefix)):
+            method, steps = text.removeprefix(prefix), prefix == OPTIMIZER_STEP
+            within = inside(notes, text.__eq__) | inside(ops, text.__eq__)
+            optimizer = method.partition(".")[0] if steps else ""
+            yield Owner(name(f"{method}()"), np.flatnonzero(within), optimizer, zero_grad=not steps)
+    yield Owner("DistributedDataParallel's reducer", np.flatnonzero(inside(ops, op_names.is_reducer)))
+    backward = among(thread, backward_threads(trace)) & inside(ops, op_names.is_engine)
+    yield Owner("the backward pass", np.flatnonzero(backward))
+    frames = trace.python_frames
+    modules = frames.take(frames.named(lambda frame: _MODULE.fullmatch(frame) is not None))
+    for table in (notes.take(~is_step(notes)), modules):
+        events = table
+        outer = pick(events.name_id, outermost_around(events, thread, at))
+        while len(outer) and outer[0] >= 0 and (outer == outer[0]).all():
+            # A range around every launch tells nothing.
+            events = events.take(events.name_id != outer[0])
+            outer = pick(events.name_id, outermost_around(events, thread, at))
+        for id, places in rows_by(outer):
+            if id >= 0:
+                module = _MODULE.fullmatch(trace.names[id])
+                yield Owner(name(f"{module[1]}.forward()" if module else trace.names[id]), places)
+
+
+def _how(trace: Trace, rows: I64) -> str:
+    """Return `fused` or `foreach` if ops or kernels of that kind show that the optimizer is."""
+    calls, ops, gpu_ops = trace.runtime_calls, trace.cpu_ops, trace.gpu_ops
+    inside = around(ops, calls.thread[rows], calls.start_ns[rows])
+    ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[among(gpu_ops.launch, rows)]])
+    names = [trace.names[id] for id in distinct(ids.astype(np.int64)).tolist()]
+    return next((how for how, pattern in _HOW.items() if any(map(pattern.search, names))), "")
 
 
 # -- dispatch ----------------------------------------------------------------------------------------
@@ -218,65 +327,6 @@ def _case(
     if len(graphs):
         return "outside-graphs", (("graph",),)
     return "compiled" if features.compiled else "compile", None if fusible and not features.compiled else (("graph",),)
-
-
-# -- host-sync ---------------------------------------------------------------------------------------
-
-_SYNCHRONIZES = {
-    "cudaDeviceSynchronize": "torch.{cuda}.synchronize()",
-    "cudaStreamSynchronize": "torch.{cuda}.Stream.synchronize()",
-}
-_OUTER = {
-    "aten::copy_": "copy_()",
-    "aten::index": "tensor[mask]",
-    "aten::index_put_": "tensor[mask] = value",
-    "aten::to": ".cpu() or .to()",
-}
-"""Source code for the outermost op around a wait."""
-_SHAPED = frozenset({"aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique2", "aten::index"})
-
-
-def _advice(claims: Claims, where: Where | None) -> str:
-    """Return what to change at the costliest place."""
-    cases = advice_by_case("host-sync", claims.gpu)
-    op, call = (where.op or "", where.call or "") if where is not None else ("", "")
-    if op_words(op) in (".item()", "if tensor:"):
-        return cases["item"]
-    if op in _SHAPED:
-        return cases["shape"].format(op=op.removeprefix("aten::"))
-    if op in ("aten::copy_", "aten::_to_copy", "aten::to"):
-        return cases["download"]
-    # Without ops in the recording, any of them may have made the call.
-    written = "" if op or not len(claims.trace.cpu_ops) else claims.filled(_SYNCHRONIZES.get(call, ""))
-    return cases["synchronize"].format(call=written) if written else cases["other"]
-
-
-def _outermost(claims: Claims, pieces: ClaimedPieces, where: Where | None) -> str:
-    """Return source code for the outermost op around the longest wait of a place; empty if unknown."""
-    ops = claims.trace.cpu_ops
-    inner = around(ops, pieces.thread, pieces.at_ns)
-    here = pick(ops.named(lambda op: where is not None and op == where.op), inner, False)
-    if not here.any():
-        return ""
-    longest = np.argmax(np.where(here, pieces.length_ns, -1)).reshape(1)
-    (outer,) = outermost_around(ops, pieces.thread[longest], pieces.at_ns[longest]).tolist()
-    return _OUTER.get(ops.name(outer), "")
-
-
-@Rule("host-sync", effort="line", fixes=(("no-sync {call}",),)).on_claimed
-def _host_sync(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    places = claims.places(pieces)
-    where = places[0].where if places else None
-    text = "" if where is None else where.op or where.call or ""
-    if claims.trace.framework == "pytorch":
-        text = _outermost(claims, pieces, where) or op_words(text)
-    place = f" in {name(text)}" if text else ""
-    return Draft(
-        title=f"The host waits for the {claims.gpu}{place}, which costs {claims.time_a_step(pieces.time_ns)}",
-        detail="The host waited in a blocking call and launched the next work only after the call returned. "
-        f"Because of that, {lost(claims, pieces)}.",
-        advice=_advice(claims, where),
-    )
 
 
 # -- Pauses of the launching thread ------------------------------------------------------------------

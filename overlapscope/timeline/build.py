@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.host import find_blocking, own_pieces, rows_of
 from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.base.columns import U8
 from overlapscope.base.grouping import distinct, rows_by
@@ -25,6 +24,7 @@ from overlapscope.timeline.lane import (
     of_gpu_ops,
     prepared,
 )
+from overlapscope.trace.host import find_blocking, own_pieces, rows_of
 from overlapscope.trace.model import I8, I64, HostEvents, Index, Trace
 
 

@@ -11,10 +11,8 @@ from overlapscope.analysis.device import DeviceAnalysis, measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
 from overlapscope.analysis.figures import Period, Where
-from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.host import sites
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.analysis.results import partition
 from overlapscope.base.intervals import I64, Intervals
 from overlapscope.base.words import bandwidth, clean, plural, share, size, unit_for
 from overlapscope.catalog.causes import COMM_CAUSES, COPY_CAUSES, IDLE_CAUSES
@@ -37,6 +35,7 @@ from overlapscope.timeline.lane import (
     rows_on,
     waits_of,
 )
+from overlapscope.trace.host import sites
 from overlapscope.trace.model import GpuOps, Kind, Memory, Sync, Trace
 
 Facts = list[list[str]]
@@ -200,7 +199,7 @@ def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
         ["start", instant(start)],
         ["duration", duration(end - start)],
         *map(list, overlap_lines(figures, unit_for(end - start))),
-        *([word, part_of(ns, figures.span_ns)] for word, ns in partition(figures).items() if ns),
+        *([word, part_of(ns, figures.span_ns)] for word, ns in figures.partition.items() if ns),
     ]
     for word, causes in (
         ("exposed by cause", figures.exposed_copy_by_cause),

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from overlapscope.analysis.host import find_blocking
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, CopyCause
 from overlapscope.timeline.details import duration
 from overlapscope.timeline.lane import LaneRow, Lanes, idle_caused, row_of_call, row_of_gpu_op, row_of_piece, rows_on
+from overlapscope.trace.host import find_blocking
 from overlapscope.trace.model import I32, I64, Bool
 
 _KEPT = 4

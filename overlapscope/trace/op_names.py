@@ -273,10 +273,7 @@ JUDGED: Final = 2048
 """Number of characters of a name to examine. The template arguments, which may be long, come after them."""
 
 
-_family, _looks, _other, _op, _collective_op, _more = (
-    re.compile(pattern, re.VERBOSE)
-    for pattern in (" | ".join(FAMILIES.values()), _LOOKS, _OTHER, _OPS, _COLLECTIVE_OPS, _MORE_THAN_COMMUNICATION)
-)
+_FAMILY: Final = " | ".join(FAMILIES.values())
 _BOUNDARY: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z]{2})")
 _NESTED: Final = re.compile(r"_ZN?K?(?=\d)")
 _PART: Final = re.compile(r"\d+")
@@ -306,30 +303,33 @@ def _words(name: str) -> str:
 @lru_cache(maxsize=1 << 14)
 def communicates(kernel: str) -> bool:
     """Return whether a kernel communicates between devices, judged by its name."""
-    words = _words(kernel)
-    return _family.search(words) is not None and _other.search(words) is None
+    return may_communicate(kernel) and _has(_FAMILY, _words(kernel))
 
 
 @lru_cache(maxsize=1 << 14)
 def looks_like_communication(kernel: str) -> bool:
     """Return whether a kernel may communicate, although its name alone doesn't show it."""
-    words = _words(kernel)
-    return _looks.search(words) is not None and _other.search(words) is None
+    return may_communicate(kernel) and _has(_LOOKS, _words(kernel))
 
 
 def may_communicate(kernel: str) -> bool:
     """Return whether a kernel that an op launches to communicate does so, unless its name shows something else."""
-    return _other.search(_words(kernel)) is None
+    return not _has(_OTHER, _words(kernel))
+
+
+def _has(pattern: str, text: str) -> bool:
+    """Return whether a pattern matches anywhere in a text. It is compiled then, as few recordings need all of them."""
+    return re.search(pattern, text, re.VERBOSE) is not None
 
 
 def op_communicates(op: str) -> bool:
     """Return whether an op or a range on the host does nothing but communicate."""
-    return _op.fullmatch(op) is not None and _more.search(op) is None
+    return re.fullmatch(_OPS, op, re.VERBOSE) is not None and not _has(_MORE_THAN_COMMUNICATION, op)
 
 
 def names_collective(op: str) -> bool:
     """Return whether an op on the host is named after a collective. It may do more, such as converting data."""
-    return _collective_op.fullmatch(_BOUNDARY.sub("_", op).lower()) is not None
+    return re.fullmatch(_COLLECTIVE_OPS, _BOUNDARY.sub("_", op).lower(), re.VERBOSE) is not None
 
 
 # -- Ops and ranges on the host ----------------------------------------------------------------------

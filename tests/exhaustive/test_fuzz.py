@@ -25,7 +25,7 @@ from overlapscope.budgets.settings import Budget
 from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.history.store import HistoryRow, Store
 from overlapscope.reading import _scan, load
-from overlapscope.reading._batch import Batch
+from overlapscope.reading._events import Batch
 from overlapscope.trace.model import Trace
 from tests.fuzz import campaign, once, oracle, other_files
 from tests.fuzz.corpus import few, origins

@@ -50,8 +50,8 @@ from overlapscope.contracts.observe import observe
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.inputs import read_baseline, read_report
+from overlapscope.prediction import is_replayed_by_default
 from overlapscope.prediction.document import document as whatif_document
-from overlapscope.prediction.plain_program import is_replayed_by_default
 from overlapscope.prediction.predict import predict
 from overlapscope.ranks.document import TERMINAL
 from overlapscope.ranks.document import document as ranks_document
@@ -59,7 +59,7 @@ from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import _scan, _stream, files, kineto, load, parts
-from overlapscope.reading._batch import Batch
+from overlapscope.reading._events import Batch
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.source import ReadRequest

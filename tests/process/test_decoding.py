@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _stream, files, kineto
-from overlapscope.reading._batch import Batch
+from overlapscope.reading._events import Batch
 from overlapscope.reading._scan import CATEGORIES
 from overlapscope.trace.model import Trace
 from tests.support.parallel_reading import (

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import fields
 
 from overlapscope.reading import files, kineto
-from overlapscope.reading._batch import Batch
+from overlapscope.reading._events import Batch
 from overlapscope.reading._stream import EventStream
 from overlapscope.trace.model import Trace, TraceTable
 from tests.support.helpers import various

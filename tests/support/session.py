@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from overlapscope import analysis, reading, timeline
 from overlapscope.prediction import plain_program
 from overlapscope.reading.source import ReadRequest
-from overlapscope.report import findings
+from overlapscope.rules import findings
 from overlapscope.trace.model import Trace
 
 _MISSING: Final = object()
@@ -96,7 +96,7 @@ def _read_once(read: Callable[[Path, ReadRequest, bool], Trace]) -> Callable[[Pa
 vars(reading)["_read_or_cached"] = _read_once(reading._read_or_cached)
 for _module, _function in (
     (analysis, "_analyze"),
-    (plain_program, "_replay_plain"),
+    (plain_program, "replay_plain"),
     (findings, "_on_device"),
     (timeline, "build"),
 ):

@@ -301,8 +301,8 @@ _PROFILER_INFO: Final = re.compile(r"profiler_info_(\d{1,7})\.json")
 def read(path: Path, request: ReadRequest) -> Trace:
     """Return the Trace in a file. Raises UnreadableTrace."""
     from overlapscope.reading import kineto
-    from overlapscope.reading._batch import batch_of_events
     from overlapscope.reading._columns import EventColumns
+    from overlapscope.reading._events import batch_of_events
     from overlapscope.reading._progress import ReadingBar
     from overlapscope.reading._stream import events_as
 

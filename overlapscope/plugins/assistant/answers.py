@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.results import Device, TraceResult, by_subject
+from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean, plural
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
@@ -176,7 +176,7 @@ def _figures(device: Device) -> dict[str, Any]:
         **msgspec.structs.asdict(device.buckets),
         "hidden_copy_pct": device.overlap.hidden_copy_pct,
         "efficiency_pct": device.overlap.efficiency_pct,
-        **{f"{subject.replace('-', '_')}_by_cause": _some(times) for subject, times in by_subject(device).items()},
+        **{f"{subject.replace('-', '_')}_by_cause": _some(times) for subject, times in device.by_subject.items()},
     }
 
 

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.jax import XSPACE
-from overlapscope.reading._batch import Batch, batch_of_events
-from overlapscope.reading._events import CallArgs, NamedRow, OpArgs
+from overlapscope.reading._events import Batch, CallArgs, NamedRow, OpArgs, batch_of_events
 from overlapscope.reading.files import SourceFile
 from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace

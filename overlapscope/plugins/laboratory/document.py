@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import (
     NOTHING,
     bandwidth,
@@ -111,7 +110,7 @@ def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[
         f"  {clean(variant.name, 80)}",
         digits(wall.ours),
         _ratio(wall.ours_ratio),
-        NOTHING if worst is None else bare_percent(hidden_copy_shown(worst)),
+        NOTHING if worst is None else bare_percent(worst.hidden_copy_shown),
         NOTHING if worst is None else bare_share(worst.buckets.idle_ns, worst.span_ns),
         variant.status if variant.status != "ok" else worst.verdict.level if worst is not None else NOTHING,
     )
@@ -183,7 +182,7 @@ def _buckets(analyses: Analyses) -> Table:
         parts = [b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.exposed_other_ns, b.idle_ns]
         compute, *middle, idle = bare_shares(parts, analysis.span_ns)
         shown = [part if kept else NOTHING for part, kept in zip(middle, (comm, True, other), strict=True)]
-        efficiency = bare_percent(efficiency_shown(analysis))
+        efficiency = bare_percent(analysis.efficiency_shown)
         lines.append((name, unit.number(analysis.span_ns), compute, *shown, idle, efficiency))
     whole = "step" if all(analysis.steps for _, analysis in analyses) else "time"
     titles = (f"{whole} {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")

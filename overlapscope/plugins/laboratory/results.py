@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from overlapscope.analysis.figures import ShownOverlap
 from overlapscope.analysis.measured import Buckets, Overlap
 from overlapscope.analysis.results import CopyGroup
 from overlapscope.base import disk
@@ -84,7 +85,7 @@ class VerdictSummary(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+class Analysis(ShownOverlap, msgspec.Struct, frozen=True, kw_only=True):
     """Main results on one device of one trace, in the words of the JSON report."""
 
     trace: str

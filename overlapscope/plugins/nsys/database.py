@@ -22,7 +22,7 @@ from overlapscope.base import disk
 from overlapscope.base.bounded_database import BoundedConnection, is_endless
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._batch import Numbered
+from overlapscope.reading._events import Numbered
 from overlapscope.reading.files import named_in_directory
 from overlapscope.trace.model import I32, I64
 

@@ -11,8 +11,8 @@ import numpy as np
 from overlapscope.base.columns import locate, pick
 from overlapscope.base.grouping import among
 from overlapscope.plugins.nsys.database import THREAD, Columns, Database
-from overlapscope.reading._batch import Numbered
 from overlapscope.reading._columns import EventColumns, device_or_none
+from overlapscope.reading._events import Numbered
 from overlapscope.trace import op_names
 from overlapscope.trace.model import I32, I64, Bool, Sync
 

@@ -18,10 +18,9 @@ from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
 from overlapscope.analysis.figures import PerStep, PhaseFigures
-from overlapscope.analysis.graphs import sites_of_ops
-from overlapscope.analysis.host import Sites, line_text, name_text, sites
+from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.pieces import Exposed, Pieces, main_cause
-from overlapscope.analysis.results import Device, Plain, TraceResult, by_subject
+from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import covered, intersect
@@ -31,6 +30,7 @@ from overlapscope.report.model import Report
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.tools import QueriedTraces
+from overlapscope.trace.host import Sites, line_text, name_text, sites
 from overlapscope.trace.model import Kind, Memory, Trace, TraceTable
 from overlapscope.trace.servers import batch_in
 
@@ -124,7 +124,7 @@ def _device_rows(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any
 
 
 def _by_cause(source: Device | PerStep | Plain, device: int) -> Iterator[Mapping[str, Any]]:
-    for subject, times in by_subject(source).items():
+    for subject, times in source.by_subject.items():
         for cause, time_ns in times.items():
             yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from msgspec import Struct, field
 
-from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.registry import load
 from overlapscope.base.words import check_known, did_you_mean
 from overlapscope.catalog.interventions import INTERVENTIONS, WHOLE_STEP, Intervention
 from overlapscope.errors import UsageError
+from overlapscope.trace.host import find_blocking, inside_named
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Applied(Struct, frozen=True, eq=False):
 _PLACES: Final = {
     "faster-loader": "host:faster_loader",
     "pin": "copies:pin",
-    "non-blocking": "host:non_blocking",
-    "no-sync": "host:no_sync",
+    "non-blocking": "copies:non_blocking",
+    "no-sync": "copies:no_sync",
     "no-gc": "host:no_gc",
     "less-host": "host:less_host",
     "batch-copies": "copies:batch_copies",

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.host_sampled import proportion
 from overlapscope.analysis.lane_items import find_lanes
@@ -26,6 +25,7 @@ from overlapscope.prediction.graph import DeviceItems, Graph, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, part_of_steps, time_in
+from overlapscope.trace.host import loading, on_thread, pinning
 from overlapscope.trace.model import F64, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 

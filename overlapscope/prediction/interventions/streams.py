@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import staging
 from overlapscope.base.columns import I64, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of
 from overlapscope.prediction.data_dependencies import find_needs
@@ -15,6 +14,7 @@ from overlapscope.prediction.interventions import Applied, Request, ShownNeeds
 from overlapscope.prediction.interventions.copies import copies
 from overlapscope.prediction.interventions.host import without_time_in
 from overlapscope.prediction.steps import step_of_items
+from overlapscope.trace.host import staging
 from overlapscope.trace.model import Kind
 
 

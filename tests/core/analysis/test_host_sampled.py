@@ -18,7 +18,7 @@ from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import Device
 from overlapscope.base.marks import GC_PAUSE
 from overlapscope.errors import UsageError
-from overlapscope.report.findings import find_all
+from overlapscope.rules.findings import find_all
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import overlapscope as ov
-from overlapscope.analysis.results import Check, Device, partition
+from overlapscope.analysis.results import Check, Device
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory, Trace
@@ -23,7 +23,7 @@ C, D2H = Kind.COMPUTE, Kind.D2H
 def device(trace: Trace) -> Device:
     (device,) = ov.analyze(trace).devices
     assert sum(device.idle_by_cause.values()) == device.buckets.idle_ns
-    assert sum(partition(device).values()) == device.span_ns
+    assert sum(device.partition.values()) == device.span_ns
     return device
 
 
@@ -50,7 +50,7 @@ def test_a_wait_for_an_op_that_was_held_back_by_nothing_recorded() -> None:
     assert missing(trace) == 298 * MS
     device_result = device(trace)
     assert device_result.idle_by_cause["unknown"] == 1 * MS and device_result.idle_by_cause["host-sync"] == 0
-    assert partition(device_result)["idle"] == 1 * MS and partition(device_result)["missing ops"] == 298 * MS
+    assert device_result.partition["idle"] == 1 * MS and device_result.partition["missing ops"] == 298 * MS
     assert check(trace).status == "fail" and "cudaStreamSynchronize" in check(trace).detail
 
 

@@ -24,9 +24,9 @@ from overlapscope.analysis.plain_step import FEWEST, from_user, measured
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
+from overlapscope.prediction import find_program
 from overlapscope.prediction.base import on_device, prepare
 from overlapscope.prediction.overhead import as_plain
-from overlapscope.prediction.plain_program import find_program
 from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.report.model import Report, build

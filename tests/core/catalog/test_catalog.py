@@ -6,7 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 import overlapscope as ov
+from overlapscope.base.words import GPU, fill
 from overlapscope.catalog import causes
 from overlapscope.catalog.advice import NAMES, advice_of
 from overlapscope.catalog.causes import CAUSES
@@ -20,8 +23,10 @@ TRACE = Path(__file__).parents[3] / "traces" / "gpt2_train.json.gz"
 def test_every_cause_has_words_and_nothing_else_has() -> None:
     texts = tomllib.loads((Path(causes.__file__).parent / "causes.toml").read_text())
     assert {subject: list(of) for subject, of in texts.items()} == {subject: list(of) for subject, of in CAUSES.items()}
-    for cause in (cause for of in CAUSES.values() for cause in of.values()):
+    for subject, cause in ((subject, cause) for subject, of in CAUSES.items() for cause in of.values()):
         words = cause.words
+        assert set(asdict(words)) >= texts[subject][cause].keys()
+        assert words.meaning == fill(" ".join(texts[subject][cause]["meaning"].split()), GPU)
         assert words.meaning.endswith(".") and not words.evidence.endswith(".")
         assert not words.remedy or words.remedy.endswith(".")
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from overlapscope import prediction
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import judged_windows
 from overlapscope.prediction import outcomes as predicted_outcomes
-from overlapscope.prediction import plain_program
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
@@ -20,15 +20,15 @@ from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.outcomes import Outcome, largest_gain, outcome
 from overlapscope.prediction.predict import predict
 from overlapscope.prediction.replay import Deadlock, Replay, replay
-from overlapscope.report import findings as costing
 from overlapscope.report import tables, verdict
-from overlapscope.report.findings import find_all
 from overlapscope.report.model import build
 from overlapscope.report.page import Page
 from overlapscope.report.tables import findings_note
 from overlapscope.report.verdict import cost
 from overlapscope.rules import RULES
+from overlapscope.rules import findings as costing
 from overlapscope.rules.finding import Finding, Saving
+from overlapscope.rules.findings import find_all
 from overlapscope.rules.rule import Rule
 from overlapscope.trace.model import Memory
 from tests.support.recordings import analysis_of
@@ -145,7 +145,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_program, "MOST_OPS", 10)
+    monkeypatch.setattr(prediction, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert finding.cost_ns and finding.saving is None
 

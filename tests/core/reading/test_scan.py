@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.reading import _scan
-from overlapscope.reading._batch import Batch, batch_of_events
 from overlapscope.reading._columns import EventColumns
-from overlapscope.reading._events import EventTable, any_events, convert
+from overlapscope.reading._events import Batch, EventTable, any_events, batch_of_events, convert
 from overlapscope.reading._tables import Finished
 
 TRACES = Path(__file__).parents[3] / "traces"

@@ -11,7 +11,7 @@ import pytest
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.errors import UnreadableTrace
-from overlapscope.prediction.plain_program import find_program
+from overlapscope.prediction import find_program
 from overlapscope.reading import load
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind

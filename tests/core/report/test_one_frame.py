@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.analysis.figures import efficiency_shown, hidden_copy_shown
-from overlapscope.analysis.results import Device, missing_ns, partition
+from overlapscope.analysis.results import Device
 from overlapscope.base.saved import encode
 from overlapscope.base.words import bare_shares, duration
 from overlapscope.budgets.check import check
@@ -54,7 +53,7 @@ def sections(recording: Path, *, recorded: bool = False) -> Iterator[tuple[Devic
 
 def known_times(section: DeviceReport, device: Device) -> set[str]:
     """Return the texts of all times that a verdict may state."""
-    lengths = [device.span_ns, device.overlap.copy_ns, *partition(device).values()]
+    lengths = [device.span_ns, device.overlap.copy_ns, *device.partition.values()]
     lengths += [*device.exposed_copy_by_cause.values(), *device.idle_by_cause.values()]
     return set(map(duration, lengths))
 
@@ -62,7 +61,7 @@ def known_times(section: DeviceReport, device: Device) -> set[str]:
 @each_recording
 def test_the_figures_of_a_step_add_up(recording: Path) -> None:
     for _, device in sections(recording):
-        assert sum(partition(device).values()) == device.span_ns
+        assert sum(device.partition.values()) == device.span_ns
         assert sum(device.exposed_copy_by_cause.values()) == device.buckets.exposed_copy_ns
         assert sum(device.idle_by_cause.values()) == device.buckets.idle_ns
 
@@ -94,7 +93,7 @@ def test_nothing_rests_on_a_step_that_is_not_known(recording: Path) -> None:
             continue
         assert device.plain is None
         busy_ns = device.span_ns - device.buckets.idle_ns
-        assert busy_ns <= busy_ns + missing_ns(device) <= alone.low_ns <= alone.high_ns == device.span_ns
+        assert busy_ns <= busy_ns + device.missing_ns <= alone.low_ns <= alone.high_ns == device.span_ns
         for text in (verdict.lead, *(" ".join(row) for row in tables.figures(section, device).texts())):
             assert "about" not in text and "estimate" not in text
         sentence = plain_sentence(section)
@@ -112,7 +111,7 @@ def test_nothing_rests_on_a_step_that_is_not_known(recording: Path) -> None:
 @each_recording
 def test_bar_and_table_have_the_same_figures(recording: Path) -> None:
     for section, device in sections(recording):
-        parts = partition(device)
+        parts = device.partition
         shares = dict(zip(parts, bare_shares(list(parts.values()), device.span_ns), strict=True))
         table = {row[0]: row[1:] for row in tables.buckets(section, device).texts()}
         bar = {part.name: part for part in tables.bar(device, section.unit).parts}
@@ -157,10 +156,10 @@ def test_check_and_diff_judge_the_recorded_step(recording: Path) -> None:
             continue
         expected = {
             "step_time": device.span_ns,
-            "efficiency_pct": efficiency_shown(device),
-            "hidden_copy_pct": hidden_copy_shown(device),
+            "efficiency_pct": device.efficiency_shown,
+            "hidden_copy_pct": device.hidden_copy_shown,
             "exposed_copy_time": device.buckets.exposed_copy_ns,
-            "idle_time": device.buckets.idle_ns - missing_ns(device),
+            "idle_time": device.buckets.idle_ns - device.missing_ns,
             "compute_time": device.buckets.compute_ns,
         }
         for verdict in judged.verdicts:
@@ -223,7 +222,7 @@ def test_judged_figures_have_the_recorded_step(recording: Path) -> None:
             ("step_time", device.span_ns),
             ("compute_time", device.buckets.compute_ns),
             ("exposed_copy_time", device.buckets.exposed_copy_ns),
-            ("idle_time", device.buckets.idle_ns - missing_ns(device)),
+            ("idle_time", device.buckets.idle_ns - device.missing_ns),
         ):
             kept = by_place.get((metric, section.trace.rank, device.device))
             if kept is not None:
@@ -241,5 +240,5 @@ def test_ranks_have_the_recorded_step(recording: Path) -> None:
     for row in rows_of(result) if len(stepped) == 1 else ():
         [device] = (each.device for each in usable if each.device and each.device.device == row.device)
         assert (row.span_ns, row.buckets) == (device.span_ns, device.buckets)
-        assert (row.efficiency_pct, row.hidden_copy_pct) == (efficiency_shown(device), hidden_copy_shown(device))
+        assert (row.efficiency_pct, row.hidden_copy_pct) == (device.efficiency_shown, device.hidden_copy_shown)
     assert by_steps(result.ranks) == (stepped == {True})

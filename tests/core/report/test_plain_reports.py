@@ -17,11 +17,11 @@ from overlapscope.analysis.results import Device
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
-from overlapscope.report.findings import counterparts, find_all
 from overlapscope.report.model import Report, build, from_json, of_plain, of_program
 from overlapscope.report.page import Page
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
+from overlapscope.rules.findings import counterparts, find_all
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import HostEvents, Trace
 from tests.support.helpers import MS, TRACES, US

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
-from overlapscope.report.findings import find_all
 from overlapscope.report.model import build
 from overlapscope.report.tables import findings_note
 from overlapscope.rules.finding import Finding
+from overlapscope.rules.findings import find_all
 from overlapscope.trace.model import Framework, Kind, Memory, Trace
 from tests.core.rules.test_host_findings import NODE, finding, launching, loop
 from tests.support.helpers import MS, US, Host, Op, make_trace

@@ -13,11 +13,11 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import SampledStep
 from overlapscope.base.saved import MOST, decode, encode
 from overlapscope.catalog.causes import IDLE, IdleCause
-from overlapscope.report.findings import find_all
 from overlapscope.report.model import build, from_json
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import Verdict, judge
 from overlapscope.rules.finding import Finding
+from overlapscope.rules.findings import find_all
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts, ThreadStates
 from overlapscope.trace.model import Kind, Trace
 from tests.core.analysis.test_host_sampled import STEP, program

@@ -19,11 +19,11 @@ from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
 from overlapscope.catalog.measures import TINY_BYTES
-from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES, compute_streams, copies
 from overlapscope.rules._claims import MANY, share_out
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.finding import Finding
+from overlapscope.rules.findings import find_all
 from overlapscope.rules.rule import Draft, name
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.core.analysis.test_sums import gpu_ops, host_events
@@ -434,7 +434,12 @@ def test_nothing_is_explained_but_rules() -> None:
 
 
 def test_rules_are_all_that_their_files_have() -> None:
-    files = {path.stem for path in Path(rules.__file__).parent.glob("[a-z]*.py")} - {"explained", "finding", "rule"}
+    files = {path.stem for path in Path(rules.__file__).parent.glob("[a-z]*.py")} - {
+        "explained",
+        "finding",
+        "findings",
+        "rule",
+    }
     assert {RULES.module(id).rpartition(".")[2] for id in RULES} == files
     assert list(RULES) == sorted(rule.id for rule in RULES.values())
 
@@ -505,6 +510,6 @@ def test_a_rule_that_claims_more_than_the_span_is_held_to_it(monkeypatch: pytest
     analysis = analyze_trace(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 1))]))
     claim = Draft(title="t", detail="d", advice="a", bound_ns=10**6)
     rule = replace(RULES["slow-link"], check=lambda *_: iter([claim]), fixes=())
-    monkeypatch.setattr("overlapscope.report.findings.RULES", {rule.id: rule})
+    monkeypatch.setattr("overlapscope.rules.findings.RULES", {rule.id: rule})
     [finding] = find_all([analysis])
     assert finding.cost_ns == 100

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.calls import records_event, waits_event
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.measured import figures_of
@@ -30,6 +29,7 @@ from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane
 from overlapscope.timeline.details import duration
 from overlapscope.timeline.lane import Fill, idle_caused, row_of_call, row_of_gpu_op, rows_on
 from overlapscope.timeline.view import MOST, NAMED, WIDE
+from overlapscope.trace.calls import records_event, waits_event
 from overlapscope.trace.model import Kind, Trace
 from tests.core.analysis.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace, various

@@ -20,7 +20,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from overlapscope.analysis.host import shown_line
 from overlapscope.base import disk
 from overlapscope.base.saved import decode, encode
 from overlapscope.base.words import clean, duration, plural
@@ -58,6 +57,7 @@ from overlapscope.plugins.ci.bisect.result import (
 from overlapscope.reading import expand
 from overlapscope.reading.cache_folder import default_folder
 from overlapscope.render.progress import Progress
+from overlapscope.trace.host import shown_line
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
 

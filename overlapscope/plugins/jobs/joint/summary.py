@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.holds import Reading, find_holds
-from overlapscope.analysis.host import around, outermost_around, rows_of
 from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.net_overlap import speed_lost
 from overlapscope.analysis.plain_step import measured
@@ -36,6 +35,7 @@ from overlapscope.prediction.overhead import lighter_ones
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.steps import first_items, step_of_calls
 from overlapscope.ranks.reduced import ComparedRank, collectives_only
+from overlapscope.trace.host import around, outermost_around, rows_of
 from overlapscope.trace.model import Kind, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP
 

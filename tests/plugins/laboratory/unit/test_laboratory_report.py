@@ -32,7 +32,7 @@ from overlapscope.plugins.laboratory.results import (
 from overlapscope.plugins.laboratory.runner import analyse
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
-from overlapscope.report.findings import find_all
+from overlapscope.rules.findings import find_all
 from tests.support.recordings import analysis_of
 
 TRACES = Path("traces")

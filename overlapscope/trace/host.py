@@ -10,14 +10,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.figures import Where
-from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, outermost, union
 from overlapscope.base.kept import kept
+from overlapscope.base.marks import is_step_name
+from overlapscope.trace import calls as call_kinds
 from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Kind, Memory, RuntimeCalls, Trace
 
@@ -95,22 +94,11 @@ def _profilers_own_sync(trace: Trace, sync: Bool) -> int:
     if "DeviceSynchronize" not in calls.name(row) or row != int(np.argmax(calls.end_ns)):
         return -1
     at, thread = calls.start_ns[row : row + 1], calls.thread[row : row + 1]
-    inside = [trace.cpu_ops, trace.annotations.take(is_step(trace.annotations))]
+    inside = [trace.cpu_ops, trace.annotations.take(trace.annotations.named(is_step_name))]
     if any(around(table, thread, at)[0] >= 0 for table in inside):
         return -1
     frame = around(trace.python_frames, thread, at)[0]
     return -1 if frame >= 0 and "synchronize" in trace.python_frames.name(int(frame)) else row
-
-
-def wait_for_other_devices(trace: Trace, timeline: Timeline) -> Bool:
-    """Select calls whose sync record or copy is on other devices only."""
-    calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
-    elsewhere = np.zeros(len(calls), np.bool_)
-    foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
-    elsewhere[among(calls.correlation, foreign) & (calls.correlation > 0)] = True
-    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device != timeline.device)]] = True
-    elsewhere[ops.launch[(ops.launch >= 0) & (ops.device == timeline.device)]] = False
-    return elsewhere
 
 
 @kept()

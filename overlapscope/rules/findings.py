@@ -15,7 +15,7 @@ from overlapscope.base.registry import load
 from overlapscope.base.words import fill
 from overlapscope.catalog import advice
 from overlapscope.plugin import built_in
-from overlapscope.prediction.plain_program import PlainProgram, is_replayed_by_default
+from overlapscope.prediction import is_replayed_by_default
 from overlapscope.rules import RULES
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.explained import advice_by_case
@@ -25,6 +25,7 @@ from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.prediction.base import Base
+    from overlapscope.prediction.plain_program import PlainProgram
 
 RuleDraft = tuple[Rule, Draft]
 CONTRADICTS = 0.1
@@ -178,13 +179,12 @@ def _savings(claims: Claims, base: Base | None, drafts: Sequence[RuleDraft]) -> 
     if not fixable or not is_whole or not is_replayed_by_default(claims.trace):
         return savings
     # Most healthy programs have no such finding and never need the replay or its modules.
-    from overlapscope.prediction.base import on_device, prepare
-    from overlapscope.prediction.outcomes import largest_gain
+    from overlapscope.prediction.outcomes import largest_gains
 
     try:
-        base = on_device(base or prepare(claims.trace, None), claims.device.result.device)
-        for number in fixable:
-            if (largest := largest_gain(base, asked[number])) is not None:
+        gains = largest_gains(claims.trace, claims.device.result.device, [asked[number] for number in fixable], base)
+        for number, largest in zip(fixable, gains, strict=True):
+            if largest is not None:
                 gain = largest.gain_ns
                 ns, low_ns, high_ns = (each_ns * steps for each_ns in (gain.value, gain.low, gain.high))
                 savings[number] = Saving(saved_ns=ns, saved_low_ns=low_ns, saved_high_ns=high_ns, fix=largest.fix)
