@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from math import fsum
 from operator import mul
 from pathlib import PurePath
@@ -26,19 +27,17 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.words import clean, percent
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import Status, Subject
-from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.measures import (
     BY_CAUSE,
     CAUSES_OF,
     DIRECTIONS,
     MEASURES,
     METRICS,
-    Amount,
     Direction,
     Measure,
 )
 from overlapscope.compare.doubts import doubt
-from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
+from overlapscope.compare.noise import noise_floor
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
@@ -63,6 +62,11 @@ class MetricSamples(Struct, frozen=True, eq=False):
         names, rows = tuple(self.names[number] for number in kept), tuple(self.rows[number] for number in kept)
         return MetricSamples(names, rows, select(self.facts, list(kept)))
 
+    def named(self, pattern: str | None) -> MetricSamples:
+        """Return the steps that match a pattern (`step_fits`); all without one."""
+        fits = [number for number, name in enumerate(self.names) if pattern is None or step_fits(name, pattern)]
+        return self.take(fits)
+
 
 class Series(Struct, frozen=True):
     """Values of a metric, one per sample; None for a percentage of nothing."""
@@ -75,15 +79,9 @@ class Series(Struct, frozen=True):
 
     def known(self) -> Series:
         """Return the series without samples that have no value."""
-        return self.take([number for number, value in enumerate(self.values) if value is not None])
-
-    def take(self, kept: Sequence[int]) -> Series:
-        """Return the series of some samples, by number."""
-        return Series(
-            tuple(self.values[number] for number in kept),
-            tuple(self.spans_ns[number] for number in kept),
-            tuple(self.wholes[number] for number in kept),
-        )
+        known = [value is not None for value in self.values]
+        spans_ns, wholes = tuple(compress(self.spans_ns, known)), tuple(compress(self.wholes, known))
+        return Series(self.numbers, spans_ns, wholes)
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -110,11 +108,9 @@ _MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
 """Bytes of the copies in each direction whose size is known, and the sum of their durations."""
 
 
-def series(samples: MetricSamples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
-    """Return the values of a metric, or its part due to a cause in `CAUSES_OF`; None where a column is unknown."""
+def series(samples: MetricSamples, metric: Measure, direction: Direction | None) -> Series:
+    """Return the values of a metric; None where a column is unknown."""
     part, whole = metric.part.narrowed(direction), metric.whole and metric.whole.narrowed(direction)
-    if cause is not None:
-        part, whole = Amount((f"{metric.blames[0]}:{cause}",)), None
     facts, parts = samples.facts, part.of(samples.facts).tolist()
     wholes: list[int] = [1] * len(parts) if whole is None else whole.of(facts).tolist()
     names = [name for amount in (part, whole) if amount is not None for name in (*amount.added, *amount.taken)]
@@ -135,11 +131,6 @@ def steps_of(device: Device, numbers: Sequence[int]) -> MetricSamples:
     """Return some of `Device.steps` as samples."""
     moved = _moved(device, lambda group: (group.by_step.bytes, group.by_step.duration_ns), len(device.steps))
     return _samples([device.steps[number] for number in numbers], numbers, select(moved, list(numbers)))
-
-
-def of_ranges(device: Device, *, skip: int = 0) -> dict[str, MetricSamples]:
-    """Return the occurrences of each range, by its name."""
-    return {name: of_range(name, periods) for name, periods in occurrences(device, skip=skip).items()}
 
 
 def of_range(name: str, periods: Sequence[Period]) -> MetricSamples:
@@ -208,44 +199,6 @@ def blamed(metric: Measure) -> list[str]:
     lengths += [name for blame in metric.blames for name in BY_CAUSE.get(blame.replace("-", "_"), ())]
     own, _ = metric.part.columns()
     return [name for name in lengths if name in own] or lengths
-
-
-def noisy(times: Spent, metric: Measure) -> tuple[float, float, float]:
-    """Return how much of a metric's time depends on the link, on the host's other work, and on loading data.
-
-    Communication depends on the link, whatever its cause: the host's time may vary by far more.
-    """
-    link = host = loading = 0.0
-    for name in blamed(metric):
-        subject, _, cause = name.partition(":")
-        ns = times.get(name, 0.0)
-        if cause == IdleCause.DATA_LOADING:
-            loading += ns
-        elif cause in HOST_CAUSES and subject != "exposed-comm":
-            host += ns
-        elif subject in ("exposed-comm", "exposed-copy", "copy"):
-            link += ns
-    return link, host, loading
-
-
-def noise_floor(metric: Measure, before: Spent, after: Spent, whole: float, base: float) -> float:
-    """Return the minimum change of a metric that is more than noise, in its unit.
-
-    Times that depend on the link and the host may vary by a share of the smaller side's time.
-
-    `before` and `after` are mean times of the baseline and of the recording, `whole` is the mean divisor of a
-    percentage in nanoseconds, and `base` is the baseline's value.
-    """
-    if metric.unit == "gb_per_s":
-        return LINK_SHARE * base
-    spans = before["span"], after["span"]
-    if metric.needs == "host":
-        return 0.0 if metric.unit == "launches" else floor_ns(spans, host_ns=base)
-    link, host, loading = map(min, noisy(before, metric), noisy(after, metric))
-    minimum_ns = floor_ns(spans, link_ns=link, host_ns=host, loading_ns=loading)
-    if metric.unit == "ns":
-        return minimum_ns
-    return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS
 
 
 def lacking(metric: Measure, direction: Direction | None, samples: MetricSamples, values: Series) -> str | None:
@@ -325,12 +278,11 @@ class JudgedPlace(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class JudgedFigure(NamedTuple):
-    """A metric at a device, or its part by a cause."""
+    """A metric at a device, or its part by a cause (`CAUSES_OF`)."""
 
     place: JudgedPlace
     metric: Measure
     values: Series
-    cause: str | None = None
 
     @property
     def value(self) -> float:
@@ -341,10 +293,7 @@ class JudgedFigure(NamedTuple):
     def noise_floor(self) -> float:
         """Change that `check` would consider noise between two recordings like this one."""
         now = self.place.spent
-        if self.cause is not None:
-            now = {name: ns for name, ns in now.items() if ":" not in name}
-            now |= {f"{self.metric.blames[0]}:{self.cause}": self.value}
-        return noise_floor(self.metric, now, now, fmean(self.values.wholes), self.value)
+        return noise_floor(self.metric, (now, now), whole=fmean(self.values.wholes), base=self.value)
 
 
 def figures(report: Report) -> Iterator[JudgedFigure]:
@@ -367,8 +316,8 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
                 continue
             yield JudgedFigure(place, metric, values)
             if place.trace is not None and not doubt(place.trace, CAUSES):
-                for cause in CAUSES_OF.get(metric.metric, ()):
-                    yield JudgedFigure(place, metric, series(place.samples, metric, None, cause), cause)
+                for part in CAUSES_OF.get(metric.metric, {}).values():
+                    yield JudgedFigure(place, part, series(place.samples, part, None))
 
 
 def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceResult, Device | None]]:
@@ -450,12 +399,13 @@ def _host_lacks(budget: Budget, trace: TraceResult) -> str | None:
 
 
 def _at_ranges(budget: Budget, place: JudgedPlace, device: Device, pattern: str) -> Iterator[JudgedPlace]:
-    ranged = [replace(place, subject=replace(place.subject, scope=name)) for name in of_ranges(device)]
-    matching = [each for each in ranged if budget.matches(each.subject)]
-    judged = of_ranges(device, skip=budget.skip_steps)
-    for each in matching:
-        samples = judged.get(each.subject.scope)
-        yield replace(each, samples=samples) if samples else each.unknown("it does not occur after the skipped steps")
+    judged, matching = occurrences(device, skip=budget.skip_steps), False
+    for name in occurrences(device):
+        each = replace(place, subject=replace(place.subject, scope=name))
+        if budget.matches(each.subject):
+            matching, periods = True, judged.get(name, ())
+            missing = each.unknown("it does not occur after the skipped steps")
+            yield replace(each, samples=of_range(name, periods)) if periods else missing
     if not matching:
         yield place.unknown(f"there is no whole range {clean(pattern, 80)}")
 
@@ -463,8 +413,7 @@ def _at_ranges(budget: Budget, place: JudgedPlace, device: Device, pattern: str)
 def _at_steps(budget: Budget, place: JudgedPlace, samples: MetricSamples, *, marked: bool) -> JudgedPlace:
     """Return a place with the steps that match the budget's pattern. `marked`: whether the recording has steps."""
     pattern = budget.step
-    kept = samples.take([row for row, name in enumerate(samples.names) if pattern is None or step_fits(name, pattern)])
-    if kept:
+    if kept := samples.named(pattern):
         return replace(place, subject=replace(place.subject, step=pattern), samples=kept)
     if samples:
         return place.unknown(f"there is no step {clean(pattern or '', 80)}")

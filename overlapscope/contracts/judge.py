@@ -30,9 +30,8 @@ from overlapscope.compare.doubts import (
 )
 from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
-from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
-from overlapscope.report.model import Report, build
+from overlapscope.report.model import Report
 from overlapscope.trace.lost import FIGURES, Part
 from overlapscope.trace.model import Trace
 
@@ -90,11 +89,13 @@ def promise(trace: Trace, rests_on: Collection[Part] = FIGURES) -> Contract:
     Raises:
         UsageError: The recording lacks something, or was predicted.
     """
-    result = build([analyze_trace(trace)]).traces[0]
+    result = analyze_trace(trace).result
     if result.predicted_by is not None:
         raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
     for obstacle in incomplete(result, rests_on):
         raise UsageError(f"{obstacle.sentence} It can't serve as a contract; record it again.")
+    from overlapscope.contracts.observe import observe
+
     program = ContractProgram(
         **asdict(program_of([result])),
         recorder=trace.recorder,
@@ -136,6 +137,8 @@ def judge(
 
     `other_program`: whether it may be of another program. `rests_on` is as for `promise`.
     """
+    from overlapscope.contracts.observe import observe
+
     same = () if other_program else doubts.other_program(contract.program, program_of([result]), _WHAT)
     obstacles = [*same, *incomplete(result, rests_on), *absent_devices(result, contract.program.devices, _WHAT)]
     promises = () if obstacles else compare(contract, observe(trace))

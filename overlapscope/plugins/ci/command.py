@@ -110,7 +110,7 @@ def _init(args: argparse.Namespace) -> int:
     path = _recording(args.trace, repository)
     traces = read_recordings([path])
     choice = _choice(args, repository, path, traces)
-    todo = plan(repository, choice, traces, build([analyze_trace(trace) for trace in traces]))
+    todo = plan(repository, choice, traces, build(map(analyze_trace, traces), replayed=False))
     for line in _shown(repository, choice, todo):
         write_output(f"{clean(line)}\n".encode("utf-8", "replace"))
     if todo.files:
@@ -119,7 +119,7 @@ def _init(args: argparse.Namespace) -> int:
         make_directory(file.path.parent)
         write_file([file.content.encode()], file.path, force=file.before is not None)
     tell("")
-    code = main(["check", str(path), *(option for limit in todo.limits for option in ("--budget", limit.budget))])
+    code = main(["check", str(path), *(option for limit in todo.limits for option in ("--budget", limit.budget.title))])
     tell("")
     for line in _next(choice, todo, code):
         tell(line)

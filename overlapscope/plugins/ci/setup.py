@@ -9,7 +9,6 @@ import difflib
 import os
 import re
 import shlex
-import tempfile
 from collections.abc import Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import sqrt
@@ -21,6 +20,7 @@ from overlapscope.base.config_file import CONTRACT, FILE, find, find_contract
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.places import JudgedFigure, figures
 from overlapscope.budgets.quantity import exact, show
+from overlapscope.budgets.settings import Budget, LimitKind, Scope
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT
 from overlapscope.errors import UsageError
 from overlapscope.plugins.ci.repository import System, TeamRepository
@@ -94,25 +94,21 @@ class NewFile(NamedTuple):
 class Limit(NamedTuple):
     """A limit of a metric."""
 
-    metric: str
-    more_is_better: bool
-    bound: str
-    """Limit with its unit."""
+    budget: Budget
+    """The limit. Its scope is the window if the recording has no steps."""
     today: str
     """Value of the recording, on the worst device."""
-    window: bool
-    """True if the recording has no steps, so that all of it is judged."""
 
     @property
-    def budget(self) -> str:
-        """The limit as an argument of `overlapscope check --budget`."""
-        return f"{'window ' if self.window else ''}{self.metric} {'>=' if self.more_is_better else '<='} {self.bound}"
+    def bound(self) -> str:
+        """The limit with its unit."""
+        return exact(self.budget.bound, self.budget.what.unit)
 
     @property
     def line(self) -> str:
         """The limit as a line of `[budgets]`."""
-        scope = ', scope = "window"' if self.window else ""
-        bound = f'{self.metric} = {{ {"min" if self.more_is_better else "max"} = "{self.bound}"{scope} }}'
+        scope = ', scope = "window"' if self.budget.scope == "window" else ""
+        bound = f'{self.budget.metric} = {{ {self.budget.limit} = "{self.bound}"{scope} }}'
         return f"{bound}  # {self.today} in the recording"
 
 
@@ -142,7 +138,7 @@ def plan(repository: TeamRepository, choice: SetupChoice, traces: list[Trace], r
     content = None if config is not None else _configuration(choice, limits, report)
     promised = None
     if contract is None:
-        promised, reason = _contract(traces, report, content)
+        promised, reason = _contract(traces, report)
         notes += [reason] if reason else []
     for existing, name, text in ((config, FILE, content), (contract, CONTRACT, promised)):
         if existing is not None:
@@ -177,29 +173,22 @@ def _configuration(choice: SetupChoice, limits: tuple[Limit, ...], report: Repor
     return "".join(f"{line}\n" for line in lines)
 
 
-def _contract(traces: list[Trace], report: Report, configuration: str | None) -> tuple[str | None, str]:
+def _contract(traces: list[Trace], report: Report) -> tuple[str | None, str]:
     """Return the contract that the recording keeps; None, with the reason, if a check by it would not pass."""
-    from msgspec.structs import replace
-
-    from overlapscope.budgets import config
-    from overlapscope.budgets.settings import Settings
-    from overlapscope.contracts.judge import check_job, promise
-    from overlapscope.contracts.model import to_toml
+    from overlapscope.contracts.judge import judge, promise
+    from overlapscope.contracts.model import from_toml, to_toml
 
     first = min(traces, key=lambda trace: trace.rank or 0)
     try:
         text = to_toml(promise(first))
     except UsageError as error:
         return None, f"No contract is written: {error}"
-    with tempfile.TemporaryDirectory(prefix="overlapscope-") as folder:
-        settings = Settings()
-        if configuration is not None:
-            Path(folder, FILE).write_text(configuration, encoding="utf-8")
-            settings = config.read(Path(folder, FILE))
-        Path(folder, CONTRACT).write_text(text, encoding="utf-8")
-        result = check_job(replace(settings, contract=Path(folder, CONTRACT)), lambda: traces, lambda: report)
-    broken = [v for v in result.verdicts if v.metric.startswith("contract") and v.status not in ("pass", "skipped")]
-    return (None, f"No contract is written: {clean(broken[0].message, 500)}") if broken else (text, "")
+    contract, results = from_toml(text, CONTRACT), {result.source: result for result in report.traces}
+    promises = [each for trace in traces for each in judge(contract, trace, results[trace.source])[1]]
+    for result in ("lost", "unknown"):
+        for broken in (each for each in promises if each.result == result):
+            return None, f"No contract is written: {clean(broken.message, 500)}"
+    return text, ""
 
 
 # -- Limits -----------------------------------------------------------------------------------------
@@ -213,7 +202,7 @@ def limits_of(report: Report) -> Iterator[Limit]:
     places = len(report.devices) or len(report.traces)
     stated: dict[str, list[JudgedFigure]] = {}
     for figure in figures(report):
-        if figure.cause is None and figure.metric.metric in ARGUMENTS:
+        if figure.metric.metric in ARGUMENTS:
             stated.setdefault(figure.metric.metric, []).append(figure)
     for each in stated.values():
         metric = each[0].metric
@@ -222,13 +211,10 @@ def limits_of(report: Report) -> Iterator[Limit]:
         bound = _outward(worst.value + sign * _room(worst), up=not metric.more_is_better)
         if len(each) < places or bound <= 0 or (metric.unit == "pct" and bound >= 100):
             continue
-        yield Limit(
-            metric.metric,
-            bool(metric.more_is_better),
-            exact(bound, metric.unit),
-            show(worst.value, metric.unit),
-            worst.place.subject.scope == "window",
-        )
+        kind: LimitKind = "min" if metric.more_is_better else "max"
+        scope: Scope = "window" if worst.place.subject.scope == "window" else "steps"
+        budget = Budget(metric=metric.metric, limit=kind, bound=bound, scope=scope)
+        yield Limit(budget, show(worst.value, metric.unit))
 
 
 def _room(figure: JudgedFigure) -> float:
@@ -273,9 +259,9 @@ def _jobs(
             yield NewFile(pipeline, _including(before or "", f".gitlab/{values['FILE']}"), before)
         case "pytest":
             arguments = [f'contract=PROJECT / "{CONTRACT}"'] if has_contract else []
-            kept = [limit for limit in limits if ARGUMENTS[limit.metric]]
-            arguments += [f'{ARGUMENTS[limit.metric]}="{limit.bound}"' for limit in kept]
-            arguments += ['scope="window"'] if any(limit.window for limit in kept) else []
+            kept = [limit for limit in limits if ARGUMENTS[limit.budget.metric]]
+            arguments += [f'{ARGUMENTS[limit.budget.metric]}="{limit.bound}"' for limit in kept]
+            arguments += ['scope="window"'] if any(limit.budget.scope == "window" for limit in kept) else []
             filled = values | {"LIMITS": "".join(f"\n        {argument}," for argument in arguments)}
             yield NewFile(_tests_of(repository) / "test_overlap.py", _filled("test_overlap.py.txt", filled))
 
