@@ -273,10 +273,9 @@ class _RecordedProgram(ProgramRecording):
         """Ask the reporter for a report as soon as there is a trace, or when the program is gone."""
         if self.rank or self.in_forked_child or self._ending:
             return
-        schedule = self.options
-        if self._asked_for is None and schedule.active is not None and schedule.at_once:
+        if self._asked_for is None and self.options.active is not None and self.options.at_once:
             self._tell(
-                f"a complete recording takes {schedule.needed_steps} steps; a program that makes fewer is recorded "
+                f"a complete recording takes {self.options.needed_steps} steps; a program that makes fewer is recorded "
                 "from its start."
             )
         asked_for = self.report_after_s, self.unwritten, self.traces
@@ -317,7 +316,7 @@ class _RecordedProgram(ProgramRecording):
         If that is impossible, the reporter prints its last message.
         """
         with suppress(Exception):
-            if not self.can_end(within_s=_PATIENCE_S):
+            if not self._driver.can_end(within_s=_PATIENCE_S):
                 return
             if not devices.finish_within(_PATIENCE_S):
                 self._tell(f"the GPU did not finish its work within {_PATIENCE_S} s, so the recording was not ended.")

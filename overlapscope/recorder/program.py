@@ -125,16 +125,6 @@ class ProgramRecording(Recording):
         """Files to analyze: the last window, or all recordings of the program's own profiler."""
         return self._profilers.paths or (self.path,)
 
-    def can_end(self, *, within_s: float) -> bool:
-        """Return whether this thread, of this process, may end the recording.
-
-        Work under way on another thread is waited for, as long as `within_s`.
-        """
-        driver = self._driver
-        return (
-            self._recorder is not None and driver.in_this_process and driver.settles_within(within_s) and driver.may_end
-        )
-
     def begin(self) -> None:
         super().begin()
         self._changed()
