@@ -102,8 +102,8 @@ class RunCommand:
             interrupted = False
         else:
             interrupted = _report(run, died=died, brief=brief)
-        ending = script.last_words(error)
-        _end(ending, interrupted=interrupted or ending.interrupted, in_forked_child=run.in_forked_child)
+        exit_code = script.last_words(error)
+        _end(None if interrupted else exit_code, in_forked_child=run.in_forked_child)
 
 
 def _report(run: _RecordedProgram, *, died: bool, brief: bool) -> bool:
@@ -123,17 +123,16 @@ def _run_unrecorded(args: argparse.Namespace) -> NoReturn:
     require_torch()
     process = os.getpid()
     load(args.instead)()
-    ending = script.last_words(_execute(args))
-    _end(ending, interrupted=ending.interrupted, in_forked_child=os.getpid() != process)
+    _end(script.last_words(_execute(args)), in_forked_child=os.getpid() != process)
 
 
-def _end(ending: script.Ending, *, interrupted: bool, in_forked_child: bool) -> NoReturn:
+def _end(exit_code: int | None, *, in_forked_child: bool) -> NoReturn:
     """Raise SystemExit or ProgramInterrupted, as the program ended."""
-    if interrupted:
+    if exit_code is None:
         raise ProgramInterrupted
     if in_forked_child:
-        script.leave_forked_child(ending.exit_code)
-    raise SystemExit(ending.exit_code)
+        script.leave_forked_child(exit_code)
+    raise SystemExit(exit_code)
 
 
 def _execute(args: argparse.Namespace) -> BaseException | None:
@@ -146,8 +145,8 @@ def _execute(args: argparse.Namespace) -> BaseException | None:
     return script.run_script(args.script, args.arguments)
 
 
-class _RecordedProgram:
-    """The recording of the program, and the messages about it on stderr."""
+class _RecordedProgram(ProgramRecording):
+    """The recording of the program, with the messages about it on stderr."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Check what can be checked before the program runs. Raises UsageError and MissingPackage."""
@@ -155,13 +154,12 @@ class _RecordedProgram:
         # A launcher that restarts its processes after a failure continues the same run.
         force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
         options = recording_options(args)
-        self._args = args
         wanted = {"overwrites": force, "stops": args.stop_after_recording, "late": args.subprocesses}
-        self._recording = ProgramRecording(asked, options, self._tell, self._changed, **wanted)
+        super().__init__(asked, options, **wanted)
+        self._args = args
         self._children = program.child_traces(asked) if args.subprocesses else None
         self._started = program.StartedProcesses()
         self._began_ns = time.time_ns()
-        self._process = os.getpid()
         self._reporter = Reporter()
         self._stderr: Descriptor | None = None
         """Place of our messages, even if the program closes or replaces its stderr; None if that was closed before."""
@@ -184,11 +182,11 @@ class _RecordedProgram:
             from overlapscope.dashboard.launch import require_packages
 
             require_packages()
-        self._recording.prepare()
-        path = self._recording.path
+        self.prepare()
+        path = self.path
         # A file that exists is kept, so only inputs matter.
         inputs = (args.script,) if os.path.isfile(args.script) else ()
-        check_output(self._recording.shown(path), force=True, inputs=inputs)
+        check_output(self.shown(path), force=True, inputs=inputs)
         self._place, self._force = path, force
         self._former = kept_name(path, force=force) if path.exists() else None
         """New name of an earlier run's trace, which isn't taken for this run's."""
@@ -196,22 +194,17 @@ class _RecordedProgram:
             os.replace(path, self._former)
         self._captures = _capture_folders()
         if self._children is not None:
-            if self._recording.rank is None:
+            if self.rank is None:
                 program.make_room(self._children, force=force)
             program.record_all(asked.absolute(), options)
         self._started.watch()
         around(os, "_exit", self._exit)
         for name in ("execv", "execve"):
             around(os, name, self._exec)
-        if not self._recording.rank:
+        if not self.rank:
             self._reporter.start(self._errors)
             self._ask()
-        self._recording.begin_with_torch()
-
-    @property
-    def in_forked_child(self) -> bool:
-        """True if this process is a fork of the program that has reached the program's end, too."""
-        return os.getpid() != self._process
+        self.begin_with_torch()
 
     def put_back(self) -> None:
         """Restore the name of an earlier trace, since nothing was run."""
@@ -233,11 +226,10 @@ class _RecordedProgram:
         # The order in which Python destroys the program's objects depends on collections of garbage.
         self._collects = gc.isenabled()
         gc.disable()
-        recording = self._recording
         written = self._finish(died=died)
         self._tell_children()
         printed = self._reporter.close()
-        if written and not recording.rank:
+        if written and not self.rank:
             if printed:
                 self._tell(f"`{shlex.join(['overlapscope', *self._analysis(shown=True)])}` shows the report again.")
             elif not brief:
@@ -247,12 +239,12 @@ class _RecordedProgram:
                 with suppress(KeyboardInterrupt):
                     run_overlapscope(
                         "dashboard",
-                        str(recording.path if recording.rank is None else recording.job),
+                        str(self.path if self.rank is None else self.job),
                         *self._limit,
                         errors=self._errors,
                     )
-            if recording.rank is not None:
-                job = shlex.quote(str(recording.shown(recording.job)))
+            if self.rank is not None:
+                job = shlex.quote(str(self.shown(self.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
 
     def _collect_last(self) -> None:
@@ -262,16 +254,15 @@ class _RecordedProgram:
 
     def _finish(self, *, died: bool = False) -> bool:
         """End the recording, print messages, and return whether there is a trace."""
-        recording = self._recording
-        written = recording.finish(died=died)
+        written = self.finish(died=died)
         self._tell_former()
         self._tell_observed()
-        if recording.failure is not None:
-            self._tell(recording.failure)
-        if not recording.rank:
+        if self.failure is not None:
+            self._tell(self.failure)
+        if not self.rank:
             self._tell_outcome(written=written)
-            if recording.all_steps is not None:
-                self._tell(recording.all_steps)
+            if self.all_steps is not None:
+                self._tell(self.all_steps)
             if not written and "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
             elif not written and self._children is None:
@@ -280,24 +271,22 @@ class _RecordedProgram:
 
     def _changed(self) -> None:
         """Ask the reporter for a report as soon as there is a trace, or when the program is gone."""
-        recording = self._recording
-        if recording.rank or self.in_forked_child or self._ending:
+        if self.rank or self.in_forked_child or self._ending:
             return
-        schedule = recording.options
-        if self._asked_for is None and schedule.active is not None and schedule.at_once:
+        if self._asked_for is None and self.options.active is not None and self.options.at_once:
             self._tell(
-                f"a complete recording takes {schedule.needed_steps} steps; a program that makes fewer is recorded "
+                f"a complete recording takes {self.options.needed_steps} steps; a program that makes fewer is recorded "
                 "from its start."
             )
-        asked_for = recording.report_after_s, recording.unwritten, recording.traces
+        asked_for = self.report_after_s, self.unwritten, self.traces
         if asked_for != self._asked_for:
             self._asked_for = asked_for
             self._ask()
 
     def _ask(self) -> None:
-        after_s = self._recording.report_after_s
+        after_s = self.report_after_s
         if after_s is None:
-            sentences = [*([_ENDED_EARLY] if self._recording.unwritten else []), *self._about_former()]
+            sentences = [*([_ENDED_EARLY] if self.unwritten else []), *self._about_former()]
             self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
             return
         if not after_s:
@@ -327,7 +316,7 @@ class _RecordedProgram:
         If that is impossible, the reporter prints its last message.
         """
         with suppress(Exception):
-            if not self._recording.can_end(within_s=_PATIENCE_S):
+            if not self._driver.can_end(within_s=_PATIENCE_S):
                 return
             if not devices.finish_within(_PATIENCE_S):
                 self._tell(f"the GPU did not finish its work within {_PATIENCE_S} s, so the recording was not ended.")
@@ -346,9 +335,9 @@ class _RecordedProgram:
 
     def _tell_outcome(self, *, written: bool) -> None:
         """Print the sentences about the recording, each once."""
-        times = self._recording.step_times
-        sentences = [note for note in self._recording.notes if note != self._recording.failure]
-        source = self._recording.step_source
+        times = self.step_times
+        sentences = [note for note in self.notes if note != self.failure]
+        source = self.step_source
         if written and times is not None and times.recorded_ns != self._told_of:
             # Later steps, which change the figure a little, are in the sentence on all steps.
             self._told_of = times.recorded_ns
@@ -365,11 +354,11 @@ class _RecordedProgram:
                 self._tell(sentence)
 
     def _tell_children(self) -> None:
-        started, elsewhere = self._started, self._recording.may_be_elsewhere
+        started, elsewhere = self._started, self.may_be_elsewhere
         if self._children is not None:
             traces = program.written(self._children, self._began_ns)
-            count = len([path for path in traces if path not in self._recording.paths])
-            job = shlex.quote(str(self._recording.shown(self._children)))
+            count = len([path for path in traces if path not in self.paths])
+            job = shlex.quote(str(self.shown(self._children)))
             if count:
                 analyze = f"`overlapscope analyze {job}` shows them"
                 self._tell(f"processes that the program started wrote traces ({count}); {analyze}.")
@@ -387,7 +376,7 @@ class _RecordedProgram:
             )
 
     def _tell_observed(self) -> None:
-        for observer in self._recording.observers.values() if self._recording.finished else ():
+        for observer in self.observers.values() if self.finished else ():
             sentence, findings = observer.report()
             self._tell(sentence)
             self._printed.update(note for note in observer.notes if note in sentence)
@@ -396,11 +385,11 @@ class _RecordedProgram:
 
     def _analysis(self, *, shown: bool = False) -> list[str]:
         """Return the arguments of `overlapscope` that print the report, as the user would write them if `shown`."""
-        traces = self._recording.traces
+        traces = self.traces
         captures = [folder for folder in self._captures if next(folder.glob("*.json*"), None)]
 
         def named(paths: Iterable[Path]) -> Iterable[Path]:
-            return map(self._recording.shown, paths) if shown else paths
+            return map(self.shown, paths) if shown else paths
 
         limit = () if shown else self._limit
         return ["analyze", *map(str, named(traces)), *capture_options(named(captures)), *limit]
@@ -411,7 +400,7 @@ class _RecordedProgram:
         return "--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES))
 
     def _tell(self, sentence: str) -> None:
-        rank = self._recording.rank
+        rank = self.rank
         sender = "overlapscope" if rank is None else f"overlapscope (rank {rank})"
         self._show(f"{sender}: {clean(sentence)}")
 

@@ -8,7 +8,7 @@
 - Profiler: `session` is a run of it, helped by `all_threads`, `cupti`, `marks` and `memory_guard`. `program_profilers`
   handles the program's own.
 - Steps: `driver` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports
-  calls, `step_choice` chooses among them. `step_times` times steps, and `pace` clocks all of them.
+  calls, `step_choice` chooses among them. `step_times` times steps.
 - Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes and amends one, and `destination` locks them.
 - Inside a program: `imports` notices its import of torch, and keeps its modules apart from the library's. `devices`

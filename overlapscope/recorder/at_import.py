@@ -6,12 +6,12 @@ This module imports almost nothing, since it runs in every program that has torc
 import os
 import sys
 
-PLACE = "OVERLAPSCOPE_AT_IMPORT"
-"""Variable with a `package.module:function` to call in processes that import torch."""
+CALL = "OVERLAPSCOPE_AT_IMPORT"
+"""Variable with a call to make in processes that import torch: `package.module:function`, a blank, and its argument."""
 
 
 def start() -> None:
-    """Call what variables ask for after the import of torch: `PLACE`, and those of plugins. Never raises."""
+    """Call what variables ask for after the import of torch: `CALL`, and those of plugins. Never raises."""
     if not any(name.startswith("OVERLAPSCOPE_") for name in os.environ):
         return
     try:
@@ -22,8 +22,9 @@ def start() -> None:
         from overlapscope.base.registry import load
         from overlapscope.plugin import built_in
 
-        if place := os.environ.get(PLACE):
-            load(place)()
+        place, _, text = os.environ.get(CALL, "").partition(" ")
+        if place:
+            load(place)(text)
         for plugin in built_in():
             for variable, place in plugin.after_torch.items():
                 if (value := os.environ.get(variable, "0")) not in ("", "0"):

@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 MARKS: Final = "marks"
 """Name of the program's own marks, for `steps_by`."""
-_NAMES: Final = {
-    "optimizer": SourceKind.OPTIMIZER,
-    "backward": SourceKind.BACKWARD,
-    "forward": SourceKind.FORWARD,
-    "loader": SourceKind.LOADER,
-    "graph": SourceKind.GRAPH,
-}
+_NAMES: Final = {kind.name.lower(): kind for kind in SourceKind if kind is not SourceKind.RANGE}
 _AUTOMATIC: Final = tuple(_NAMES.values())
 _SILENCE: Final = 20
 """Number of other events in a row which shows that the chosen ones have stopped."""

@@ -95,11 +95,6 @@ class Driver:
         return threading.get_ident() == self._thread
 
     @property
-    def may_end(self) -> bool:
-        """True if the calling thread may end the recording."""
-        return self.on_this_thread or self._moved is not None
-
-    @property
     def ready(self) -> WindowRecorder | None:
         """The recorder, if steps still matter to it and this thread may call it now."""
         recorder = self.recorder
@@ -175,12 +170,17 @@ class Driver:
         if self.trigger is not None and self.recorder is not None and not self.recorder.running:
             self.trigger.stop()
 
-    def settles_within(self, limit_s: float) -> bool:
-        """Wait for work under way on another thread, such as writing. Returns false if it takes longer than this."""
-        until_s = time.monotonic() + limit_s
-        while (unsettled := self._unsettled and not self.on_this_thread) and time.monotonic() < until_s:
+    def can_end(self, *, within_s: float) -> bool:
+        """Return whether this thread, of this process, may end the recording.
+
+        Work under way on another thread, such as writing, is waited for, as long as `within_s`.
+        """
+        if not self.in_this_process or self.on_this_thread:
+            return self.in_this_process
+        until_s = time.monotonic() + within_s
+        while self._unsettled and time.monotonic() < until_s:
             time.sleep(_POLL_S)
-        return not unsettled
+        return self._moved is not None and not self._unsettled
 
     def give_way(self, because: str) -> bool:
         """Stop and write nothing. Returns false if this recording is complete and stays."""

@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -60,8 +59,6 @@ class ProgramRecording(Recording):
         self,
         path: Path,
         options: Options,
-        say: Callable[[str], None],
-        changed: Callable[[], None] = lambda: None,
         *,
         overwrites: bool,
         stops: bool,
@@ -72,15 +69,12 @@ class ProgramRecording(Recording):
         Args:
             path: Trace file.
             options: Options of the recording.
-            say: Function that shows the user a sentence.
-            changed: Function to call when the recording has begun, and whenever `report_after_s` may have changed.
             overwrites: Whether to replace a file that exists.
             stops: Whether to end the program when its recording is complete.
             late: Whether to wait for a step or the first use of a GPU even if there is no GPU.
         """
         super().__init__(path, options)
-        self._say, self._changed, self._stops = say, changed, stops
-        self._overwrites, self._late = overwrites, late
+        self._overwrites, self._stops, self._late = overwrites, stops, late
         self.failure: str | None = None
         """Sentence on why the trace is missing; None otherwise."""
         self._in_process = os.getpid()
@@ -89,6 +83,11 @@ class ProgramRecording(Recording):
         """The program's first own recording, and its file."""
         self._copied = False
         """True if `_own_recording` was copied to `path`."""
+
+    @property
+    def in_forked_child(self) -> bool:
+        """True if this process is a fork of the program that is recorded."""
+        return os.getpid() != self._in_process
 
     def begin_with_torch(self) -> None:
         """Begin as soon as the program has imported torch."""
@@ -126,16 +125,6 @@ class ProgramRecording(Recording):
         """Files to analyze: the last window, or all recordings of the program's own profiler."""
         return self._profilers.paths or (self.path,)
 
-    def can_end(self, *, within_s: float) -> bool:
-        """Return whether this thread, of this process, may end the recording.
-
-        Work under way on another thread is waited for, as long as `within_s`.
-        """
-        driver = self._driver
-        return (
-            self._recorder is not None and driver.in_this_process and driver.settles_within(within_s) and driver.may_end
-        )
-
     def begin(self) -> None:
         super().begin()
         self._changed()
@@ -150,7 +139,7 @@ class ProgramRecording(Recording):
         Returns:
             Whether there is a trace. In a forked child there never is.
         """
-        if self._recorder is None or os.getpid() != self._in_process:
+        if self._recorder is None or self.in_forked_child:
             return False
 
         def why_worthless(session: Session) -> str | None:
@@ -171,7 +160,7 @@ class ProgramRecording(Recording):
         return self.failure is None and (recorded or bool(self._profilers.paths) or self._copied)
 
     def _on_torch(self) -> None:
-        if os.getpid() != self._in_process:
+        if self.in_forked_child:
             return
         if threading.current_thread() is threading.main_thread():
             self._try_to_begin()
@@ -190,8 +179,8 @@ class ProgramRecording(Recording):
             self._stops = False
             stop_program()
 
-    def _tell(self, sentence: str) -> None:
-        self._say(sentence)
+    def _changed(self) -> None:
+        """Take note that the recording has begun, or that `report_after_s` may have changed."""
 
     def _make_way(self, other: Recording) -> None:
         if self._driver.give_way(_OWN_RECORDING):
@@ -213,7 +202,6 @@ class ProgramRecording(Recording):
 
 
 _FILE = re.compile(r"(rank|pid)\d+\.trace\.json(\.gz)?")
-_VARIABLE = "OVERLAPSCOPE_CHILDREN"
 _HELPERS = (
     "torch.utils.data.",
     "torch._inductor.",
@@ -230,8 +218,7 @@ _recorded: list[int] = []
 def record_all(path: Path, options: Options) -> None:
     """Record every Python process that this process starts later. `path` is this process's trace file, absolute."""
     _recorded[:] = [os.getpid()]
-    os.environ[_VARIABLE] = json.dumps({"path": str(path), **asdict(options)})
-    os.environ[at_import.PLACE] = f"{__name__}:watch"
+    os.environ[at_import.CALL] = f"{__name__}:watch {json.dumps({'path': str(path), **asdict(options)})}"
 
 
 def child_traces(path: Path) -> Path:
@@ -256,15 +243,15 @@ def written(where: Path, since_ns: int) -> list[Path]:
     return [path for path in traces_there if path.stat().st_mtime_ns >= since_ns]
 
 
-def watch() -> None:
-    """Record this process, which `record_all` reached and which has imported torch.
+def watch(text: str) -> None:
+    """Record this process, which `record_all` reached and which has imported torch, for options in JSON.
 
     A process that itself runs a command of overlapscope is not recorded. A fork of the recorded program is, although it
     has the modules of the command, and so is a program that `exec` put in place of the recorded one.
     """
     if os.getpid() in _recorded or ("overlapscope.commands" in sys.modules and not _recorded):
         return
-    options = json.loads(os.environ[_VARIABLE])
+    options = json.loads(text)
     recording = ChildRecording(Path(options.pop("path")), Options(**options))
     recording.begin_with_torch()
     # Forked processes of multiprocessing, from a server for example, do not run Python's exit handlers.
@@ -278,8 +265,11 @@ class ChildRecording(ProgramRecording):
     """
 
     def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options, lambda _: None, overwrites=True, stops=False, late=True)
+        super().__init__(path, options, overwrites=True, stops=False, late=True)
         self._destination = self._destination.of_child()
+
+    def _tell(self, sentence: str) -> None:
+        pass
 
     def prepare(self) -> None:
         """Create no directory, since there may be no trace."""

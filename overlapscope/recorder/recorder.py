@@ -20,11 +20,10 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, states, trace_file
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.options import Options, StepWindow
-from overlapscope.recorder.pace import Pace, becomes_faster, compilations
 from overlapscope.recorder.sampling.host_sampler import LONGEST_STEP_NS, HostSampler
 from overlapscope.recorder.session import OpenRanges, Role, Session, profiler_running
 from overlapscope.recorder.states import Event, State
-from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimings
+from overlapscope.recorder.step_times import Pace, SlowSteps, StepTimer, StepTimings, becomes_faster, compilations
 from overlapscope.recorder.trace_file import Metadata, Written
 from overlapscope.recorder.wrapping import is_a_handlers
 

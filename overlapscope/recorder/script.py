@@ -9,33 +9,23 @@ from __future__ import annotations
 import atexit
 import builtins
 import importlib.machinery
-import importlib.util
 import io
 import os
 import pkgutil
+import runpy
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from overlapscope.errors import UsageError
 from overlapscope.recorder import imports
 
-_NOT_THE_PROGRAMS = frozenset({__name__, "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util"})
+_NOT_THE_PROGRAMS = frozenset({__name__, "runpy", "importlib._bootstrap", "importlib._bootstrap_external"})
 """Modules whose frames are between Python and the program."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The way in which the process is to end."""
-
-    exit_code: int
-    interrupted: bool = False
-    """True if a KeyboardInterrupt ended the program: Python then dies by SIGINT instead of exiting."""
 
 
 def run_script(path: str, arguments: Sequence[str]) -> BaseException | None:
@@ -58,7 +48,8 @@ def run_script(path: str, arguments: Sequence[str]) -> BaseException | None:
         spec = importlib.machinery.PathFinder.find_spec("__main__", [absolute])
         if spec is None:
             raise UsageError(f"{path}: has no __main__.py; name the script to run.")
-        return _run(lambda: _of_module(spec))
+        loader: Any = spec.loader
+        return _run(lambda: (loader.get_code("__main__"), _made_of(spec)))
     try:
         with io.open_code(absolute) as file:
             source = file.read()
@@ -96,11 +87,20 @@ def run_module(name: str, arguments: Sequence[str]) -> BaseException | None:
     _look_first_in(os.getcwd())
 
     def load() -> tuple[CodeType, ModuleType]:
-        code, module = _of_module(_find(name))
+        try:
+            # Python calls this for -m. It imports no more than the packages around the module.
+            _, spec, code = runpy._get_module_details(name, _NoModule)  # type: ignore[attr-defined]
+        except _NoModule as error:
+            raise UsageError(f"{error}; name the module to run, or a script without -m.") from None
+        module = _made_of(spec)
         sys.argv[0] = module.__file__ or name
         return code, module
 
     return _run(load)
+
+
+class _NoModule(Exception):
+    """There is no module of that name that can be run."""
 
 
 def _look_first_in(folder: str) -> None:
@@ -124,42 +124,12 @@ def _of_file(path: str, source: bytes) -> tuple[CodeType, ModuleType]:
     return code, module
 
 
-def _of_module(spec: ModuleSpec) -> tuple[CodeType, ModuleType]:
-    get_code = getattr(spec.loader, "get_code", None)
-    code = get_code(spec.name) if get_code is not None else None
-    if code is None:
-        raise UsageError(f"{spec.name}: is not written in Python; name the module to run.")
+def _made_of(spec: ModuleSpec) -> ModuleType:
     module = ModuleType("__main__")
     module.__file__ = spec.origin
     module.__package__, module.__loader__, module.__spec__ = spec.parent, spec.loader, spec
     module.__dict__["__cached__"] = spec.cached
-    return code, module
-
-
-def _find(name: str) -> ModuleSpec:
-    spec = None
-    if name and not name.startswith("."):
-        spec = _spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            name = f"{name}.__main__"
-            spec = _spec(name)
-    if spec is None:
-        raise UsageError(f"there is no module {name!r}; name the module to run, or a script without -m.")
-    return spec
-
-
-def _spec(name: str) -> ModuleSpec | None:
-    package = name.rpartition(".")[0]
-    try:
-        if package:
-            # Unlike importlib's functions, this leaves importlib out of the traceback of a package that fails.
-            __import__(package)
-        return importlib.util.find_spec(name)
-    except ModuleNotFoundError as error:
-        # A package that exists may itself fail to import a module, which the traceback shows.
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        return None
+    return module
 
 
 _stopped = threading.Event()
@@ -205,10 +175,14 @@ def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> BaseException | Non
         return SystemExit() if lost else error.with_traceback(traceback)
 
 
-def last_words(error: BaseException | None) -> Ending:
-    """Print what Python prints of the exception that ended the program, and return how the process is to end."""
+def last_words(error: BaseException | None) -> int | None:
+    """Print what Python prints of the exception that ended the program.
+
+    Returns:
+        The exit code; None if the process is to die by SIGINT, as Python does of a KeyboardInterrupt.
+    """
     if error is None:
-        return Ending(0)
+        return 0
     if isinstance(error, SystemExit):
         return _exited(error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
@@ -224,7 +198,7 @@ def last_words(error: BaseException | None) -> Ending:
         _show("\nOriginal exception was:")
         _call(sys.__excepthook__, error)
     # Like Python, this excludes subclasses.
-    return Ending(1, interrupted=type(error) is KeyboardInterrupt)
+    return None if type(error) is KeyboardInterrupt else 1
 
 
 def _call(hook: Callable[..., object], error: BaseException) -> None:
@@ -233,11 +207,11 @@ def _call(hook: Callable[..., object], error: BaseException) -> None:
     hook(type(error), error, error.__traceback__)
 
 
-def _exited(stop: SystemExit) -> Ending:
+def _exited(stop: SystemExit) -> int:
     if stop.code is None or isinstance(stop.code, int):
-        return Ending(stop.code or 0)
+        return stop.code or 0
     _show(stop.code)
-    return Ending(1)
+    return 1
 
 
 def _show(message: object) -> None:

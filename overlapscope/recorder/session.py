@@ -205,9 +205,10 @@ class Session:
             annotation.__exit__(None, None, None)
 
     def abandon(self) -> None:
-        """Stop the memory guard and the marks of a session that is abandoned while its profiler continues."""
+        """Take away all that surrounds the profiler, which continues: another one is about to replace it."""
         self._guard.stop()
-        self._gc_marks.stop()
+        self._unhook()
+        _running.discard(self)
 
     def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
         """Stop the profiler. The annotation of a step under way stays open in the trace.

@@ -16,6 +16,7 @@ from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from overlapscope.base.marks import STEP
+from overlapscope.recorder.program_lines import UNKNOWN, CodeLine, lines
 from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.wrapping import Undo, around, leave_no_frame, restoring
 
@@ -73,7 +74,12 @@ class StepSources:
         from torch.utils.data.dataloader import _BaseDataLoaderIter as Loader
 
         returns: dict[SourceKind, tuple[Any, str, Callable[..., object], Callable[..., str]]] = {
-            SourceKind.BACKWARD: (torch.autograd, "backward", lambda *_: _line_outside(), lambda *_: _name_of_line()),
+            SourceKind.BACKWARD: (
+                torch.autograd,
+                "backward",
+                lambda *_: _line(),
+                lambda *_: f"backward() in {PurePath(_line().file).name}:{_line().number}",
+            ),
             SourceKind.LOADER: (
                 Loader,
                 "__next__",
@@ -157,17 +163,8 @@ class StepSources:
         return around(owner, method, called)
 
 
-def _line_outside() -> tuple[str, int]:
-    """Return the innermost line that is neither ours nor of torch's ways to `backward`."""
-    frame: Any = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").startswith(("overlapscope.", "torch._tensor", "torch.overrides")):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
-
-
-def _name_of_line() -> str:
-    file, number = _line_outside()
-    return f"backward() in {PurePath(file).name}:{number}"
+def _line() -> CodeLine:
+    return next(lines(sys._getframe()), UNKNOWN)
 
 
 def _or(function: Callable[[], _Value], otherwise: _Value) -> _Value:

@@ -1,7 +1,7 @@
 """Checks for data races between host and device, and between streams, while a program is recorded.
 
-`memory` and `bookkeeping` do not use torch. `sync_events` (events and synchronizations), `launches` (operators, whose
-uses of memory `operators` knows) and `host_memory` (the rest) enter into the books what torch does. `checker` puts them
+`bookkeeping` does not use torch. `sync_events` (events and synchronizations), `launches` (operators, whose uses of
+memory `operators` knows) and `host_memory` (the rest) enter into the books what torch does. `checker` puts them
 together.
 """
 

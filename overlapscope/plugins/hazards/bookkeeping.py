@@ -13,14 +13,127 @@ from __future__ import annotations
 import linecache
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, ParamSpec, Protocol, TypeVar
+from typing import Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.plugins.hazards.memory import CodeLine, Copy, Direction, Launch, Region, Touch, Use, covers, overlap
+from overlapscope.recorder.program_lines import CodeLine
 
-# -- Data races found so far, each pair of lines once with a count -------------------------------------
+# -- Bytes of tensors ---------------------------------------------------------------------------------
+# Because of views, a comparison of addresses is not enough: chunks of a buffer on several streams do not overlap, and a
+# column of a matrix does overlap with each of its rows.
+
+Direction = Literal["h2d", "d2h"]
+
+
+class Region(NamedTuple):
+    """Bytes that begin at `start`: a run of `run` bytes, repeated along each of `steps`. Without steps, an interval."""
+
+    start: int
+    end: int
+    """Address after the last byte."""
+    run: int
+    steps: tuple[tuple[int, int], ...] = ()
+    """Number of repetitions and distance in bytes of each step, the widest first."""
+
+
+class Touch(NamedTuple):
+    """The part of a storage that a launch reads or writes."""
+
+    base: int
+    """Address of the storage, which identifies it while it exists."""
+    region: Region
+    tensor: object
+    """Object whose `str` describes the tensor."""
+
+
+class Launch(NamedTuple):
+    """A kernel or copy that was launched."""
+
+    stream: int
+    """Handle of its stream."""
+    seq: int
+    """Number among all launches."""
+    line: CodeLine
+    is_collective: bool = False
+    """True for a collective on a stream of its own, for which `Work.wait` waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy under way, which reads (h2d) or writes (d2h) pinned host memory."""
+
+    direction: Direction
+    region: Region
+    """Host memory, always an interval: copies of memory with gaps go through a temporary (`operators`)."""
+    launch: Launch
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The use of some memory by a launch."""
+
+    write: bool
+    launch: Launch
+
+
+def interval(start: int, size_bytes: int) -> Region:
+    """Return the bytes [start, start + size_bytes)."""
+    return Region(start, start + size_bytes, size_bytes)
+
+
+def strided(start: int, sizes: Sequence[int], strides: Sequence[int], item_bytes: int) -> Region:
+    """Return the bytes of a tensor's elements, of which it must have some. Strides are in elements."""
+    steps = sorted(
+        ((size, stride * item_bytes) for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride > 0),
+        key=lambda step: (step[1], step[0]),
+    )
+    run = item_bytes
+    gaps: list[tuple[int, int]] = []
+    for count, apart in steps:
+        if apart <= run:
+            run += (count - 1) * apart
+        else:
+            gaps.append((count, apart))
+    end = start + run + sum((count - 1) * apart for count, apart in gaps)
+    return Region(start, end, run, tuple(reversed(gaps)))
+
+
+def overlap(a: Region, b: Region) -> bool:
+    """Return whether they certainly share a byte. The answer is exact if either is an interval.
+
+    Two regions with gaps certainly share a byte only if they begin at the same address: columns of a matrix share none.
+    """
+    if a.end <= b.start or b.end <= a.start:
+        return False
+    if not b.steps:
+        return _meets(a.start, a.end, a.steps, b)
+    if not a.steps:
+        return _meets(b.start, b.end, b.steps, a)
+    return a.start == b.start
+
+
+def covers(outer: Region, inner: Region) -> bool:
+    """Return whether `outer` is an interval that holds all of `inner`."""
+    return not outer.steps and outer.start <= inner.start and inner.end <= outer.end
+
+
+def _meets(start: int, end: int, steps: tuple[tuple[int, int], ...], whole: Region) -> bool:
+    """Return whether the bytes from `start`, repeated along `steps` up to `end`, meet an interval."""
+    if end <= whole.start or whole.end <= start:
+        return False
+    if not steps or whole.start <= start < whole.end:
+        return True
+    (count, apart), inner = steps[0], steps[1:]
+    extent = end - start - (count - 1) * apart
+    first = max(0, -((start + extent - 1 - whole.start) // apart))
+    last = min(count - 1, (whole.end - 1 - start) // apart)
+    return any(_meets(start + i * apart, start + i * apart + extent, inner, whole) for i in range(first, last + 1))
+
+
+# -- Data races --------------------------------------------------------------------------------------
 
 Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-copied", "stream-without-wait"]
 
@@ -73,54 +186,6 @@ class Hazard:
     """Call that would order the two, and its place."""
     count: int = 1
     """Number of times that this pair of lines raced."""
-
-
-class Findings:
-    """Collects hazards in the order in which they are found."""
-
-    def __init__(self, code: Callable[[str, int], str] = linecache.getline) -> None:
-        """Prepare to collect hazards. `code(file, line)` returns the text of a line."""
-        self._code = code
-        self._hazards: dict[tuple[Kind, CodeLine, CodeLine], Hazard] = {}
-
-    @property
-    def hazards(self) -> tuple[Hazard, ...]:
-        """Hazards found so far."""
-        return tuple(self._hazards.values())
-
-    def host_access(self, kind: Kind, copy: Copy, line: CodeLine) -> None:
-        """Note that the host accesses memory at `line` that `copy` may still be using."""
-        does = _COPY_DOES[copy.direction], _ACCESS_DOES[kind]
-        self._note(kind, [copy.launch], (copy.launch.line, line), does, copy.tensor)
-
-    def unordered(self, earlier: Use, later: Use, tensor: object) -> None:
-        """Note that a launch uses memory that another stream may still be using."""
-        one, other = (
-            f"{'writes' if use.write else 'reads'} it on {_stream_name(use.launch.stream)}" for use in (earlier, later)
-        )
-        launches = [earlier.launch, later.launch]
-        self._note("stream-without-wait", launches, (launches[0].line, launches[1].line), (one, other), tensor)
-
-    def _note(
-        self,
-        kind: Kind,
-        launches: list[Launch],
-        lines: tuple[CodeLine, CodeLine],
-        does: tuple[str, str],
-        tensor: object,
-    ) -> None:
-        """Note that two lines race, and what each does. A pair of lines that raced before is counted."""
-        hazard = self._hazards.get((kind, *lines))
-        if hazard is None:
-            first, second = (
-                HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), what)
-                for line, what in zip(lines, does, strict=True)
-            )
-            streams = tuple(_stream_name(launch.stream) for launch in launches)
-            missing = _missing(kind, launches[0], first, second)
-            self._hazards[kind, *lines] = Hazard(kind, first, second, str(tensor), streams, missing)
-        else:
-            self._hazards[kind, *lines] = replace(hazard, count=hazard.count + 1)
 
 
 def _stream_name(handle: int) -> str:
@@ -181,11 +246,13 @@ _CopyKey = tuple[int, int, Direction, int]
 
 
 class Bookkeeping:
-    """Notes the actions of the program in their order, and collects the hazards."""
+    """Notes the actions of the program in their order, and the hazards that follow from them."""
 
-    def __init__(self, clock: LaunchClock, findings: Findings) -> None:
+    def __init__(self, clock: LaunchClock, code: Callable[[str, int], str] = linecache.getline) -> None:
+        """Open the books. `code(file, line)` returns the text of a line."""
         self._clock = clock
-        self._findings = findings
+        self._code = code
+        self._found: dict[tuple[Kind, CodeLine, CodeLine], Hazard] = {}
         self._seq = 0
         self.copies: dict[_CopyKey, Copy] = {}
         """Copies that may be unfinished as far as the host knows."""
@@ -209,7 +276,7 @@ class Bookkeeping:
             use = Use(write, launch)
             for touch in touches:
                 for earlier in self.uses.add(touch.base, touch.region, use):
-                    self._findings.unordered(earlier, use, touch.tensor)
+                    self._unordered(earlier, use, touch.tensor)
         return launch
 
     def copy_issued(self, direction: Direction, launch: Launch, touch: Touch) -> None:
@@ -261,9 +328,47 @@ class Bookkeeping:
             del self.copies[key]
         self.uses.forget(region.start)
 
+    # -- Hazards found so far, each pair of lines once with a count ----------------------------------
+
+    @property
+    def hazards(self) -> tuple[Hazard, ...]:
+        """Hazards found so far, in the order of their discovery."""
+        return tuple(self._found.values())
+
     def _accessed(self, kind: Kind, copies: Iterable[Copy], line: CodeLine) -> None:
+        """Note that the host accesses memory at `line` that copies may still be using."""
         for copy in copies:
-            self._findings.host_access(kind, copy, line)
+            does = _COPY_DOES[copy.direction], _ACCESS_DOES[kind]
+            self._note(kind, [copy.launch], (copy.launch.line, line), does, copy.tensor)
+
+    def _unordered(self, earlier: Use, later: Use, tensor: object) -> None:
+        """Note that a launch uses memory that another stream may still be using."""
+        one, other = (
+            f"{'writes' if use.write else 'reads'} it on {_stream_name(use.launch.stream)}" for use in (earlier, later)
+        )
+        launches = [earlier.launch, later.launch]
+        self._note("stream-without-wait", launches, (launches[0].line, launches[1].line), (one, other), tensor)
+
+    def _note(
+        self,
+        kind: Kind,
+        launches: list[Launch],
+        lines: tuple[CodeLine, CodeLine],
+        does: tuple[str, str],
+        tensor: object,
+    ) -> None:
+        """Note that two lines race, and what each does. A pair of lines that raced before is counted."""
+        hazard = self._found.get((kind, *lines))
+        if hazard is None:
+            first, second = (
+                HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), what)
+                for line, what in zip(lines, does, strict=True)
+            )
+            streams = tuple(_stream_name(launch.stream) for launch in launches)
+            missing = _missing(kind, launches[0], first, second)
+            self._found[kind, *lines] = Hazard(kind, first, second, str(tensor), streams, missing)
+        else:
+            self._found[kind, *lines] = replace(hazard, count=hazard.count + 1)
 
 
 def _is_finished(launch: Launch, clock: LaunchClock) -> bool:

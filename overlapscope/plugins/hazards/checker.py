@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-
-import torch
+import threading
+from functools import partial
 
 from overlapscope.base.words import listed, plural
 from overlapscope.errors import UsageError
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Findings, Hazard, Journal, describe
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Hazard, Journal, describe
 from overlapscope.plugins.hazards.host_memory import HostMemory
 from overlapscope.plugins.hazards.launches import HazardMode
-from overlapscope.plugins.hazards.memory import UserCode
 from overlapscope.plugins.hazards.sync_events import SyncEvents, new_clock
-from overlapscope.recorder import devices
+from overlapscope.recorder import devices, program_lines
 
-_PACKAGE = str(Path(__file__).parents[2])
 _NONE = "no data races found in what could be checked."
 _STOPPED_EARLY = "Data races were checked until the recording was complete; a larger --active checks longer."
 
@@ -29,24 +26,23 @@ class HazardChecker:
     """
 
     def __init__(self) -> None:
-        user_code = UserCode((os.path.dirname(str(torch.__file__)), _PACKAGE))
+        line = partial(program_lines.line, waiting=threading.get_ident())
         clock = new_clock()
-        self._findings = Findings()
         self._notes: list[str] = []
         self._stopped_early = False
         self._journal = Journal(self._failed)
-        self.books = books = Bookkeeping(clock, self._findings)
-        self._host_memory = HostMemory(books, self._journal, user_code)
+        self.books = books = Bookkeeping(clock)
+        self._host_memory = HostMemory(books, self._journal, line)
         self._sync_events = SyncEvents(self._journal, clock, books.uses.forget)
         self._mode = HazardMode(
-            books, clock, self._journal, self._host_memory, self._sync_events, user_code, self._notes.append
+            books, clock, self._journal, self._host_memory, self._sync_events, line, self._notes.append
         )
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
         """Data races found so far, in the order of their discovery."""
         self._journal.write_up()
-        return self._findings.hazards
+        return self.books.hazards
 
     @property
     def count(self) -> int | None:

@@ -15,13 +15,14 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal
-from overlapscope.plugins.hazards.memory import Region, UserCode, interval
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal, Region, interval
 from overlapscope.plugins.hazards.operators import tensors, touch
+from overlapscope.recorder.program_lines import CodeLine
 from overlapscope.recorder.wrapping import around, before
 
 _READERS = ("numpy", "tolist", "__dlpack__", "__reduce_ex__")
@@ -32,10 +33,11 @@ torch.save call `__reduce_ex__`."""
 class HostMemory:
     """Watches storages, arrays and registrations, and enters reads and frees into the books."""
 
-    def __init__(self, books: Bookkeeping, journal: Journal, user_code: UserCode) -> None:
+    def __init__(self, books: Bookkeeping, journal: Journal, line: Callable[[FrameType], CodeLine]) -> None:
+        """Prepare to watch. `line(frame)` returns the program's line that a frame comes from."""
         self._books = books
         self._journal = journal
-        self._user_code = user_code
+        self._line = line
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._arrays: dict[int, weakref.ref[Any]] = {}
         self._registered: dict[int, int] = {}
@@ -98,7 +100,7 @@ class HostMemory:
         self._unpinned(region)
 
     def _unpinned(self, region: Region) -> None:
-        line = self._user_code.line(sys._getframe())
+        line = self._line(sys._getframe())
         self._journal.note(partial(self._books.host_unpinned, region, line))
 
     def _is_registered(self, region: Region) -> bool:
@@ -116,7 +118,7 @@ class HostMemory:
         for plain in tensors(tensor):
             memory = touch(plain) if plain.is_cpu else None
             if memory is not None:
-                line = self._user_code.line(sys._getframe())
+                line = self._line(sys._getframe())
                 self._journal.note(partial(self._books.host_accessed_now, memory.region, line, write=False))
                 self._journal.write_up()
 

@@ -13,9 +13,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Journal
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Copy, Direction, Journal, Touch
 from overlapscope.plugins.hazards.host_memory import HostMemory
-from overlapscope.plugins.hazards.memory import CodeLine, Copy, Direction, Touch, UserCode
 from overlapscope.plugins.hazards.operators import (
     READ_SCALAR,
     Transfer,
@@ -33,6 +32,7 @@ from overlapscope.plugins.hazards.operators import (
     touch,
 )
 from overlapscope.plugins.hazards.sync_events import SyncEvent, SyncEvents
+from overlapscope.recorder.program_lines import CodeLine
 
 
 @dataclass(slots=True)
@@ -93,10 +93,14 @@ class HazardMode(TorchDispatchMode):
         journal: Journal,
         host_memory: HostMemory,
         sync_events: SyncEvents,
-        user_code: UserCode,
+        line: Callable[[FrameType], CodeLine],
         say: Callable[[str], object],
     ) -> None:
-        """Prepare to watch operators. `say(sentence)` receives sentences on checks that are impossible."""
+        """Prepare to watch operators.
+
+        `line(frame)` returns the program's line that a frame comes from. `say(sentence)` receives sentences on checks
+        that are impossible.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self.not_followed: set[str] = set()
         """Collectives on a GPU whose stream or memory is unknown."""
@@ -106,7 +110,7 @@ class HazardMode(TorchDispatchMode):
         self._journal = journal
         self._host_memory = host_memory
         self._sync_events = sync_events
-        self._user_code = user_code
+        self._line = line
         self._native_allocator: bool | None = None
 
     @classmethod
@@ -170,7 +174,7 @@ class HazardMode(TorchDispatchMode):
         launches = self._launches(call, transfers, by_device)
         for transfer in by_device:
             self._host_memory.watch(transfer.host)
-        line = self._user_code.line(frame)
+        line = self._line(frame)
         by_host = [access for access in call.host if all(access.tensor is not transfer.host for transfer in by_device)]
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
@@ -193,7 +197,7 @@ class HazardMode(TorchDispatchMode):
 
     def _end_collective(self, call: OperatorCall, result: Any, events: list[SyncEvent], frame: FrameType) -> None:
         self._note_returned(call, result)
-        line = self._user_code.line(frame)
+        line = self._line(frame)
         copying, launch = self._collective_launches(call, events)
         at = len(events) if launch is None else launch_index(events, launch.stream)
         self._journal.note(partial(self._write_down, call.host, copying, line))

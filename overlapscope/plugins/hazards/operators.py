@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
-from overlapscope.plugins.hazards.memory import Touch, interval, strided
+from overlapscope.plugins.hazards.bookkeeping import Touch, interval, strided
 from overlapscope.plugins.hazards.sync_events import SyncEvent
 
 _FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")

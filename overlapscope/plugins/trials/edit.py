@@ -23,7 +23,7 @@ except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
 from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
-from overlapscope.plugins.trials.protocol import Facts, Setting, Site, Uploads
+from overlapscope.plugins.trials.protocol import Facts, Setting, Uploads
 from overlapscope.plugins.trials.result import Edit
 from overlapscope.plugins.trials.rewrite import (
     DATA_LOADER,
@@ -39,6 +39,7 @@ from overlapscope.plugins.trials.rewrite import (
     training_arguments,
     workers,
 )
+from overlapscope.recorder.program_lines import UNKNOWN, CodeLine
 
 AHEAD: Final = """\
 import itertools
@@ -83,7 +84,7 @@ class File(Struct, frozen=True):
 class _EditStep(Struct, frozen=True):
     """An edit at a place."""
 
-    site: Site
+    site: CodeLine
     ways: tuple[Wish | Compile, ...]
     """Alternative edits, of which the first clear one is made; empty if only advice is possible."""
     advice: str
@@ -99,7 +100,7 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> tuple[Edit
     steps = [step for setting in settings for step in _steps(facts, setting, pinned="pin" in given)]
     by_path: dict[str, list[_EditStep]] = {}
     for step in steps:
-        by_path.setdefault(step.site.path, []).append(step)
+        by_path.setdefault(step.site.file, []).append(step)
     files, advice = [], []
     for path, steps_of_file in by_path.items():
         before, after, reasons = _edited(Path(path), steps_of_file, (root, Path.cwd()), facts.began_ns)
@@ -149,7 +150,7 @@ def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
 
 def _sentence(step: _EditStep, reason: str) -> str:
     why = f" The diff leaves this out because {reason}." if step.ways else ""
-    where = f"{_shown(step.site.path)}:{step.site.line}: " if step.site.path else ""
+    where = f"{_shown(step.site.file)}:{step.site.number}: " if step.site.file else ""
     return f"{where}{step.advice}{why}"
 
 
@@ -205,7 +206,7 @@ def _steps(facts: Facts, setting: Setting, *, pinned: bool) -> Iterator[_EditSte
         case "graph":
             for module in facts.modules:
                 if not module.compiled:
-                    ways = (Compile(module.site.line, module.name, COMPILE_MODES[value], module.of_torch),)
+                    ways = (Compile(module.site.number, module.name, COMPILE_MODES[value], module.of_torch),)
                     yield _at(module.site, setting, _GRAPH[f"forward {value}" if module.of_torch else value], ways)
         case "fused":
             options = CallOptions((("fused", "True"),), instead_of="foreach")
@@ -213,14 +214,14 @@ def _steps(facts: Facts, setting: Setting, *, pinned: bool) -> Iterator[_EditSte
                 if optimizer.takes_fused and not optimizer.fused:
                     yield _step(optimizer.site, setting, f"torch.optim.{optimizer.name}", options)
         case "gc":
-            site = next((module.site for module in facts.modules), Site("", 0))
+            site = next((module.site for module in facts.modules), UNKNOWN)
             yield _EditStep(site, (), CHANGES["gc"].advice)
         case "threads":
             advice = CHANGES["threads"].advice.replace("N)", f"{value})").replace("=N", f"={value}")
-            yield _EditStep(facts.threads_site or Site("", 0), (), advice)
+            yield _EditStep(facts.threads_site or UNKNOWN, (), advice)
 
 
-def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
+def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[CodeLine, str]]:
     """Return the distinct places of the wanted uploads."""
     return list(dict.fromkeys((upload.site, upload.method) for upload in facts.uploads if wanted(upload)))
 
@@ -236,21 +237,21 @@ _GRAPH: Final = {
 }
 
 
-def _step(site: Site, setting: Setting, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _EditStep:
+def _step(site: CodeLine, setting: Setting, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _EditStep:
     """Return the edit of a call on a line."""
     called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
     if isinstance(edited, CallOptions):
         advice = f"Pass `{edited}` to {called}."
     else:
         advice = f"Call `.pin_memory()` on what {called} copies."
-    ways = (Wish(site.line, callee, edited),)
+    ways = (Wish(site.number, callee, edited),)
     step = _at(site, setting, advice, ways)
     # A library may be only involved in the line's own call, and a tokenizer's batch takes the option of `.to()`.
     by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, CallOptions))
     return replace(step, ways=(*ways, *step.ways)) if site.library and by_line else step
 
 
-def _at(site: Site, setting: Setting, advice: str, ways: tuple[Wish | Compile, ...] = ()) -> _EditStep:
+def _at(site: CodeLine, setting: Setting, advice: str, ways: tuple[Wish | Compile, ...] = ()) -> _EditStep:
     """Return an edit at a place; for a call that a library makes, by the library's option or in words."""
     if not site.library:
         return _EditStep(site, ways, advice)

@@ -6,16 +6,14 @@ import gc
 import inspect
 import time
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from msgspec import Struct
-
 from overlapscope.plugins.trials.conduct import TrialOptions, conduct
 from overlapscope.plugins.trials.inside import TaskRun
-from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task
+from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task, TrialProgram
 from overlapscope.plugins.trials.result import Trial
 from overlapscope.render.progress import Progress
 
@@ -50,24 +48,17 @@ def try_changes(
         Exception: Any error of `build` or a step without a change.
     """
     options = TrialOptions(minutes, steps, tuple(only))
+    name = getattr(build, "__qualname__", type(build).__qualname__)
+    root = Path(inspect.getsourcefile(inspect.unwrap(build)) or "").absolute().parent
     with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
-        trial, _ = conduct(_Function(build), options, Path(directory), progress)
+        trial, _ = conduct(_Function(text=name, root=root, build=build), options, Path(directory), progress)
         return trial
 
 
-class _Function(Struct, frozen=True):
-    """A step function as a `program.TrialProgram`."""
+class _Function(TrialProgram, frozen=True, kw_only=True):
+    """A step function. What it raises, `run` raises, and it is not recorded."""
 
     build: Build
-    records: bool = False
-
-    @property
-    def text(self) -> str:
-        return getattr(self.build, "__qualname__", type(self.build).__qualname__)
-
-    @property
-    def root(self) -> Path:
-        return Path(inspect.getsourcefile(inspect.unwrap(self.build)) or "").absolute().parent
 
     def run(self, task: Task, limit_s: float) -> EndedRun:
         began = time.monotonic()
@@ -81,12 +72,6 @@ class _Function(Struct, frozen=True):
         # Free a run's objects before the next run makes them again.
         gc.collect()
         return EndedRun(outcomes, 1 if output else 0, output, time.monotonic() - began)
-
-    def alone(self, directory: str, limit_s: float) -> EndedRun:
-        raise NotImplementedError("what a function raises, `run` raises")
-
-    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
-        raise NotImplementedError("a function is not recorded")
 
 
 def _run_task(build: Build, task: Task) -> RankOutcome:

@@ -32,9 +32,9 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.weak import WeakIdKeyDictionary
 
 from overlapscope.plugins.trials import fingerprint
+from overlapscope.plugins.trials.changes import Notes, make
 from overlapscope.plugins.trials.fingerprint import LastStep
 from overlapscope.plugins.trials.protocol import RankOutcome, RankResults, Steps, Task
-from overlapscope.plugins.trials.shims import Notes, make
 from overlapscope.plugins.trials.survey import Survey
 from overlapscope.recorder.automatic_steps import AutomaticSteps, ProgramSteps
 from overlapscope.recorder.destination import Rank, rank_of

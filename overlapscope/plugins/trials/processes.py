@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from overlapscope.base.child import Child
-from overlapscope.plugins.trials.protocol import VARIABLE, EndedRun, RankOutcome, Task, all_complete
+from overlapscope.plugins.trials.protocol import EndedRun, RankOutcome, Task, TrialProgram, all_complete
 from overlapscope.recorder import at_import
 
 OUTPUT: Final = "output.txt"
@@ -30,7 +30,7 @@ _TERM_S: Final = 10.0
 """Maximum time for it to end after SIGTERM."""
 
 
-class CommandLine(msgspec.Struct, frozen=True):
+class CommandLine(TrialProgram, frozen=True, kw_only=True):
     """A command line to run."""
 
     options: tuple[str, ...]
@@ -38,25 +38,19 @@ class CommandLine(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...]
     launcher: tuple[str, ...]
     """Command that starts Python itself, to run with `arguments`; else empty."""
-    records: bool
-    """True if it makes its steps itself, and does not start other programs that do."""
-    text: str
-    root: Path
     stdin: bytes
     """Standard input of each run."""
     scratch: bool
     """True if each run has an empty working directory."""
 
     def run(self, task: Task, limit_s: float) -> EndedRun:
-        """Run it as a person would, with this Python."""
+        # As a person would, with this Python.
         return self._run(self._command, {**os.environ, **environment(task)}, task.directory, limit_s)
 
     def alone(self, directory: str, limit_s: float) -> EndedRun:
-        """Run it without overlapscope."""
         return self._run(self._command, dict(os.environ), directory, limit_s)
 
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
-        """Run it under `overlapscope run`."""
         recorder = (sys.executable, "-m", "overlapscope", "run", "--stop-after-recording", *options)
         command = (*recorder, *self.options, *self.arguments)
         return self._run(command, {**os.environ, **environment(task)}, task.directory, limit_s)
@@ -78,18 +72,17 @@ class CommandLine(msgspec.Struct, frozen=True):
 
 def environment(task: Task) -> dict[str, str]:
     """Return environment variables that make a program, and every Python process that it starts, do a task."""
-    variables = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
-    return {at_import.PLACE: f"{__name__}:watch"} | variables
+    return {at_import.CALL: f"{__name__}:watch {msgspec.json.encode(task).decode()}", "PYTHONHASHSEED": "0"}
 
 
-def watch() -> None:
-    """Begin the task in such a process, once torch is imported."""
+def watch(text: str) -> None:
+    """Begin a task, which is given in JSON, in such a process, once torch is imported."""
     if any(_HELPER in part for part in sys.orig_argv):
         return
     try:
         from overlapscope.plugins.trials.inside import ProcessRun
 
-        ProcessRun(msgspec.json.decode(os.environ[VARIABLE], type=Task)).begin()
+        ProcessRun(msgspec.json.decode(text, type=Task)).begin()
     except Exception:
         # The program continues without the task. The parent finds no outcome, and this traceback in the output.
         traceback.print_exc()

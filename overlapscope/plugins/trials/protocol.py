@@ -8,15 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from overlapscope.base.child import how_it_ended
 from overlapscope.base.words import plural
-
-VARIABLE: Final = "OVERLAPSCOPE_TRIAL"
-"""Variable that holds a `Task` as JSON."""
+from overlapscope.recorder.program_lines import CodeLine
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -67,22 +66,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 # -- Outcome -----------------------------------------------------------------------------------------
 
 
-class Site(msgspec.Struct, frozen=True):
-    """The innermost line of the program that leads to a call; a line of a library if the program has none."""
-
-    path: str
-    """Absolute path."""
-    line: int
-    library: str = ""
-    """Package, except for torch, whose code makes the call: `transformers`. Empty if the program makes it."""
-
-
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that steps took batches from."""
 
-    site: Site
+    site: CodeLine
     """Place that made it."""
-    loop: Site | None
+    loop: CodeLine | None
     """Place that iterates over it."""
     iterable: bool
     num_workers: int
@@ -94,7 +83,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 class Uploads(msgspec.Struct, frozen=True, kw_only=True):
     """Copies from the host to a GPU within steps, of the same line and kind."""
 
-    site: Site
+    site: CodeLine
     method: Literal["to", "cuda", "copy_"]
     pinned: bool
     non_blocking: bool
@@ -105,7 +94,7 @@ class Uploads(msgspec.Struct, frozen=True, kw_only=True):
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that the program made."""
 
-    site: Site
+    site: CodeLine
     """Place that made it."""
     name: str
     """Class name."""
@@ -117,7 +106,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
 class Module(msgspec.Struct, frozen=True, kw_only=True):
     """The outermost module with parameters that steps call."""
 
-    site: Site
+    site: CodeLine
     """Place that calls it."""
     name: str
     """Class name."""
@@ -143,7 +132,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Percentage of its steps' time in Python's garbage collector."""
     threads: int = 1
     """Number of threads that torch uses on the CPU."""
-    threads_site: Site | None = None
+    threads_site: CodeLine | None = None
     """Place that sets it; None if the program doesn't."""
     began_ns: int | None = None
     """Start of the survey since the epoch, for noticing files that have changed since."""
@@ -234,10 +223,8 @@ class EndedRun(Struct, frozen=True):
         words = f": {last}" if last else "."
         if self.exit_code is None:
             return f"It was stopped after {self.wall_s:.0f} s{words}"
-        if self.exit_code < 0:
-            return f"It was killed by signal {-self.exit_code}{words}"
         if self.exit_code:
-            return f"It ended with exit code {self.exit_code}{words}"
+            return f"It {how_it_ended(self.exit_code)}{words}"
         return f"It ended after {plural(max((outcome.all_steps for outcome in self.outcomes), default=0), 'step')}."
 
 
@@ -246,26 +233,24 @@ def all_complete(outcomes: Sequence[RankOutcome]) -> bool:
     return bool(outcomes) and len(outcomes) == outcomes[0].ranks and all(outcome.complete for outcome in outcomes)
 
 
-class TrialProgram(Protocol):
+class TrialProgram(Struct, frozen=True, kw_only=True):
     """A program that can be run repeatedly."""
 
-    @property
-    def text(self) -> str:
-        """Its command line, or another name for it."""
-
-    @property
-    def root(self) -> Path:
-        """The directory of its own files."""
-
-    @property
-    def records(self) -> bool:
-        """True if it can be recorded."""
+    text: str
+    """Its command line, or another name for it."""
+    root: Path
+    """The directory of its own files."""
+    records: bool = False
+    """True if it can be recorded: it makes its steps itself, and does not start other programs that do."""
 
     def run(self, task: Task, limit_s: float) -> EndedRun:
         """Run it for a limited time."""
+        raise NotImplementedError
 
     def alone(self, directory: str, limit_s: float) -> EndedRun:
         """Run it without overlapscope for a limited time; its output is in `directory`."""
+        raise NotImplementedError
 
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
-        """Run it under `overlapscope run` with these options."""
+        """Run it under `overlapscope run` with these options, if it can be recorded."""
+        raise NotImplementedError

@@ -17,11 +17,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from overlapscope.plugins.trials import protocol
 from overlapscope.plugins.trials.observed import ModuleCalls, site, tensors
-from overlapscope.plugins.trials.protocol import Facts, Loader, Module, Site, Uploads
+from overlapscope.plugins.trials.protocol import Facts, Loader, Module, Uploads
 from overlapscope.plugins.trials.shims import copies
 from overlapscope.plugins.trials.shims import options as torch_options
 from overlapscope.plugins.trials.shims.options import is_compiled, is_of_torch
 from overlapscope.recorder import devices
+from overlapscope.recorder.program_lines import UNKNOWN, CodeLine
 from overlapscope.recorder.sampling.facts import Collections, usable_cpus
 from overlapscope.recorder.wrapping import around, together
 
@@ -32,22 +33,22 @@ class Survey:
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
         self._stepping = False
-        self._made_at: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
+        self._made_at: weakref.WeakKeyDictionary[Any, CodeLine] = weakref.WeakKeyDictionary()
         """Places that made loaders and optimizers."""
-        self._first: dict[int, Site] = {}
+        self._first: dict[int, CodeLine] = {}
         """Place of the first loader of each dataset, by the dataset's id: libraries wrap it in others."""
-        self._loops: weakref.WeakKeyDictionary[Any, tuple[DataLoader[Any], Site]] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[Any, tuple[DataLoader[Any], CodeLine]] = weakref.WeakKeyDictionary()
         """Loader of each iterator, and the place that iterates over it."""
-        self._loaders: dict[tuple[Site, Site], Loader] = {}
+        self._loaders: dict[tuple[CodeLine, CodeLine], Loader] = {}
         self._batches: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
         """Addresses of the latest batch's tensors, by iterator."""
         self._uploads: dict[Uploads, None] = {}
-        self._threads_site: Site | None = None
+        self._threads_site: CodeLine | None = None
         self._collections = Collections()
         self._counting_ns: int | None = None
         """When collections began to count; None before."""
         self._gc_pct = 0.0
-        self._modules: dict[Site, Module] = {}
+        self._modules: dict[CodeLine, Module] = {}
         self._calls: ModuleCalls | None = None
         self.end = together(
             around(Optimizer, "__init__", self._make),
@@ -113,7 +114,7 @@ class Survey:
                 self._took(*self._loops[iterator], on_gpu=any(part.is_cuda for part in parts))
         return batch
 
-    def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
+    def _took(self, loader: DataLoader[Any], loop: CodeLine, *, on_gpu: bool) -> None:
         made_at = self._first.get(id(loader.dataset)) or self._made_at.get(loader) or loop
         self._loaders[made_at, loop] = Loader(
             site=made_at,
@@ -142,7 +143,7 @@ class Survey:
 
     def _optimizer(self, optimizer: Optimizer) -> protocol.Optimizer:
         return protocol.Optimizer(
-            site=self._made_at.get(optimizer) or Site("", 0),
+            site=self._made_at.get(optimizer) or UNKNOWN,
             name=type(optimizer).__name__,
             takes_fused=isinstance(optimizer, tuple(torch_options.with_option("fused")))
             and not torch_options.why_not(type(optimizer), optimizer.param_groups),

@@ -282,7 +282,7 @@ def record(
     Raises:
         UsageError: A process has ended.
     """
-    if len(processes) == 1 or request.seconds is not None:
+    if len(processes) == 1 or request.options.by_clock:
         return _ask(processes, request, begun)
     for attempt in range(_ATTEMPTS):
         answering = {status.pid: status for status in statuses()}

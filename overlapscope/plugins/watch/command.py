@@ -101,25 +101,30 @@ class RecordCommand:
             raise UsageError(
                 "--url and --traces belong together: the server's address, and where it writes its traces."
             )
+        if args.seconds is not None and not 0 < args.seconds < math.inf:
+            raise UsageError(f"--seconds is {args.seconds}; it must be more than 0.")
         if args.list:
             return list_processes(args.format)
         if args.url is not None:
             return _record_server(args)
         from overlapscope.plugins.watch.ask import attach, ranks_of, record, status_of
-        from overlapscope.plugins.watch.watcher import AskedRecording
+        from overlapscope.recorder.destination import Destination
+        from overlapscope.recorder.options import DEFAULT_PLAIN_STEPS, Options
 
         status = attach(args.pid) if args.attach else status_of(args.pid)
         output = args.output or Path(f"{_name(status)}-{time.strftime('%Y%m%d-%H%M%S')}.trace.json.gz")
         check_output(output, force=args.force)
-        request = RecordingRequest(
-            path=os.path.abspath(output),
-            steps=args.steps,
-            seconds=args.seconds,
+        by_time = args.seconds is not None
+        options = Options(
+            active=None if by_time else args.steps,
+            duration_s=args.seconds,
+            plain_steps=0 if by_time else DEFAULT_PLAIN_STEPS,
             light=args.light,
             stacks=args.stacks,
         )
-        # Raises UsageError for numbers that make no sense before a process is asked.
-        AskedRecording.of(request)
+        request = RecordingRequest(path=os.path.abspath(output), options=options)
+        # Raises UsageError for a file name that makes no sense before a process is asked.
+        Destination.asked(request.path)
         processes = [status] if args.alone else ranks_of(status)
         length = f"{args.seconds:g} s" if args.seconds is not None else f"{args.steps} steps"
         others = f", with all {len(processes)} ranks of its job here" if len(processes) > 1 else ""
@@ -147,8 +152,6 @@ def _record_server(args: argparse.Namespace) -> int:
 
     record_server = load(_recorder_of_servers() or "")
     seconds = _SERVER_S if args.seconds is None else args.seconds
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"--seconds is {seconds}; it must be more than 0.")
     traces = record_server(
         args.url,
         args.traces,

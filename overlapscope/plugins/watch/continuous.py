@@ -26,6 +26,7 @@ from overlapscope.plugins.watch.protocol import RecordingRequest, RequestOutcome
 from overlapscope.plugins.watch.watcher import Watcher
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.step_times import StepTimer
 from overlapscope.report.origin import Origin
 
@@ -168,7 +169,8 @@ class Continuous:
         turn.around.step(turn.steps)
         self._busy = True
         # The steps before it are timed already.
-        request = RecordingRequest(steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / TRACE))
+        options = Options(active=self._settings.steps, light=True, plain_steps=0)
+        request = RecordingRequest(path=str(directory / TRACE), options=options)
         self._watcher.ask(request, lambda outcome: self._recorded(outcome, turn))
 
     def _recorded(self, outcome: RequestOutcome, turn: _Turn) -> None:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from overlapscope.errors import UsageError
+from overlapscope.recorder.options import Options
 
 MOST_BYTES: Final = 1 << 16
 """Maximum length of a line; longer lines are not from overlapscope."""
@@ -28,16 +29,9 @@ class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
 
     path: str
     """Absolute path of the trace file; each of several ranks writes a file beside it."""
-    steps: int = 5
-    """Number of steps to judge."""
-    seconds: float | None = None
-    """Length of the recording in seconds, instead of steps."""
+    options: Options
     at_step: int | None = None
     """Number of finished steps at which it begins; None for the next end of a step."""
-    plain_steps: int = 10
-    """Number of steps to time without the profiler right before it, and again right after it."""
-    light: bool = False
-    stacks: bool = False
 
 
 class Ask(msgspec.Struct, frozen=True, tag="status"):

@@ -20,7 +20,6 @@ from overlapscope.recorder import cupti, recording
 from overlapscope.recorder.automatic_steps import ProgramSteps
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.main_thread import Interruption, Wake
-from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import Recording, SilentRecording
 from overlapscope.recorder.session import profiler_running
 from overlapscope.version import __version__
@@ -55,8 +54,6 @@ class Watcher:
         self._plain_step = PlainStepTimer()
         self._attached = False
         """True if CUPTI stays attached after a recording, and slows all later steps."""
-        self._ours = False
-        """True while the watcher marks a step of the recording."""
         # Reentrant, since the main thread may be interrupted to begin by time while it holds the lock.
         self._lock = threading.RLock()
         self._wanted: tuple[RecordingRequest, Done] | None = None
@@ -115,7 +112,7 @@ class Watcher:
             done(RequestOutcome(failure=refused, busy=refused == _BUSY, ended=refused == _ENDS))
         elif too_late:
             done(self._too_late())
-        elif request.seconds is not None:
+        elif request.options.by_clock:
             threading.Thread(target=self._until_begun, args=(request,), name="overlapscope ask", daemon=True).start()
 
     def withdraw(self, request: RecordingRequest) -> None:
@@ -125,7 +122,7 @@ class Watcher:
                 self._wanted = None
             elif self._taken is request:
                 self._withdrawn = True
-                if request.seconds is not None:
+                if request.options.by_clock:
                     self._ending.request()
 
     def finish(self) -> None:
@@ -159,8 +156,7 @@ class Watcher:
     def _is_the_programs(self) -> bool:
         """Return whether the program marks a step for the watcher, and not for a recording of its own."""
         under_way, running = recording.current(), self._running
-        of_another = under_way is not None and (running is None or under_way is not running[0])
-        return not (self._ours or of_another)
+        return under_way is None or (running is not None and under_way is running[0])
 
     def _stepped(self) -> None:
         try:
@@ -183,11 +179,7 @@ class Watcher:
         if self._withdrawn:
             requested.give_up(_WITHDRAWN)
         elif not self._steps.marked:
-            self._ours = True
-            try:
-                requested.step()
-            finally:
-                self._ours = False
+            requested.mark()
         if requested.over:
             self._end()
 
@@ -196,7 +188,7 @@ class Watcher:
             if self._wanted is None or self._running is not None:
                 return
             request, done = self._wanted
-            if (request.seconds is not None) != by_time or self.steps < (request.at_step or 0):
+            if request.options.by_clock != by_time or self.steps < (request.at_step or 0):
                 return
             self._wanted, self._taken = None, request
             late = request.at_step is not None and self.steps > request.at_step
@@ -205,7 +197,7 @@ class Watcher:
             done(self._too_late())
             return
         try:
-            requested = AskedRecording.of(request)
+            requested = AskedRecording(request.path, request.options)
             self._begun = self.steps
             requested.begin()
         except Exception as error:
@@ -346,18 +338,9 @@ class AskedRecording(SilentRecording):
     when_over: Callable[[], object] | None = None
     """Function to call after the recorder's work, once nothing is left for it to do."""
 
-    @classmethod
-    def of(cls, request: RecordingRequest) -> AskedRecording:
-        """Return the recording for a request. Raises UsageError for numbers and file names that make no sense."""
-        by_time = request.seconds is not None
-        options = Options(
-            active=None if by_time else request.steps,
-            duration_s=request.seconds,
-            plain_steps=0 if by_time else request.plain_steps,
-            light=request.light,
-            stacks=request.stacks,
-        )
-        return cls(request.path, options)
+    def mark(self) -> None:
+        """Mark the end of a step of the recording alone."""
+        self._driver.mark(by_program=True)
 
     @property
     def step_source(self) -> str | None:

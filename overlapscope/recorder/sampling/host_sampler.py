@@ -317,65 +317,27 @@ def _limited(samples: Counter[Stack], runs: Counter[Stack]) -> tuple[Counter[Sta
     return kept, runs_kept
 
 
-# -- Address of Python's global interpreter lock, by which a wait for it is recognized -------------------
-
-_RTLD_DL_SYMENT = 1
-
-
-class _Symbol(ctypes.Structure):
-    """`Elf64_Sym`."""
-
-    _fields_ = (
-        ("name", ctypes.c_uint32),
-        ("info", ctypes.c_ubyte),
-        ("other", ctypes.c_ubyte),
-        ("section", ctypes.c_uint16),
-        ("value", ctypes.c_uint64),
-        ("size", ctypes.c_uint64),
-    )
-
-
-class _Found(ctypes.Structure):
-    """`Dl_info`."""
-
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
-
-
-def gil_addresses() -> range:
-    """Return the addresses of Python's runtime state, which contains the main interpreter's lock; empty if unknown."""
-    with suppress(AttributeError, ValueError, OSError):
-        address = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
-        found, symbol = _Found(), ctypes.POINTER(_Symbol)()
-        dladdr1 = ctypes.CDLL(None).dladdr1
-        if dladdr1(ctypes.c_void_p(address), ctypes.byref(found), ctypes.byref(symbol), _RTLD_DL_SYMENT):
-            # ValueError if it is a null pointer.
-            return range(address, address + symbol.contents.size)
-    return range(0)
-
-
 # -- A process ---------------------------------------------------------------------------------------
 
 _SCRIPT = Path(__file__).with_name("outside_script.py")
 _LIMIT_S = 30
 """Maximum time after which the process ends by itself."""
 _PR_SET_PTRACER = 0x59616D61
+_STATE_BYTES = 1 << 20
+"""Upper bound on the size of Python's runtime state: it has 166,688 bytes in Python 3.11, and 459,944 in 3.12."""
 
 
 class OutsideSampler:
     """A process that samples this one, and the state of one of its threads."""
 
     def __init__(self, thread: int) -> None:
-        """Start it for the thread of this number. Raises OSError or AttributeError where the system cannot."""
+        """Start it for the thread of this number. Raises OSError, AttributeError or ValueError where it cannot."""
+        # The state of Python's runtime contains the lock of the main interpreter, whose address tells waits for it.
+        state = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
         self._result = os.memfd_create("overlapscope")
         # Unlike a pipe, a socket never raises SIGPIPE, which the program may have set to end it.
         self._socket, other = socket.socketpair()
-        gil = gil_addresses()
-        numbers = os.getpid(), thread, gil.start, gil.stop, _LIMIT_S
+        numbers = os.getpid(), thread, state, state + _STATE_BYTES, _LIMIT_S
         try:
             self._child = Child(
                 [sys.executable, "-I", "-S", str(_SCRIPT), *map(str, numbers), _py_spy()],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.base import clock
-from overlapscope.recorder.pace import Pace, becomes_faster
+from overlapscope.recorder.step_times import Pace, becomes_faster
 from tests.support.fake_clock import NS_PER_MS, FakeClock
 
 lengths_ms = st.integers(1, 2000)

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Findings
-from overlapscope.plugins.hazards.memory import CodeLine, Touch, interval
+from overlapscope.plugins.hazards.bookkeeping import Bookkeeping, Touch, interval
 from overlapscope.plugins.hazards.sync_events import new_clock
+from overlapscope.recorder.program_lines import CodeLine
 
 STREAMS, EVENTS, SLOTS = (0, 7, 8), (100, 101), (0, 4, 8)
 DEVICE, HOST = 1000, 5000
@@ -99,8 +99,7 @@ class Books:
 
     def __init__(self, clock: Any = None) -> None:
         self.clock = clock or new_clock()
-        self.findings = Findings(code=lambda file, line: f"step {line}")
-        self.books = Bookkeeping(self.clock, self.findings)
+        self.books = Bookkeeping(self.clock, code=lambda file, line: f"step {line}")
 
     def run(self, program: list[Step]) -> Books:
         for number, step in enumerate(program):
@@ -136,7 +135,7 @@ class Books:
             self.clock.sync_all_streams()
 
     def races(self, *kinds: str) -> set[tuple[int, int]]:
-        return {(h.first.line, h.second.line) for h in self.findings.hazards if h.kind in kinds}
+        return {(h.first.line, h.second.line) for h in self.books.hazards if h.kind in kinds}
 
 
 def fail(error: Exception) -> None:

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+CALL = "OVERLAPSCOPE_AT_IMPORT"
+"""Variable with the task."""
 TRUTH = {"workers": 0.7, "pin": 0.8, "non-blocking": 0.98, "fused": 1.0}
 """Step time with each change, for a step of 10 ms."""
 SOURCE = Path(__file__).read_text()
@@ -27,7 +29,7 @@ def loader(texts: Any) -> Any:
 
 
 def facts(*, gpu: bool) -> dict[str, object]:
-    site = {"path": os.path.abspath(__file__), "line": SOURCE[: SOURCE.index("return DataLoader(")].count("\n") + 1}
+    site = [os.path.abspath(__file__), SOURCE[: SOURCE.index("return DataLoader(")].count("\n") + 1]
     kind = {"iterable": False, "num_workers": 0, "pin_memory": False, "on_gpu": False}
     optimizer = {"site": site, "name": "SGD", "takes_fused": True, "fused": False}
     copies = {"method": "to", "pinned": False, "non_blocking": False, "from_loader": False}
@@ -50,9 +52,9 @@ def record(command: list[str], *, races: bool) -> None:
 
 
 def main(like: list[str]) -> None:
-    if "OVERLAPSCOPE_TRIAL" not in os.environ:
+    if CALL not in os.environ:
         sys.exit("the data is broken" if "fails" in like else 0)
-    task = json.loads(os.environ["OVERLAPSCOPE_TRIAL"])
+    task = json.loads(os.environ[CALL].partition(" ")[2])
     changes = [setting["change"] for setting in task["changes"]]
     with open("runs.txt", "a") as runs:
         print(",".join(changes) or "as it is", sys.stdin.read().strip(), file=runs)

@@ -12,8 +12,8 @@ import torch
 from msgspec import Struct
 from torch.utils.data import DataLoader
 
+from overlapscope.plugins.trials.changes import Note
 from overlapscope.plugins.trials.observed import TensorPath, tensors, with_tensors
-from overlapscope.plugins.trials.shims import Note
 from overlapscope.recorder.wrapping import Undo, around, before_making, together
 
 Method = Literal["to", "cuda", "copy_"]

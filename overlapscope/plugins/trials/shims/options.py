@@ -18,9 +18,8 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
-from overlapscope.plugins.trials.changes import COMPILE_MODES
+from overlapscope.plugins.trials.changes import COMPILE_MODES, Note
 from overlapscope.plugins.trials.observed import ModuleCalls
-from overlapscope.plugins.trials.shims import Note
 from overlapscope.recorder.wrapping import Undo, around, before_making, together
 
 _MADE_TO_PERSIST = "_overlapscope_made_to_persist"

@@ -17,9 +17,9 @@ from torch.cuda import _gpu_trace
 from overlapscope.plugins.hazards.bookkeeping import Journal
 from overlapscope.plugins.hazards.checker import HazardChecker
 from overlapscope.plugins.hazards.host_memory import HostMemory
-from overlapscope.plugins.hazards.memory import UNKNOWN, UserCode
 from overlapscope.plugins.hazards.operators import arguments, touch
 from overlapscope.plugins.hazards.sync_events import SyncEvents, new_clock
+from overlapscope.recorder.program_lines import UNKNOWN, line
 from tests.plugins.hazards.books import Books, fail
 from tests.support import forked
 
@@ -103,7 +103,7 @@ class HostBooks:
     def __init__(self) -> None:
         self.real = Books()
         self.journal = Journal(fail)
-        self.memory = HostMemory(self.real.books, self.journal, UserCode([]))
+        self.memory = HostMemory(self.real.books, self.journal, lambda frame: line(frame, waiting=-1))
 
     def copy_to(self, tensor: torch.Tensor) -> None:
         """As if a copy were on its way into it."""
@@ -115,7 +115,7 @@ class HostBooks:
 
     def kinds(self) -> list[str]:
         self.journal.write_up()
-        return [hazard.kind for hazard in self.real.findings.hazards]
+        return [hazard.kind for hazard in self.real.books.hazards]
 
 
 def test_memory_that_torch_pinned_may_be_freed_under_a_copy() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from overlapscope.plugins.hazards.memory import Region, covers, interval, overlap, strided
+from overlapscope.plugins.hazards.bookkeeping import Region, covers, interval, overlap, strided
 from overlapscope.plugins.hazards.operators import touch
 from tests.plugins.hazards.books import (
     COPIES,
@@ -161,4 +161,4 @@ def test_memory_that_was_freed_has_no_past() -> None:
     books = Books().run([Step("use", 7, write=True)])
     books.books.uses.forget(DEVICE)
     books.do(Step("use", 8, write=True), 1)
-    assert books.findings.hazards == ()
+    assert books.books.hazards == ()

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from overlapscope.plugins.hazards.bookkeeping import Hazard, HazardPlace, Journal, describe
-from overlapscope.plugins.hazards.memory import CodeLine, UserCode
+from overlapscope.recorder.program_lines import CodeLine, line
 from tests.plugins.hazards.books import Books, Step, fail
 
 
@@ -19,7 +20,7 @@ def test_a_pair_of_lines_is_reported_once_with_a_count() -> None:
     for _ in range(3):
         books.do(Step("d2h", 7), 1)
         books.do(Step("host"), 2)
-    (hazard,) = books.findings.hazards
+    (hazard,) = books.books.hazards
     assert hazard == Hazard(
         kind="read-while-copied",
         first=HazardPlace("program.py", 1, "step 1", "copies into it"),
@@ -33,7 +34,7 @@ def test_a_pair_of_lines_is_reported_once_with_a_count() -> None:
 
 
 def test_a_hazard_on_the_default_stream_names_the_call_that_is_missing() -> None:
-    (hazard,) = Books().run([Step("h2d"), Step("host", write=True)]).findings.hazards
+    (hazard,) = Books().run([Step("h2d"), Step("host", write=True)]).books.hazards
     assert hazard.kind == "overwritten-while-copied" and hazard.streams == ("the default stream",)
     assert hazard.missing.startswith("torch.cuda.default_stream().synchronize(), or ")
 
@@ -41,7 +42,7 @@ def test_a_hazard_on_the_default_stream_names_the_call_that_is_missing() -> None
 def test_a_race_between_streams_names_the_wait_that_is_missing() -> None:
     first, second = Books().run([Step("use", 0, write=True), Step("use", 7)]), Books()
     second.run([Step("use", 7), Step("use", 0, write=True)])
-    (from_default,), (from_side,) = first.findings.hazards, second.findings.hazards
+    (from_default,), (from_side,) = first.books.hazards, second.books.hazards
     assert from_default.missing == (
         "torch.cuda.current_stream().wait_stream(torch.cuda.default_stream()) before program.py:1"
     )
@@ -73,18 +74,14 @@ def test_a_description_is_a_few_lines_and_harmless() -> None:
 
 
 def test_the_line_is_the_innermost_that_is_not_a_librarys(tmp_path: Path) -> None:
-    library, program = tmp_path / "lib" / "library.py", tmp_path / "library_user.py"
+    library, program = Path(str(torch.__file__)).with_name("library.py"), tmp_path / "library_user.py"
+    names: dict[str, Any] = {}
     for path, source in (
         (library, "def call(f):\n    return f()\n"),
         (program, "def run(call, f):\n    return call(f)\n"),
     ):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(source)
-    names: dict[str, Any] = {}
-    for path in (library, program):
-        exec(compile(path.read_text(), str(path), "exec"), names)
-    user_code = UserCode([str(tmp_path / "lib"), str(Path(__file__).parent)])
-    look = lambda: user_code.line(sys._getframe())  # noqa: E731
+        exec(compile(source, str(path), "exec"), names)
+    look = lambda: line(sys._getframe(1), waiting=-1)  # noqa: E731
     assert names["run"](names["call"], look) == CodeLine(str(program), 2)
 
 
@@ -92,18 +89,16 @@ def test_the_line_is_the_innermost_that_is_not_a_librarys(tmp_path: Path) -> Non
 def test_wrappers_of_deprecated_functions_of_torch_are_no_lines_of_the_program(name: str, is_library: bool) -> None:
     names: dict[str, Any] = {}
     exec(compile("def call(function):\n    return function()\n", f"/app/{name}", "exec"), names)
-    user_code = UserCode([])
-    line = names["call"](lambda: user_code.line(sys._getframe(1)))
-    assert (line.file != f"/app/{name}") == is_library
+    found = names["call"](lambda: line(sys._getframe(1), waiting=-1))
+    assert (found.file != f"/app/{name}") == is_library
 
 
 def test_a_thread_without_a_line_of_its_own_gets_that_of_the_one_that_waits_for_it() -> None:
-    user_code, lines = UserCode([]), []
-    thread = threading.Thread(target=lambda: lines.append(user_code.line(None)))
+    found, waiting = [], threading.get_ident()
+    thread = threading.Thread(target=lambda: found.append(line(None, waiting=waiting)))
     thread.start()
     thread.join()
-    (line,) = lines
-    assert line.file == __file__
+    assert [one.file for one in found] == [__file__]
 
 
 def test_a_journal_makes_its_calls_in_order_even_those_noted_meanwhile() -> None:

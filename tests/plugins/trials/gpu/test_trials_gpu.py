@@ -18,10 +18,10 @@ from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from overlapscope.plugins.trials import fingerprint
+from overlapscope.plugins.trials.changes import Notes, make
 from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.processes import environment
 from overlapscope.plugins.trials.protocol import Facts, RankOutcome, RankResults, Setting, Task
-from overlapscope.plugins.trials.shims import Notes, make
 from overlapscope.plugins.trials.survey import Survey
 
 hazards = pytest.importorskip("overlapscope.plugins.hazards.checker")
@@ -304,7 +304,7 @@ def test_a_survey_tells_what_goes_to_the_gpu(script: Path, tmp_path: Path) -> No
     assert isinstance(facts, Facts)
     assert facts.cuda
     assert facts.device_name
-    assert {(upload.method, upload.site.line, upload.from_loader, upload.pinned) for upload in facts.uploads} == {
+    assert {(upload.method, upload.site.number, upload.from_loader, upload.pinned) for upload in facts.uploads} == {
         ("to", 11, True, False),
         ("cuda", 11, True, False),
     }

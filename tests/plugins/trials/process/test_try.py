@@ -115,7 +115,7 @@ def test_a_program_that_fails_only_while_it_is_looked_at_is_tried_all_the_same(s
     assert outcome["best"] == 0
     assert outcome["notes"] == [
         "The program fails during the survey, which therefore saw only a part of it. "
-        "It ended with exit code 1: a worker was killed by signal: Aborted"
+        "It exited with code 1: a worker was killed by signal: Aborted"
     ]
 
 
@@ -129,7 +129,7 @@ def test_a_program_is_run_without_us_before_it_is_reported_to_fail(script: Path)
 def test_a_program_that_fails_only_with_a_change_is_reported(script: Path) -> None:
     outcome = trial(attempt(script, "fails-with-workers", options=JSON))
     failed = outcome["changes"][0]
-    assert failed["failure"] == "It ended with exit code 1: the data is broken"
+    assert failed["failure"] == "It exited with code 1: the data is broken"
     assert (failed["step_ns"], failed["kept"], failed["results"]) == (None, False, "unknown")
     assert outcome["changes"][1]["after"] == []
 

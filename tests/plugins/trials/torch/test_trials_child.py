@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.plugins.trials import fingerprint
-from overlapscope.plugins.trials.changes import CHANGES
+from overlapscope.plugins.trials.changes import CHANGES, Notes, make
 from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.observed import tensors, with_tensors
 from overlapscope.plugins.trials.processes import environment
@@ -35,7 +35,6 @@ from overlapscope.plugins.trials.protocol import (
     Steps,
     Task,
 )
-from overlapscope.plugins.trials.shims import Notes, make
 from tests.support import forked
 
 MODEL = """
@@ -388,7 +387,7 @@ class TestWorkers:
         program = TRAIN.replace("return torch.sin", f"{check}; return torch.sin")
         done = run(program, tmp_path, changes=[Setting("workers", "2")])
         ended = EndedRun((), done.returncode, done.stdout + done.stderr, wall_s=1.0)
-        assert ended.how == "It ended with exit code 1: AssertionError: not in a worker"
+        assert ended.how == "It exited with code 1: AssertionError: not in a worker"
 
     def test_draw_what_a_program_draws_whose_workers_persist_already(self) -> None:
         def drawn(changes: list[Setting]) -> torch.Tensor:
@@ -480,7 +479,7 @@ def test_facts_say_where_changes_of_the_host_can_gain(tmp_path: Path) -> None:
     lines = TENSORS.splitlines()
     assert 0 < facts.gc_pct < 100
     assert facts.threads == 3 and facts.threads_site is not None
-    assert "set_num_threads" in lines[facts.threads_site.line - 1]
+    assert "set_num_threads" in lines[facts.threads_site.number - 1]
 
 
 def test_objects_are_frozen_after_the_first_step_and_unfrozen_when_it_is_undone() -> None:
@@ -549,12 +548,12 @@ def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
         return next(number for number, line in enumerate(lines, 1) if text in line)
 
     (loader,), (optimizer,), (module,) = facts.loaders, facts.optimizers, facts.modules
-    assert (loader.site.line, loader.loop and loader.loop.line) == (line("loader ="), line("for x, y in"))
+    assert (loader.site.number, loader.loop and loader.loop.number) == (line("loader ="), line("for x, y in"))
     assert (loader.num_workers, loader.on_gpu) == (0, False)
-    assert (optimizer.site.line, optimizer.name, optimizer.takes_fused) == (line("optimizer ="), "AdamW", True)
-    assert (module.site.line, module.name, module.compiled) == (line("model(x)"), "Sequential", False)
+    assert (optimizer.site.number, optimizer.name, optimizer.takes_fused) == (line("optimizer ="), "AdamW", True)
+    assert (module.site.number, module.name, module.compiled) == (line("model(x)"), "Sequential", False)
     sites = [loader.site, optimizer.site, module.site]
-    assert {(site.path, site.library) for site in sites} == {(str(tmp_path / "train.py"), "")}
+    assert {(site.file, site.library) for site in sites} == {(str(tmp_path / "train.py"), "")}
 
 
 def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
@@ -566,7 +565,7 @@ def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
         f"import sys; sys.path.append({str(package.parent)!r}); import trainer\n" + program, tmp_path, survey=True
     )
     assert isinstance(facts.facts, Facts)
-    assert [(loader.site.path, loader.site.library) for loader in facts.facts.loaders] == [
+    assert [(loader.site.file, loader.site.library) for loader in facts.facts.loaders] == [
         (str(tmp_path / "train.py"), "trainer")
     ]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from overlapscope.plugins.trials.shims import Note, Notes, options
+from overlapscope.plugins.trials.changes import Note, Notes
+from overlapscope.plugins.trials.shims import options
 
 
 class Pretended(torch.nn.Linear):

@@ -28,10 +28,10 @@ from overlapscope.plugins.trials.protocol import (
     Module,
     Optimizer,
     Setting,
-    Site,
     Uploads,
 )
 from overlapscope.plugins.trials.rewrite import Wish, rewrite
+from overlapscope.recorder.program_lines import CodeLine
 
 WORKERS, PIN, NON_BLOCKING = Setting("workers", "6"), Setting("pin"), Setting("non-blocking")
 PREFETCH, COMPILE, FUSED = Setting("prefetch"), Setting("graph", "compile"), Setting("fused")
@@ -46,9 +46,9 @@ class EditedScript:
         if source:
             self.path.write_text(dedent(source), encoding="utf-8", newline="")
 
-    def site(self, text: str, library: str = "") -> Site:
+    def site(self, text: str, library: str = "") -> CodeLine:
         lines = self.path.read_text(encoding="utf-8").split("\n")
-        return Site(str(self.path), next(i for i, line in enumerate(lines, 1) if text in line), library)
+        return CodeLine(str(self.path), next(i for i, line in enumerate(lines, 1) if text in line), library)
 
     def loader(
         self, text: str, library: str = "", *, loop: str = "", num_workers: int = 0, pin_memory: bool = False
@@ -597,7 +597,7 @@ def test_what_is_not_a_file_of_python_gets_words(
     monkeypatch.chdir(tmp_path)
     if source is not None:
         Path(path).write_bytes(source)
-    optimizer = Optimizer(site=Site(path, 1), name="SGD", takes_fused=True, fused=False)
+    optimizer = Optimizer(site=CodeLine(path, 1), name="SGD", takes_fused=True, fused=False)
     result, files = edits(Facts(cuda=True, cpus=8, optimizers=(optimizer,)), (FUSED,), tmp_path)
     assert not files and reason in result.advice[0]
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from overlapscope.errors import UsageError
 from overlapscope.plugins.trials import measure, search
+from overlapscope.plugins.trials.conduct import TrialFindings, summarize
 from overlapscope.plugins.trials.measure import Timing, change, sameness
 from overlapscope.plugins.trials.protocol import (
     Facts,
@@ -22,14 +23,13 @@ from overlapscope.plugins.trials.protocol import (
     RankOutcome,
     RankResults,
     Setting,
-    Site,
     Sketch,
 )
 from overlapscope.plugins.trials.result import Edit
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
-from overlapscope.plugins.trials.summary import TrialFindings, summarize
+from overlapscope.recorder.program_lines import CodeLine
 
-SITE = Site("/train.py", 3)
+SITE = CodeLine("/train.py", 3)
 SAME = RankResults(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
 
 
@@ -242,7 +242,7 @@ def pretend(truth: Truth, source: random.Random, failing: str = "", differing: s
     def run(planned: Planned) -> Run:
         texts = [setting.text for setting in planned.settings]
         if failing in texts:
-            return Run(planned, 1.0, failure="It ended with exit code 1: no.")
+            return Run(planned, 1.0, failure="It exited with code 1: no.")
         step_ns = 1e7 * math.prod(truth.get(text, 1.0) for text in texts) * source.lognormvariate(0, 0.003)
         result_rows = results(1.5 if differing in texts else 1.0, digest="b" if planned.rounded else "")
         return Run(planned, 1.0, ran(step_ns, source, scatter=0.01), result_rows)
@@ -326,7 +326,7 @@ def test_a_change_that_fails_is_not_run_again() -> None:
     runs, kept = tried(ALL, pretend({"fused": 0.9}, random.Random(5), failing="pin"))
     assert texts(kept) == ["non-blocking", "fused"]
     assert len(runs.of((Setting("pin"),))) == 1
-    assert runs.failed((Setting("pin"),)) == "It ended with exit code 1: no."
+    assert runs.failed((Setting("pin"),)) == "It exited with code 1: no."
 
 
 def test_rounds_are_interleaved_and_turn_around() -> None:

@@ -12,6 +12,7 @@ import torch
 import overlapscope as ov
 from overlapscope.plugins.watch.ask import Asking
 from overlapscope.plugins.watch.protocol import RecordingRequest
+from overlapscope.recorder.options import Options
 from tests.plugins.watch.torch.test_watch import PATIENCE_S, place, started, stepping, waited
 
 __all__ = ["place", "started"]
@@ -40,7 +41,8 @@ def test_it_is_recorded_and_goes_on(by: str, started: Callable[..., subprocess.P
     training = started(TRAINING)
     stepping()
     path = tmp_path / "x.trace.json.gz"
-    asked = RecordingRequest(path=str(path), light=by == "light", seconds=0.5 if by == "seconds" else None)
+    options = Options(duration_s=0.5, plain_steps=0) if by == "seconds" else Options(active=5, light=by == "light")
+    asked = RecordingRequest(path=str(path), options=options)
     with Asking(training.pid, asked) as asking:
         outcome = asking.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == ""

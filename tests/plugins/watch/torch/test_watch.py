@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.request import urlopen
 
 import msgspec
@@ -25,6 +26,7 @@ from overlapscope.plugins.watch import protocol
 from overlapscope.plugins.watch.ask import Asking, ranks_of, record, status_of, statuses
 from overlapscope.plugins.watch.protocol import RecordingRequest, Status
 from overlapscope.reading import load
+from overlapscope.recorder.options import Options
 from tests.support import forked
 
 TRAINING = """
@@ -62,6 +64,10 @@ server.serve_forever()
 ON_DEMAND = ("-m", "overlapscope", "run", "--on-demand")
 PATIENCE_S = 180.0
 Started = subprocess.Popen[str] | forked.ForkedProgram
+
+
+def request_for(path: Path, **options: Any) -> RecordingRequest:
+    return RecordingRequest(path=str(path), options=Options(**options))
 
 
 @pytest.fixture
@@ -142,7 +148,7 @@ def test_a_training_is_recorded_again_and_again_and_goes_on(started: Callable[..
     assert re.search(r"process \d+ is recorded from step \d+ on", first.stderr)
     assert len(steps_of(tmp_path / "first.trace.json.gz")) == 4  # one of them is warm-up
     assert len(load(tmp_path / "first.trace.json.gz").plain_steps.before.host_ns) == 10
-    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "light.trace.json.gz"), light=True)) as asked:
+    with Asking(training.pid, request_for(tmp_path / "light.trace.json.gz", active=5, light=True)) as asked:
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == "" and outcome.path == str(tmp_path / "light.trace.json.gz")
     (status,) = stepping()
@@ -159,7 +165,7 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
     written = tmp_path / "port"
     waited(lambda watched: len(watched) == 1 and written.exists() and written.read_text() != "")
     port = written.read_text()
-    with Asking(server.pid, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), seconds=0.5)) as asked:
+    with Asking(server.pid, request_for(tmp_path / "x.trace.json.gz", duration_s=0.5, plain_steps=0)) as asked:
         begun: list[int] = []
         with ThreadPoolExecutor(1) as pool:
             outcome = pool.submit(asked.outcome, begun.append, until_begun_s=PATIENCE_S)
@@ -178,7 +184,7 @@ def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp
     recording = stepping(2)
     assert sorted((step.rank, step.world_size) for step in recording) == [(0, 2), (1, 2)]
     ranks = ranks_of(recording[0])
-    outcomes = record(ranks, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), steps=2), lambda *_: None)
+    outcomes = record(ranks, request_for(tmp_path / "x.trace.json.gz", active=2), lambda *_: None)
     assert [outcome.failure for outcome in outcomes] == ["", ""]
     assert len({outcome.begun for outcome in outcomes}) == 1
     traces = sorted((tmp_path / "x.traces").iterdir())
@@ -198,7 +204,7 @@ def test_closing_the_connection_withdraws_the_request(started: Callable[..., Sta
     client.communicate()
     waited(lambda watched: not watched[0].recording)
     assert not (tmp_path / "x.json").exists()
-    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "y.json"), steps=1)) as asked:
+    with Asking(training.pid, request_for(tmp_path / "y.json", active=1)) as asked:
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
     assert training.poll() is None
 
@@ -208,7 +214,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
 ) -> None:
     training = started(TRAINING)
     stepping()
-    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
+    with Asking(training.pid, request_for(tmp_path / "x.json", active=100_000)) as asked:
         waited(lambda watched: watched[0].recording)
         training.send_signal(signal.SIGKILL)
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
@@ -228,7 +234,7 @@ def test_a_recording_that_is_written_when_the_process_is_killed_is_reported(
     stepping()
     path = tmp_path / "x.json"
     # The steps that are timed after the recording take seconds.
-    with Asking(training.pid, RecordingRequest(path=str(path), steps=3, plain_steps=1_000)) as asked:
+    with Asking(training.pid, request_for(path, active=3, plain_steps=1_000)) as asked:
         while not path.exists():
             time.sleep(0.02)
         training.send_signal(signal.SIGTERM)
@@ -244,8 +250,8 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
     [status] = stepping()
     gone = msgspec.structs.replace(status, pid=2**22 + 1)
     with pytest.raises(UsageError, match=f"process {gone.pid} ended or cannot be asked"):
-        record([status, gone], RecordingRequest(path=str(tmp_path / "x.json")), lambda item, step: None)
-    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000, plain_steps=0)) as asked:
+        record([status, gone], request_for(tmp_path / "x.json", active=5), lambda item, step: None)
+    with Asking(training.pid, request_for(tmp_path / "x.json", active=100_000, plain_steps=0)) as asked:
         waited(lambda watched: watched[0].recording)
         (tmp_path / "enough").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
@@ -264,7 +270,7 @@ def test_what_the_program_records_itself_takes_precedence(started: Callable[...,
     )
     training = started(self_watching)
     stepping()
-    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
+    with Asking(training.pid, request_for(tmp_path / "x.json", active=100_000)) as asked:
         waited(lambda watched: watched[0].recording)
         (tmp_path / "own").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
@@ -287,7 +293,7 @@ def test_a_variable_watches_what_imports_torch(started: Callable[..., Started], 
     training = started(TRAINING, fresh=True, PYTHONPATH=path, OVERLAPSCOPE_WATCH="1")
     (status,) = stepping()
     assert status.pid == training.pid
-    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=1)) as asked:
+    with Asking(training.pid, request_for(tmp_path / "x.json", active=1)) as asked:
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
 
 
