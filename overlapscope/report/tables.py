@@ -21,16 +21,15 @@ from overlapscope.base.words import (
     duration,
     percent,
     shares_by_name,
-    shares_of,
     unit_for,
 )
-from overlapscope.catalog.buckets import BUCKETS, bucket_of
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.measures import of_group
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
-from overlapscope.documents.model import Bar, Part
+from overlapscope.documents.model import Bar, bar_of
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
@@ -116,11 +115,8 @@ def partition_table(title: str, whole: str, unit: Unit, figures: TimeFigures) ->
 
 
 def bar(figures: TimeFigures, unit: Unit) -> Bar:
-    """Return the buckets of some time as a bar; the shares add up to 100."""
-    parts = partition(figures)
-    shares = shares_of(parts, figures.span_ns)
-    amounts = ((name, ns) for name, ns in parts.items() if ns)
-    return Bar(tuple(Part(name, ns, unit.text(ns), shares[name], BUCKETS[name].id) for name, ns in amounts))
+    """Return the buckets of some time as a bar."""
+    return bar_of(partition(figures), unit)
 
 
 def parts_table(

@@ -333,11 +333,9 @@ def show(context: PageContext, data: Any) -> Any:
         raise PreventUpdate
     drawn = timelines(asked, prediction, question.changes or ())
     invalid = not prediction.result.replay.valid
-    _, *blocks = document.document(prediction.result).blocks
-    answer, *details = render.draw(blocks, context.dark)
-    if details and prediction.result.buckets:
-        bars = document.now_and_predicted(prediction.result, context.dark)
-        details.insert(0, render.graph(bars, "whatif-buckets", name="now and predicted"))
+    _, verdict, *others = document.document(prediction.result).blocks
+    bars = document.now_and_predicted(prediction.result)
+    answer, *details = render.draw([verdict, *bars, *others], context.dark)
     return (
         answer,
         dmc.Paper(dmc.Stack(details, gap="sm"), withBorder=True, p="md") if details else None,
