@@ -55,10 +55,8 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def section(self, device: int | None = None) -> DeviceReport:
         """Return the report on a device, or on the first device if there is no such device."""
-        sections = list(self.page.sections())
-        return next(
-            (section for section in sections if section.device and section.device.device == device), sections[0]
-        )
+        sections = [*self.page.sections()]
+        return next((each for each in sections if each.device and each.device.device == device), sections[0])
 
 
 def open_trace(id: str, path: Path, trace: Trace) -> Opened:

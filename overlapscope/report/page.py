@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import PurePath
 
 from msgspec import Struct, field
@@ -39,7 +40,7 @@ class SampledHost(Struct, frozen=True):
         return round(self.step_ns * samples / self.samples)
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, dict=True):
     """A report to be drawn."""
 
     report: Report
@@ -63,6 +64,11 @@ class Page(Struct, frozen=True):
 
         Traces of different ranks are in the order of their ranks.
         """
+        yield from self._sections
+
+    @cached_property
+    def _sections(self) -> list[DeviceReport]:
+        sections: list[DeviceReport] = []
         findings: dict[tuple[str, int], list[Finding]] = {}
         for finding in self.findings:
             findings.setdefault((finding.source, finding.device), []).append(finding)
@@ -71,9 +77,10 @@ class Page(Struct, frozen=True):
             for device in trace.devices:
                 shown = device if self.recorded else of_plain(device)
                 of_device = tuple(findings.get((trace.source, device.device), ()))
-                yield DeviceReport(self, number, trace, in_frame(shown), device, of_device)
+                sections.append(DeviceReport(self, number, trace, in_frame(shown), device, of_device))
             if not trace.devices:
-                yield DeviceReport(self, number, trace, None, None)
+                sections.append(DeviceReport(self, number, trace, None, None))
+        return sections
 
 
 def _by_rank(ranks: Sequence[int | None]) -> Sequence[int]:

@@ -5,6 +5,8 @@ Each device has lanes for its overlap, steps, ranges and streams; each host thre
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -32,15 +34,18 @@ def build(analysis: TraceAnalysis) -> Lanes:
     """Return the lanes of every device, then those of every host thread."""
     trace = analysis.trace
     origin, end = bounds(trace)
-    lanes: list[TimelineLane] = []
-    for device in analysis.devices:
-        lanes += _device_lanes(trace, device, origin)
-    lanes += _host_lanes(trace, origin, end)
+    lanes = [lane for device in analysis.devices for lane in _device_lanes(trace, device, origin)]
+
+    def of_hosts() -> Iterator[TimelineLane]:
+        numbered = enumerate(_host_lanes(trace, origin, end), len(lanes))
+        return (replace(lane, id=number) for number, lane in numbered)
+
     return Lanes(
         origin_ns=origin,
         start_ns=0,
         end_ns=end - origin,
-        lanes=tuple(replace(lane, id=number) for number, lane in enumerate(lanes)),
+        of_devices=tuple(replace(lane, id=number) for number, lane in enumerate(lanes)),
+        make_others=of_hosts,
         analysis=analysis,
     )
 
