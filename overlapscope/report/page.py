@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePath
@@ -13,6 +14,7 @@ from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import Device, HostUse, NetOverlap, Plain, PlainOrigin, TraceResult, host_parts
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
+from overlapscope.documents.columns import NAME_LIMIT
 from overlapscope.report.model import Report, of_plain
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity
@@ -58,6 +60,21 @@ class Page(Struct, frozen=True, dict=True):
     def findings(self) -> tuple[Finding, ...]:
         """Findings on the program that the figures describe; none on a recording beside it."""
         return () if self.recorded else self.report.findings
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name of each trace's file, or its path if several files have that name."""
+        sources = [trace.source for trace in self.report.traces]
+        files = [PurePath(source).name for source in sources]
+        count = Counter(files)
+        named = zip(sources, files, strict=True)
+        return tuple(clean(source if count[file] > 1 else file, NAME_LIMIT) for source, file in named)
+
+    def label(self, number: int) -> str:
+        """Return the rank of a trace; the name of its file without a rank, or if several traces are of that rank."""
+        ranks = [trace.rank for trace in self.report.traces]
+        rank = ranks[number]
+        return clean(self.names[number], 80) if rank is None or ranks.count(rank) > 1 else f"rank {rank}"
 
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none.
@@ -195,15 +212,14 @@ class DeviceReport(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The rank or, without ranks, the file; with the device if there are several."""
-        rank, devices = self.trace.rank, self.trace.devices
-        name = clean(PurePath(self.trace.source).name, 80) if rank is None else f"rank {rank}"
-        return f"{name}, device {self.device.device}" if self.device and len(devices) > 1 else name
+        """The trace (`Page.label`), with the device if there are several."""
+        name = self.page.label(self.number)
+        return f"{name}, device {self.device.device}" if self.device and len(self.trace.devices) > 1 else name
 
     @property
     def title(self) -> str:
         """The file, with rank and device if known."""
-        parts = [clean(PurePath(self.trace.source).name, 80)]
+        parts = [clean(self.page.names[self.number], 80)]
         if self.trace.rank is not None:
             parts.append(f"rank {self.trace.rank}")
         if self.device is not None:

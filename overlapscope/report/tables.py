@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
 from statistics import median
 from typing import Final, TypeVar
 
@@ -28,7 +26,7 @@ from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.measures import of_group
 from overlapscope.documents import columns as column
-from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
+from overlapscope.documents.columns import ColumnOf
 from overlapscope.documents.model import Bar, bar_of
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
@@ -51,7 +49,6 @@ def summary(page: Page) -> Table:
     """Return a row per device, all in the same unit."""
     sections = list(page.sections())
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
-    names = source_names(page)
     what = "step" if all(section.steps for section in sections if section.device) else "time"
 
     def time(of: Callable[[Device], int]) -> Callable[[DeviceReport], int | None]:
@@ -59,7 +56,7 @@ def summary(page: Page) -> Table:
 
     return table_of(
         sections,
-        trace_column(lambda section: names[section.number]),
+        trace_column(lambda section: page.names[section.number]),
         column.number(
             "rank",
             lambda section: section.trace.rank,
@@ -84,16 +81,6 @@ def trace_column(name_of: Callable[[T], str]) -> ColumnOf[T] | None:
     """Return a column with the names of traces."""
     # All are traces, so the ending adds nothing, and names fit better without it.
     return column.text("trace", lambda item: _ENDING.sub("", name_of(item)), flexible=True, heads=True)
-
-
-def source_names(page: Page) -> tuple[str, ...]:
-    """Return the name of each trace's file, or its path if several files have that name."""
-    sources = [trace.source for trace in page.report.traces]
-    names = [PurePath(source).name for source in sources]
-    count = Counter(names)
-    return tuple(
-        clean(source if count[name] > 1 else name, NAME_LIMIT) for source, name in zip(sources, names, strict=True)
-    )
 
 
 def buckets(section: DeviceReport, device: Device) -> Table:
