@@ -106,12 +106,6 @@ class Chart(Struct, frozen=True):
     wide: bool = False
 
 
-class Cards(Struct, frozen=True):
-    """Figures at the top of an HTML file, which has no table of them, by their names."""
-
-    figures: dict[str, str]
-
-
 class Part(Struct, frozen=True):
     """A part of a whole; `share` is a percentage without its sign, `color` a name of the palette."""
 
@@ -254,7 +248,6 @@ Block = (
     | Links
     | Table
     | Chart
-    | Cards
     | Bar
     | StripBlock
     | TimelineBlock

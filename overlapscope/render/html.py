@@ -193,14 +193,6 @@ def _plots(charts: list[model.Chart]) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Cards) -> Iterator[str]:
-    cards = "".join(
-        f"<div><dt>{escape(name)}</dt><dd><b>{escape(figure)}</b></dd></div>" for name, figure in block.figures.items()
-    )
-    yield f'<dl class="figures">{cards}</dl>'
-
-
-@_draw.register
 def _(block: model.Bar) -> Iterator[str]:
     drawn, key = [], []
     for part in block.parts:
