@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -145,7 +145,9 @@ def _import_components_when_used() -> None:
     The package imports them in a module of its own, instead of which it finds an empty one here.
     """
     name = "dash_mantine_components"
-    sys.modules.setdefault(f"{name}._imports_", SimpleNamespace(__all__=[]))  # type: ignore[arg-type]
+    none = ModuleType(f"{name}._imports_")
+    none.__dict__["__all__"] = []
+    sys.modules.setdefault(none.__name__, none)
     package = importlib.import_module(name)
 
     def component(wanted: str) -> type:
