@@ -177,6 +177,11 @@ def average(steps: Facts, judged: Sequence[int], names: Sequence[str]) -> PerSte
 # -- The device in the frame ------------------------------------------------------------------------
 
 
+def frame_of(device: Device) -> TimeFigures:
+    """Return the figures of an average step; of the time after the lead-in if no step is judged."""
+    return device.per_step or device.judged or device
+
+
 def in_frame(device: Device) -> Device:
     """Return the device with the figures of an average step; of the time after the lead-in if no step is judged.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.analysis.average import in_frame, judged_steps, median_step
+from overlapscope.analysis.average import frame_of, judged_steps, median_step
 from overlapscope.analysis.figures import TimeFigures, Window
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import Timeline
@@ -91,11 +91,10 @@ def most_informative(device: Device, scope: str = "window") -> StripExtent:
     lead-in.
     """
     candidates = [period for period in (*device.steps, *device.ranges) if period.name == scope]
-    frame = in_frame(device)
     if scope == "window" and device.per_step is not None:
         candidates = [device.steps[number] for number in judged_steps(device)]
     shown = median_step(candidates)
-    if shown is None or (scope == "window" and 2 * _lost_share(shown) < _lost_share(frame)):
+    if shown is None or (scope == "window" and 2 * _lost_share(shown) < _lost_share(frame_of(device))):
         whole = device if device.judged is None else device.judged
         return StripExtent("", 1, whole.window)
     return StripExtent(shown.name, len(candidates), shown.window)

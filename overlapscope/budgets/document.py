@@ -17,7 +17,6 @@ from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureRea
 from overlapscope.documents import table
 from overlapscope.documents.model import (
     Block,
-    Cards,
     Document,
     Heading,
     Items,
@@ -171,11 +170,6 @@ def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
 
 
 def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
-    if verdict.value is not None or verdict.limit is not None:
-        value, limit = words.figures(verdict)
-        before = "" if verdict.baseline is None else show(verdict.baseline, verdict.unit)
-        figures = {"value": value, "limit": limit, "baseline": before}
-        yield Cards({name: figure for name, figure in figures.items() if figure})
     message, exception = words.prose(verdict.message), words.prose(verdict.exception or "")
     yield Text(message)
     if exception and exception not in message:

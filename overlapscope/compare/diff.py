@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import after_lead_in, judged_steps, occurrences
+from overlapscope.analysis.average import after_lead_in, frame_of, judged_steps, occurrences
 from overlapscope.analysis.figures import Period, TimeFigures
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.catalog.causes import IdleCause
@@ -132,10 +132,7 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
     findings = compare_findings(
         before.findings,
         after.findings,
-        floors_ns=tuple(
-            round(FLOOR * (side.device.per_step or side.device.judged or side.device).span_ns)
-            for side in (before, after)
-        ),
+        floors_ns=tuple(round(FLOOR * frame_of(side.device).span_ns) for side in (before, after)),
         spans_ns=pair.spans_ns,
         reliable=alike and not lost & CAUSES,
     )

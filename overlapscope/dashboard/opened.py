@@ -11,12 +11,9 @@ from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.base.memory import release_free_memory
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import find_program
-from overlapscope.prediction.interventions import check_names
-from overlapscope.prediction.predict import applicable, best, predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import joined, of_program
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
@@ -40,9 +37,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @cached_property
     def lanes(self) -> Lanes:
         """The timeline, built when first drawn, since few people look at both programs."""
-        built = lanes.build(self.analysis)
-        release_free_memory()
-        return built
+        return lanes.build(self.analysis)
 
     @cached_property
     def bounds_ns(self) -> tuple[int, int]:
@@ -55,10 +50,8 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     def section(self, device: int | None = None) -> DeviceReport:
         """Return the report on a device, or on the first device if there is no such device."""
-        sections = list(self.page.sections())
-        return next(
-            (section for section in sections if section.device and section.device.device == device), sections[0]
-        )
+        sections = [*self.page.sections()]
+        return next((each for each in sections if each.device and each.device.device == device), sections[0])
 
 
 def open_trace(id: str, path: Path, trace: Trace) -> Opened:
@@ -160,6 +153,10 @@ def events_of(trace: Trace) -> int:
 
 
 def _predict(trace: Trace, asked: WhatIfRequest) -> DrawnPrediction:
+    # The first page needs neither.
+    from overlapscope.prediction.interventions import check_names
+    from overlapscope.prediction.predict import applicable, best, predict
+
     if asked.interventions is None:
         prediction = best(trace, device=asked.device)
     else:

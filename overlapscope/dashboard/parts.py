@@ -23,7 +23,6 @@ from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.context import PageContext, UrlState
-from overlapscope.dashboard.library import Library
 from overlapscope.documents.model import Block, Chart, Items, Section, Span, Text
 from overlapscope.documents.table import Table
 from overlapscope.report import charts, host_view, lists
@@ -257,7 +256,8 @@ def step_timeline(context: PageContext, page: str, analysis: DeviceAnalysis) -> 
     """Return the device's median step, at the scale of the terminal's strip, with a link to the page Timeline."""
     opened, extent = context.opened, most_informative(analysis.result)
     more = {"device": analysis.result.device, "kinds": ("overlap", "stream")}
-    side = TimelineSide("step", opened.id, opened.bounds_ns[0], (extent.window,), context.of, more)
+    of = context.of | {"devices": "only"}
+    side = TimelineSide("step", opened.id, opened.bounds_ns[0], (extent.window,), of, more)
     link = dcc.Link("open in timeline →", href=context.url.href("timeline"), className="timeline-link")
     title = dmc.Text(strip_title(extent), fw=600, size="sm")
     shown = [
@@ -306,12 +306,6 @@ def no_trace(id: str) -> Component:
         "The dashboard shows the traces that it was started with and those that were dropped onto the page. "
         "Choose one at the top.",
     )
-
-
-def loading_bar(library: Library, id: str) -> Component:
-    """Return the progress of a trace that is being loaded."""
-    state = library.loading(id)
-    return progress(f"{clean(id, 100)}: {state.stage}", state.part)
 
 
 def progress(sentence: str, part: float | None) -> Component:

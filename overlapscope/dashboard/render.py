@@ -14,7 +14,7 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.documents import model
-from overlapscope.documents.colors import KINDS, PATTERNS, Pattern, palette
+from overlapscope.documents.colors import PATTERNS, Pattern, palette
 from overlapscope.documents.figure import legible
 from overlapscope.documents.model import Block, Figure, Words
 from overlapscope.documents.table import Cell, Column, Table
@@ -77,7 +77,7 @@ def _tone(tone: str, colors: Mapping[str, str]) -> dict[str, Any]:
 
 @singledispatch
 def _draw(block: Block, dark: bool) -> Component:
-    """Return an empty element for blocks that only files can show, such as links within them."""
+    """Return an empty element for blocks that only files or a terminal can show, such as links within them."""
     return html.Div()
 
 
@@ -164,7 +164,8 @@ def _(block: model.Bar, dark: bool) -> Component:
         for part in block.parts
         if part.amount
     ]
-    return html.Div(drawn, className="timeline-bar", role="img", **label)
+    rest = [html.Div(style={"flexGrow": block.rest})] if block.rest else []
+    return html.Div([*drawn, *rest], className="timeline-bar", role="img", **label)
 
 
 @_draw.register
@@ -172,19 +173,6 @@ def _(block: model.Chart, dark: bool) -> Component:
     title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
     note = [dmc.Text(block.note, c="dimmed", size="sm")] if block.note else []
     return html.Div([*title, graph(block.figure(dark), block.id, name=block.title or block.id), *note])
-
-
-@_draw.register
-def _(block: model.StripBlock, dark: bool) -> Component:
-    drawn, colors = block.draw(model.UNICODE), palette(dark)
-    text: list[Component | str] = []
-    for line in (*drawn.lanes, *drawn.totals):
-        text.append(f"{line.label:<{model.LABEL_WIDTH}}")
-        for kind, run in line.runs():
-            text.append(run if kind is None else html.Span(run, style=_tone(KINDS[kind], colors)))
-        text.append("\n")
-    text.append("\n".join(filter(None, (drawn.scale, drawn.legend))))
-    return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre(text, className="plain-table", tabIndex=0)])
 
 
 @_draw.register

@@ -245,7 +245,7 @@ def _number(name: str, least: int = 0, most: int = (1 << 31) - 1, otherwise: int
 
 
 _TIMELINE: dict[str, Callable[[Lanes], _TimelineAnswer]] = {
-    "model": lanes.model,
+    "model": lambda drawn: lanes.model(drawn, devices_only="devices" in flask.request.args),
     "view": _pixels,
     "op": lambda drawn: lanes.op(drawn, _number("lane"), _number("row")),
     "at": _at,

@@ -192,13 +192,13 @@ callbacks.in_browser(
 def show(context: PageContext, loaded: int) -> Any:
     """Return the page of an address, and its header."""
     url, opened = context.url, context.trace
-    waiting = _missing(context)
+    waiting = _waits(context)
     devices, device = _devices(context)
     kind = PAGES.get(url.page)
     switched = opened is not None and opened.plain is not None and kind is not None and kind.switched
     return (
-        _content(context),
-        None if waiting is None else parts.loading_bar(context.library, waiting),
+        _content(context, is_waiting=waiting is not None),
+        waiting,
         waiting is None,
         _navigation(context),
         [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()],
@@ -219,12 +219,12 @@ def show(context: PageContext, loaded: int) -> Any:
     prevent_initial_call=True,
 )
 def look(context: PageContext, intervals: int, loaded: int) -> Any:
-    """Return the progress of the trace that the page waits for."""
-    waiting = _missing(context)
+    """Return the progress of what the page waits for."""
+    waiting = _waits(context)
     if waiting is None:
         # Stop the clock at once: another tick would build the page again while it is already in use.
         return dash.no_update, loaded + 1, True
-    return parts.loading_bar(context.library, waiting), dash.no_update, dash.no_update
+    return waiting, dash.no_update, dash.no_update
 
 
 @callbacks.leads(Input(parts.SAMPLES, "n_clicks"))
@@ -267,8 +267,8 @@ def _switched(url: UrlState, opened: Opened) -> str:
     return url.href(of=of, start_ns=view.start_ns - origin, end_ns=view.end_ns - origin)
 
 
-def _content(context: PageContext) -> Component | list[Component]:
-    """Return the page of an address, or the reason why there is none; empty while its traces are loading."""
+def _content(context: PageContext, *, is_waiting: bool) -> Component | list[Component]:
+    """Return the page of an address, or the reason why there is none; empty while the page waits."""
     url, library = context.url, context.library
     kind = PAGES.get(url.page)
     if kind is None:
@@ -276,16 +276,16 @@ def _content(context: PageContext) -> Component | list[Component]:
         onward = ["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."]
         return parts.notice(f"There is no page {clean(url.page, 60)!r}", parts.empty(onward))
     if kind.needs != "nothing":
-        for id, opened in context.named:
+        for id, _ in context.named:
             if library.entry(id) is None:
                 return parts.no_trace(id)
             if (failure := library.failure(id)) is not None:
                 return parts.notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
-            if opened is None:
-                # With None, Dash would keep the paths of the previous content, and fail at a late answer for it.
-                return []
         if url.trace is None:
             return parts.nothing_opened(url, reports=bool(library.ranks_files()))
+    if is_waiting:
+        # With None, Dash would keep the paths of the previous content, and fail at a late answer for it.
+        return []
     if kind.needs == "figures" and context.device is None:
         return parts.unusable(context)
     shown = kind.module.layout(context, *([context.device] if kind.needs == "figures" else []))
@@ -296,15 +296,19 @@ def _content(context: PageContext) -> Component | list[Component]:
     return parts.page(kind.page.title, *draw(shown, context.dark), lead=lead)
 
 
-def _missing(context: PageContext) -> str | None:
-    """Return a trace of the address that isn't loaded yet, and request it."""
+def _waits(context: PageContext) -> Component | None:
+    """Return the progress of what the page waits for, and request it; None if the page can be shown."""
     kind, library = PAGES.get(context.url.page), context.library
-    if kind is None or kind.needs == "nothing":
+    if kind is None:
         return None
+    if kind.needs == "nothing":
+        waiting: Component | None = kind.module.waits(context) if hasattr(kind.module, "waits") else None
+        return waiting
     for id, opened in context.named:
         if library.entry(id) and opened is None and library.failure(id) is None:
             library.request(id)
-            return id
+            state = library.loading(id)
+            return parts.progress(f"{clean(id, 100)}: {state.stage}", state.part)
     return None
 
 

@@ -15,7 +15,6 @@ from typing import Final, Literal
 
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import CAUSES, CopyCause, IdleCause, Subject
-from overlapscope.trace.model import Kind
 
 Pattern = Literal["", "rising", "falling", "crossed", "dotted", "ruled"]
 """Marks on a color; empty for a plain color."""
@@ -35,15 +34,6 @@ _OPS: Final[dict[str, tuple[str, str]]] = {
     "other": ("#b3a82a", "#e6da4a"),
     "hidden-copy": ("#466ebe", "#96b4fa"),
 }
-KINDS: Final = {
-    Kind.COMPUTE: "compute",
-    Kind.COMM: "comm",
-    Kind.H2D: "h2d-pinned",
-    Kind.D2H: "d2h-pinned",
-    Kind.OTHER: "other",
-    Kind.P2P: "p2p",
-}
-"""Colors of kinds of ops, by name in the palette."""
 _HOST: Final[dict[str, tuple[str, str]]] = {
     "blocking-call": ("#c1272d", "#ff7a70"),
     "runtime-call": ("#8496ab", "#8fa3ba"),

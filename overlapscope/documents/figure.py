@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import F64, I64
-from overlapscope.base.words import Unit, clean, shares_of, unit_for
+from overlapscope.base.words import Unit, clean, shares_of
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Figure
-
-__all__ = ["FONT", "Figure", "axis", "column_of", "escape", "figure", "legible", "partitions", "stacked_bars"]
 
 FONT = "system-ui, sans-serif"
 """The font of the pages. Not `inherit`, because a chart saved as PNG has no page to inherit from."""
@@ -66,31 +64,25 @@ def axis(dark: bool, title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def stacked_bars(
-    wholes: Sequence[Mapping[str, int]],
-    labels: Sequence[str],
-    unit: Unit,
-    dark: bool,
-    *,
-    positions: Sequence[int] | None = None,
+    wholes: Sequence[Mapping[str, int]], labels: Sequence[str], unit: Unit, dark: bool, positions: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Return a stacked bar for each of `wholes`: times in nanoseconds by the name of their bucket.
 
-    Shares add up to 100. With `positions`, bars are vertical, and each has its position as `customdata[0]`; without,
-    they are horizontal and placed by their labels.
+    Shares add up to 100. Each bar has its position as `customdata[0]`.
     """
-    colors, along, across = palette(dark), *(("x", "y") if positions is None else ("y", "x"))
+    colors = palette(dark)
     shares = [shares_of(whole, sum(whole.values())) for whole in wholes]
     bars: list[dict[str, Any]] = []
     for name, bucket in BUCKETS.items():
         if not any(whole.get(name) for whole in wholes):
             continue
-        rows = zip(positions or range(len(wholes)), labels, wholes, shares, strict=True)
+        rows = zip(positions, labels, wholes, shares, strict=True)
         bars.append(
             {
                 "type": "bar",
                 "name": name,
-                along: [whole.get(name, 0) / unit.ns for whole in wholes],
-                across: list(labels if positions is None else positions),
+                "y": [whole.get(name, 0) / unit.ns for whole in wholes],
+                "x": list(positions),
                 "marker": {"color": colors[bucket.id]},
                 "customdata": [
                     [position, label, unit.text(whole.get(name, 0)), share.get(name, "0")]
@@ -99,23 +91,8 @@ def stacked_bars(
                 "hovertemplate": f"%{{customdata[1]}}<br>{name}: %{{customdata[2]}} (%{{customdata[3]}}%)<br>"
                 f"{bucket.meaning}<extra></extra>",
             }
-            | ({"orientation": "h"} if positions is None else {})
         )
     return bars
-
-
-def partitions(wholes: Sequence[Mapping[str, int]], labels: Sequence[str], dark: bool) -> Figure:
-    """Return a horizontal bar for each of `wholes`, as for `stacked_bars`, below one another in the same unit."""
-    unit = unit_for(max((sum(whole.values()) for whole in wholes), default=0))
-    return figure(
-        stacked_bars(wholes, labels, unit, dark),
-        dark,
-        height=90 + 30 * max(1, len(wholes)),
-        barmode="stack",
-        bargap=0.25,
-        xaxis=axis(dark, f"time on the device, {unit.name}"),
-        yaxis=axis(dark, autorange="reversed", type="category"),
-    )
 
 
 def column_of(at: F64, columns: int) -> I64:

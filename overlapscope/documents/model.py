@@ -7,15 +7,14 @@ gets here; renderers escape the characters that are special in their syntax.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import listed
+from overlapscope.base.words import Unit, listed, shares_of
+from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.documents.table import Table, Tone
 from overlapscope.trace.model import Kind
 
@@ -107,12 +106,6 @@ class Chart(Struct, frozen=True):
     wide: bool = False
 
 
-class Cards(Struct, frozen=True):
-    """Figures at the top of an HTML file, which has no table of them, by their names."""
-
-    figures: dict[str, str]
-
-
 class Part(Struct, frozen=True):
     """A part of a whole; `share` is a percentage without its sign, `color` a name of the palette."""
 
@@ -127,6 +120,8 @@ class Bar(Struct, frozen=True):
     """Parts of a whole side by side. A terminal leaves it out, since its tables have the figures."""
 
     parts: tuple[Part, ...]
+    rest: int = 0
+    """Amount by which the longest of several bars is longer."""
 
 
 LABEL_WIDTH = 14
@@ -154,11 +149,6 @@ class StripLine(Struct, frozen=True):
     label: str
     text: str
     kinds: tuple[Kind | None, ...]
-
-    def runs(self) -> Iterator[tuple[Kind | None, str]]:
-        """Yield the text by runs of a kind."""
-        for kind, run in groupby(zip(self.kinds, self.text, strict=True), itemgetter(0)):
-            yield kind, "".join(character for _, character in run)
 
 
 class Drawing(Struct, frozen=True):
@@ -251,19 +241,7 @@ class Section(Struct, frozen=True):
 
 
 Block = (
-    Heading
-    | Text
-    | Items
-    | Code
-    | Links
-    | Table
-    | Chart
-    | Cards
-    | Bar
-    | StripBlock
-    | TimelineBlock
-    | FindingBlock
-    | Section
+    Heading | Text | Items | Code | Links | Table | Chart | Bar | StripBlock | TimelineBlock | FindingBlock | Section
 )
 
 
@@ -284,6 +262,21 @@ def columns(tables: Iterable[Table]) -> tuple[Block, ...]:
 def panel(title: str, *blocks: Block, folded: bool = False, tone: Tone = "") -> Section:
     """Return a box with a title."""
     return Section(blocks, title, "panel", tone=tone, folded=folded)
+
+
+def bar_of(parts: Mapping[str, int], unit: Unit, most_ns: int = 0) -> Bar:
+    """Return times by the name of their bucket as a bar, whose shares add up to 100.
+
+    Args:
+        parts: The times in nanoseconds.
+        unit: Their unit.
+        most_ns: Length of the longest of several bars, beside which this one is drawn to scale.
+    """
+    whole_ns = sum(parts.values())
+    shares = shares_of(parts, whole_ns)
+    amounts = ((name, ns) for name, ns in parts.items() if ns)
+    drawn = (Part(name, ns, unit.text(ns), shares[name], BUCKETS[name].id) for name, ns in amounts)
+    return Bar(tuple(drawn), max(0, most_ns - whole_ns))
 
 
 # -- Answer and details ----------------------------------------------------------------------------

@@ -19,8 +19,18 @@ from overlapscope.base.words import (
     unit_for,
 )
 from overlapscope.catalog.buckets import bucket_of
-from overlapscope.documents.figure import Figure, partitions
-from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
+from overlapscope.documents.model import (
+    Block,
+    Document,
+    Heading,
+    Items,
+    Section,
+    Text,
+    bar_of,
+    detail,
+    panel,
+    with_code,
+)
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import Assumption, Constant, Estimate, WhatIf
 
@@ -209,11 +219,17 @@ def buckets(result: WhatIf) -> Table:
     return Table(title, columns, rows(lines), total=True)
 
 
-def now_and_predicted(result: WhatIf, dark: bool) -> Figure:
-    """Return a chart of two stacked bars: the step now, and as predicted below it."""
+def now_and_predicted(result: WhatIf) -> Iterator[Block]:
+    """Yield the buckets of the step as a bar now and, below it on the same scale, as predicted."""
     named = [(bucket_of(field).name, change) for field, change in result.buckets.items()]
-    now = {name: change.measured for name, change in named}
-    return partitions((now, {name: change.predicted.value for name, change in named}), ("now", "predicted"), dark)
+    sides = {
+        "Now": {name: change.measured for name, change in named},
+        "Predicted": {name: change.predicted.value for name, change in named},
+    }
+    longest_ns = max(sum(parts.values()) for parts in sides.values())
+    for title, parts in sides.items() if longest_ns else ():
+        yield Text(title, "muted")
+        yield bar_of(parts, unit(result), longest_ns)
 
 
 def ladder(result: WhatIf) -> Table:

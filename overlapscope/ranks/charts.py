@@ -12,7 +12,8 @@ from msgspec import Struct
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.colors import HEAT, palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
+from overlapscope.documents.figure import axis, escape, figure, stacked_bars
+from overlapscope.documents.model import Figure
 from overlapscope.ranks.result import RankRow, RanksReport, by_steps, rows_of
 from overlapscope.ranks.verdict import POOR_PCT, row_name
 
@@ -249,7 +250,7 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
     named = [{} if place.row is None else rows[place.row].buckets.named() for place in places]
     bars = [{bucket_of(name).name: ns for name, ns in buckets.items()} for buckets in named]
     return figure(
-        stacked_bars(bars, [escape(place.name) for place in places], unit, dark, positions=range(len(places))),
+        stacked_bars(bars, [escape(place.name) for place in places], unit, dark, range(len(places))),
         dark,
         height=_BARS_PX,
         barmode="stack",

@@ -18,12 +18,11 @@ import msgspec
 
 from overlapscope.base.words import clean
 from overlapscope.documents import model
-from overlapscope.documents.colors import KINDS, palette
+from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Document, Span, Words, pieces
 from overlapscope.documents.table import Column, Table
 from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
-from overlapscope.trace.model import Kind
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -194,14 +193,6 @@ def _plots(charts: list[model.Chart]) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Cards) -> Iterator[str]:
-    cards = "".join(
-        f"<div><dt>{escape(name)}</dt><dd><b>{escape(figure)}</b></dd></div>" for name, figure in block.figures.items()
-    )
-    yield f'<dl class="figures">{cards}</dl>'
-
-
-@_draw.register
 def _(block: model.Bar) -> Iterator[str]:
     drawn, key = [], []
     for part in block.parts:
@@ -218,16 +209,8 @@ def _(block: model.Bar) -> Iterator[str]:
 @_draw.register
 def _(block: model.StripBlock) -> Iterator[str]:
     drawn = block.draw(model.UNICODE)
-    lines = [
-        f"{escape(f'{line.label:<{model.LABEL_WIDTH}}')}{''.join(_run(*run) for run in line.runs())}"
-        for line in (*drawn.lanes, *drawn.totals)
-    ]
-    text = "\n".join([*lines, drawn.scale, escape(drawn.legend)]).rstrip()
+    text = escape("\n".join(drawn.plain()))
     yield f'<figure class="strip"><figcaption>{escape(clean(drawn.title))}</figcaption><pre>{text}</pre></figure>'
-
-
-def _run(kind: Kind | None, text: str) -> str:
-    return escape(text) if kind is None else f'<span style="color:var(--{KINDS[kind]})">{escape(text)}</span>'
 
 
 @_draw.register

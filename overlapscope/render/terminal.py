@@ -205,7 +205,7 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
         elif isinstance(block, model.Heading):
             if block.level > 1:
                 yield block
-        elif not isinstance(block, model.Links | model.Chart | model.Cards | model.Bar | model.TimelineBlock):
+        elif not isinstance(block, model.Links | model.Chart | model.Bar | model.TimelineBlock):
             yield block
 
 

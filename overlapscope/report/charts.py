@@ -21,7 +21,8 @@ from overlapscope.base.words import bandwidth as rate_text
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
+from overlapscope.documents.figure import axis, escape, figure, legible, stacked_bars
+from overlapscope.documents.model import Figure
 from overlapscope.report.page import DeviceReport, SampledHost
 from overlapscope.trace.model import Kind, Memory
 
@@ -76,7 +77,7 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
         "customdata": [[row, names[row], percent(value)] for row, value in zip(rows, efficiency, strict=True)],
         "hovertemplate": "%{customdata[1]}<br>efficiency %{customdata[2]}<extra></extra>",
     }
-    bars = stacked_bars([every[row].partition for row in rows], [*names.values()], unit, dark, positions=rows)
+    bars = stacked_bars([every[row].partition for row in rows], [*names.values()], unit, dark, rows)
     ticks = {"tickvals": labelled, "ticktext": [f"#{step_number(every[row].name)}" for row in labelled]}
     return figure(
         [*bars, *([marks] if unusual else []), line],

@@ -53,16 +53,17 @@ _MOST_ROWS = 8
 
 def document(page: Page) -> Document:
     """Return a report in reading order, for a terminal or markdown: the answer, then the rest as details."""
-    parts = list(replace(page, verbose=True).sections())
+    full = replace(page, verbose=True)
+    parts = [*full.sections()]
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
     if len(parts) > 1:
-        blocks.append(replace(summary(page), title=""))
+        blocks.append(replace(summary(full), title=""))
     for part in parts:
         blocks.append(Section(tuple(_part(part, page)), part.title, "article"))
     if len(parts) > 1:
         blocks += findings(page, parts)
-    return Document(f"overlapscope: {title(page)}", tuple(blocks))
+    return Document(f"overlapscope: {title(full)}", tuple(blocks))
 
 
 def title(page: Page) -> str:

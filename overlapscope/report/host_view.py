@@ -21,7 +21,7 @@ from overlapscope.documents.table import Table, table_of
 from overlapscope.plugin import recorder_by_id
 from overlapscope.report.page import DeviceReport, Page, SampledHost
 from overlapscope.report.sentences import WORTH_SAYING
-from overlapscope.report.tables import largest, parts_table, source_names, trace_column
+from overlapscope.report.tables import largest, parts_table, trace_column
 from overlapscope.trace.op_names import op_words
 
 TITLE = "Host: where a step goes"
@@ -265,8 +265,7 @@ _Row = tuple[str, int | None, Mapping[str, int]]
 
 def summary(page: Page) -> Table:
     """Return one row for each trace of a program that used no GPU: a step of each."""
-    names = source_names(page)
-    rows = [(names[each.number], each.steps or None, each.host_parts) for each in page.sections()]
+    rows = [(page.names[each.number], each.steps or None, each.host_parts) for each in page.sections()]
     steps: ColumnOf[_Row] = column.count("steps", lambda row: row[1])
     return _each_parts("Traces", rows, trace_column(lambda row: row[0]), steps)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import PurePath
 
 from msgspec import Struct, field
@@ -18,6 +20,7 @@ from overlapscope.trace.host_activity import HostActivity
 
 _MATTERS = 0.05
 """Minimum share of a step that the profiler may have added for it to matter."""
+_NAME_LIMIT = 200
 _SMALL = 100
 """A part shorter than the span divided by this number gets its own unit."""
 
@@ -39,7 +42,7 @@ class SampledHost(Struct, frozen=True):
         return round(self.step_ns * samples / self.samples)
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, dict=True):
     """A report to be drawn."""
 
     report: Report
@@ -58,11 +61,31 @@ class Page(Struct, frozen=True):
         """Findings on the program that the figures describe; none on a recording beside it."""
         return () if self.recorded else self.report.findings
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name of each trace's file, or its path if several files have that name."""
+        sources = [trace.source for trace in self.report.traces]
+        files = [PurePath(source).name for source in sources]
+        count = Counter(files)
+        named = zip(sources, files, strict=True)
+        return tuple(clean(source if count[file] > 1 else file, _NAME_LIMIT) for source, file in named)
+
+    def label(self, number: int) -> str:
+        """Return the rank of a trace; the name of its file without a rank, or if several traces are of that rank."""
+        ranks = [trace.rank for trace in self.report.traces]
+        rank = ranks[number]
+        return clean(self.names[number], 80) if rank is None or ranks.count(rank) > 1 else f"rank {rank}"
+
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none.
 
         Traces of different ranks are in the order of their ranks.
         """
+        yield from self._sections
+
+    @cached_property
+    def _sections(self) -> list[DeviceReport]:
+        sections: list[DeviceReport] = []
         findings: dict[tuple[str, int], list[Finding]] = {}
         for finding in self.findings:
             findings.setdefault((finding.source, finding.device), []).append(finding)
@@ -71,9 +94,10 @@ class Page(Struct, frozen=True):
             for device in trace.devices:
                 shown = device if self.recorded else of_plain(device)
                 of_device = tuple(findings.get((trace.source, device.device), ()))
-                yield DeviceReport(self, number, trace, in_frame(shown), device, of_device)
+                sections.append(DeviceReport(self, number, trace, in_frame(shown), device, of_device))
             if not trace.devices:
-                yield DeviceReport(self, number, trace, None, None)
+                sections.append(DeviceReport(self, number, trace, None, None))
+        return sections
 
 
 def _by_rank(ranks: Sequence[int | None]) -> Sequence[int]:
@@ -188,15 +212,14 @@ class DeviceReport(Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The rank or, without ranks, the file; with the device if there are several."""
-        rank, devices = self.trace.rank, self.trace.devices
-        name = clean(PurePath(self.trace.source).name, 80) if rank is None else f"rank {rank}"
-        return f"{name}, device {self.device.device}" if self.device and len(devices) > 1 else name
+        """The trace (`Page.label`), with the device if there are several."""
+        name = self.page.label(self.number)
+        return f"{name}, device {self.device.device}" if self.device and len(self.trace.devices) > 1 else name
 
     @property
     def title(self) -> str:
         """The file, with rank and device if known."""
-        parts = [clean(PurePath(self.trace.source).name, 80)]
+        parts = [clean(self.page.names[self.number], 80)]
         if self.trace.rank is not None:
             parts.append(f"rank {self.trace.rank}")
         if self.device is not None:

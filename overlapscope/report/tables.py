@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
 from typing import Final, TypeVar
 
 from overlapscope.analysis.figures import PerStep, TimeFigures
@@ -21,16 +19,15 @@ from overlapscope.base.words import (
     duration,
     percent,
     shares_by_name,
-    shares_of,
     unit_for,
 )
-from overlapscope.catalog.buckets import BUCKETS, bucket_of
+from overlapscope.catalog.buckets import bucket_of
 from overlapscope.catalog.causes import IDLE, WORK_UNKNOWN, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.catalog.measures import of_group
 from overlapscope.documents import columns as column
-from overlapscope.documents.columns import NAME_LIMIT, ColumnOf
-from overlapscope.documents.model import Bar, Part
+from overlapscope.documents.columns import ColumnOf
+from overlapscope.documents.model import Bar, bar_of
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import DeviceReport, Page
@@ -52,7 +49,6 @@ def summary(page: Page) -> Table:
     """Return a row per device, all in the same unit."""
     sections = list(page.sections())
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
-    names = source_names(page)
     what = "step" if all(section.steps for section in sections if section.device) else "time"
 
     def time(of: Callable[[Device], int]) -> Callable[[DeviceReport], int | None]:
@@ -60,7 +56,7 @@ def summary(page: Page) -> Table:
 
     return table_of(
         sections,
-        trace_column(lambda section: names[section.number]),
+        trace_column(lambda section: page.names[section.number]),
         column.number(
             "rank",
             lambda section: section.trace.rank,
@@ -87,16 +83,6 @@ def trace_column(name_of: Callable[[T], str]) -> ColumnOf[T] | None:
     return column.text("trace", lambda item: _ENDING.sub("", name_of(item)), flexible=True, heads=True)
 
 
-def source_names(page: Page) -> tuple[str, ...]:
-    """Return the name of each trace's file, or its path if several files have that name."""
-    sources = [trace.source for trace in page.report.traces]
-    names = [PurePath(source).name for source in sources]
-    count = Counter(names)
-    return tuple(
-        clean(source if count[name] > 1 else name, NAME_LIMIT) for source, name in zip(sources, names, strict=True)
-    )
-
-
 def buckets(section: DeviceReport, device: Device) -> Table:
     """Return the partition of a step, or of the time that was judged if there are no steps."""
     title, whole = ("Where a step goes", "step") if section.steps else ("Where the time goes", "all")
@@ -116,11 +102,8 @@ def partition_table(title: str, whole: str, unit: Unit, figures: TimeFigures) ->
 
 
 def bar(figures: TimeFigures, unit: Unit) -> Bar:
-    """Return the buckets of some time as a bar; the shares add up to 100."""
-    parts = figures.partition
-    shares = shares_of(parts, figures.span_ns)
-    amounts = ((name, ns) for name, ns in parts.items() if ns)
-    return Bar(tuple(Part(name, ns, unit.text(ns), shares[name], BUCKETS[name].id) for name, ns in amounts))
+    """Return the buckets of some time as a bar."""
+    return bar_of(figures.partition, unit)
 
 
 def parts_table(

@@ -14,6 +14,7 @@ from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.base.columns import U8
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import subtract
+from overlapscope.base.memory import release_free_memory
 from overlapscope.timeline.lane import (
     FIRST_EXPOSED_COPY,
     FIRST_IDLE,
@@ -32,15 +33,20 @@ def build(analysis: TraceAnalysis) -> Lanes:
     """Return the lanes of every device, then those of every host thread."""
     trace = analysis.trace
     origin, end = bounds(trace)
-    lanes: list[TimelineLane] = []
-    for device in analysis.devices:
-        lanes += _device_lanes(trace, device, origin)
-    lanes += _host_lanes(trace, origin, end)
+    lanes = [lane for device in analysis.devices for lane in _device_lanes(trace, device, origin)]
+
+    def of_hosts() -> list[TimelineLane]:
+        numbered = enumerate(_host_lanes(trace, origin, end), len(lanes))
+        made = [replace(lane, id=number) for number, lane in numbered]
+        release_free_memory()
+        return made
+
     return Lanes(
         origin_ns=origin,
         start_ns=0,
         end_ns=end - origin,
-        lanes=tuple(replace(lane, id=number) for number, lane in enumerate(lanes)),
+        of_devices=tuple(replace(lane, id=number) for number, lane in enumerate(lanes)),
+        make_others=of_hosts,
         analysis=analysis,
     )
 

@@ -18,7 +18,6 @@ from overlapscope.analysis.figures import Window
 from overlapscope.base.words import clean
 from overlapscope.documents.model import Block, Document, Example, Heading, Links, Section, Text, TimelineBlock
 from overlapscope.report import document as parts
-from overlapscope.report import tables
 from overlapscope.report.model import PLAIN
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
@@ -40,10 +39,7 @@ def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -
     name = parts.title(page)
     blocks: list[Block] = [Text("overlapscope report", tone="muted"), Heading(name, 1)]
     if len(by_trace) > 1:
-        files = tables.source_names(page)
-        ranks = {number: of_trace[0].trace.rank for number, of_trace in by_trace.items()}
-        names = {f"trace-{number}": files[number] if rank is None else f"rank {rank}" for number, rank in ranks.items()}
-        blocks.append(Links(names))
+        blocks.append(Links({f"trace-{number}": page.label(number) for number in by_trace}))
     blocks += [Text(clean(note), tone="muted") for note in page.report.notes]
     if sum(map(len, by_trace.values())) > 1:
         blocks.append(parts.summary(page))

@@ -6,6 +6,8 @@ All times are integer nanoseconds relative to `Lanes.origin_ns`, so that a brows
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -172,7 +174,7 @@ class TimelineLane(Struct, frozen=True, eq=False, kw_only=True):
         return sum(fill.total_ns for fill in self.fills)
 
 
-class Lanes(Struct, frozen=True, eq=False, weakref=True):
+class Lanes(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """A trace prepared to be drawn. A lane's id is its position in `lanes`."""
 
     origin_ns: int
@@ -180,8 +182,16 @@ class Lanes(Struct, frozen=True, eq=False, weakref=True):
     start_ns: int
     """0, the first instant of everything drawn."""
     end_ns: int
-    lanes: tuple[TimelineLane, ...]
+    of_devices: tuple[TimelineLane, ...]
+    """The first of all lanes."""
+    make_others: Callable[[], Iterable[TimelineLane]]
+    """Makes those of the host, which take much longer, and which not every picture needs."""
     analysis: TraceAnalysis
+
+    @cached_property
+    def lanes(self) -> tuple[TimelineLane, ...]:
+        """All lanes."""
+        return (*self.of_devices, *self.make_others())
 
     def device(self, device: int | None) -> DeviceAnalysis:
         """Return the analysis of a device by its ordinal. Raises KeyError for an unknown device."""
@@ -192,9 +202,10 @@ class Lanes(Struct, frozen=True, eq=False, weakref=True):
 
     def lane(self, lane_id: int) -> TimelineLane:
         """Return a lane by its id. Raises KeyError for an unknown lane."""
-        if not 0 <= lane_id < len(self.lanes):
+        lanes = self.of_devices if lane_id < len(self.of_devices) else self.lanes
+        if not 0 <= lane_id < len(lanes):
             raise KeyError(f"lane {lane_id}")
-        return self.lanes[lane_id]
+        return lanes[lane_id]
 
 
 @kept()
@@ -245,7 +256,7 @@ def row_of_gpu_op(lanes: Lanes, row: int) -> LaneRow:
     """Return the place of a row of `Trace.gpu_ops`. Raises KeyError if its device is not drawn."""
     ops = lanes.analysis.trace.gpu_ops
     device, stream = int(ops.device[row]), int(ops.stream[row])
-    for lane in lanes.lanes:
+    for lane in lanes.of_devices:
         if lane.kind == "stream" and lane.device == device and lane.stream == stream:
             return LaneRow(lane.id, int(np.searchsorted(lane.source, np.asarray(row, lane.source.dtype))))
     raise KeyError(f"stream {stream} of device {device}")
@@ -266,7 +277,7 @@ def row_of_call(lanes: Lanes, call: int) -> LaneRow:
 
 def row_of_piece(lanes: Lanes, device: int, at_ns: int) -> LaneRow:
     """Return the piece of a device's overlap lane at an instant in its window, relative to the origin."""
-    for lane in lanes.lanes:
+    for lane in lanes.of_devices:
         if lane.kind == "overlap" and lane.device == device and len(lane):
             return LaneRow(lane.id, max(int(lane.start_ns.searchsorted(at_ns, side="right")) - 1, 0))
     raise KeyError(f"device {device}")

@@ -29,8 +29,8 @@ from overlapscope.timeline.lane import CATEGORIES, Fill, Lanes, TimelineLane
 from overlapscope.trace.model import I32, I64
 
 
-def model(lanes: Lanes) -> dict[str, Any]:
-    """Return the lanes and their span as JSON.
+def model(lanes: Lanes, *, devices_only: bool = False) -> dict[str, Any]:
+    """Return the lanes, or only those of devices, and their span as JSON.
 
     `window` is that of the GPU work of all devices, None without a device. Host times may be far off if the clocks
     disagree.
@@ -53,7 +53,7 @@ def model(lanes: Lanes) -> dict[str, Any]:
                 "depth": lane.depth,
                 "device": lane.device,
             }
-            for lane in lanes.lanes
+            for lane in (lanes.of_devices if devices_only else lanes.lanes)
         ],
     }
 

@@ -100,7 +100,7 @@ _SETTLED = """(asked) => {
     const state = window.store && window.store.getState().callbacks;
     const busy = !state || Object.entries(state).some(
         ([name, calls]) => !['stored', 'completed'].includes(name) && calls.length);
-    const loading = document.querySelector('#ranks-progress > *') || !document.querySelector('#content > *');
+    const loading = !document.querySelector('#content > *');
     const grids = document.querySelectorAll('#content .ag-root-wrapper').length;
     const charts = [...document.querySelectorAll('#content .dash-graph')];
     // Dash listens to a chart some time after it is drawn, and then has it drawn once more.

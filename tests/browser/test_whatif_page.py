@@ -59,7 +59,7 @@ def test_a_switch_shows_what_it_gains_and_the_timeline_it_leads_to(page: Page, d
         page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_an_address_brings_its_switches_along_and_a_rung_those_of_the_best(page: Page, dashboard: Served) -> None:
+def test_an_address_brings_its_switches_along_and_a_search_those_of_the_best(page: Page, dashboard: Served) -> None:
     asked = "no-sync aten::_local_scalar_dense"
     visit(page, dashboard, "whatif", trace=SYNCS, change=asked)
     expect(page.locator("#whatif-no-sync")).to_be_checked()
@@ -70,18 +70,14 @@ def test_an_address_brings_its_switches_along_and_a_rung_those_of_the_best(page:
     expect(page.locator("#whatif-details")).to_contain_text("aten::_local_scalar_dense")
     assert changes(page) == [asked]
     page.locator("#whatif-best").click()
-    rung = page.locator("#whatif-rungs-table tr").last
-    expect(rung).to_be_visible()
+    expect(page.locator("#whatif-rungs-table tr").last).to_be_visible()
     settle(page)
-    best, sentence = changes(page), page.locator("#whatif-text").inner_text()
+    best = changes(page)
     assert best and best != [asked]
     for change in best:
         page.locator(f"#whatif-{change.split()[0]}").uncheck(force=True)
     expect(page.locator("#whatif-text")).to_contain_text("so changes can be predicted")
     assert changes(page) == []
-    rung.get_by_role("button", name="use").click()
-    expect(page.locator("#whatif-text")).to_have_text(sentence)
-    assert changes(page) == best
 
 
 def test_a_finding_opens_its_prediction_with_which_the_page_begins_anyway(page: Page, dashboard: Served) -> None:

@@ -62,8 +62,6 @@ VALUES: dict[str, Any] = {
     "whatif-page.data": {"trace": TRACE, "device": 0, "plain": None},
     "compare-before.value": TRACE,
     "compare-after.value": "ddp/rank1",
-    "ranks-clock.n_intervals": 1,
-    "ranks-known.data": True,
     "ranks-source.value": "traces",
     **{f"{name}.clickData": {"points": [{"x": 0, "y": 0, "z": 1.0}]} for name in MAPS},
     **{f"{name}.id": name for name in MAPS},

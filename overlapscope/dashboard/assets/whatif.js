@@ -56,11 +56,5 @@
       lib.address.keep(entry, { trace: page.trace, change: changes.length ? changes : [""] });
       return { trace: page.trace, device: page.device, changes };
     },
-
-    /* The changes of the clicked rung. */
-    rung: (clicks, rungs) => {
-      const { triggered_id: id, triggered } = clientside.callback_context;
-      return id && triggered[0].value ? rungs[id.index] : clientside.no_update;
-    },
   };
 })();

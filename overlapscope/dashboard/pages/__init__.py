@@ -2,7 +2,8 @@
 
 A page's module has a function `layout`, which takes the `PageContext` and, if the page needs figures, the device. It
 returns the blocks and components below the page's title, or the whole page as a component. The module may have
-`callbacks` and a `LEAD`, which is a sentence on the question that the page answers.
+`callbacks` and a `LEAD`, which is a sentence on the question that the page answers. A page that needs no trace may have
+a function `waits`: it returns the progress of what the page waits for, and None when the page can be shown.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import dash
 import dash_mantine_components as dmc
-from dash import Input, Output, State, dcc, html
+from dash import Input, State, html
 from dash.development.base_component import Component
 from msgspec import Struct
 from msgspec.structs import replace
@@ -114,38 +114,41 @@ def of_job(library: Library, job: tuple[str, ...]) -> Ranks | None:
 
 TABLE = "ranks-table"
 _LISTED = 10
-_POLL_MS = 300
 _LEAD = "The ranks of one job side by side: who makes the others wait, and where the time of each goes."
 _OPENS = " A click on a chart opens the trace of a rank."
 _NO_RANKS = "Nothing in these traces says that they belong to one job, so each is shown by itself."
 
 
+def waits(context: PageContext) -> Component | None:
+    """Return how many of the ranks are read, and have the next one read; None if all are."""
+    library, job = context.library, _compared(context)
+    if chosen(library, context.url) is not None or len(job) < 2 or not (missing := waiting_for(library, job)):
+        return None
+    done, state = len(job) - len(missing), library.loading(missing[0])
+    sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
+    return parts.progress(sentence, (done + (state.part or 0)) / len(job))
+
+
 def layout(context: PageContext) -> Component:
-    """Return the page; a callback fills it, since ranks may have to be read first."""
+    """Return the page, once all ranks are read."""
     library, url = context.library, context.url
     files = library.ranks_files()
     has_trace = url.trace is not None and library.entry(url.trace) is not None
     if not files and not has_trace:
         return parts.nothing_opened(url, reports=False) if url.trace is None else parts.no_trace(url.trace)
-    if not files and len(library.siblings(url.trace or "")) < 2:
+    ranks, sources = _ranks(context), _sources(context)
+    if ranks is None or (not files and len(library.siblings(url.trace or "")) < 2):
         return parts.page("Ranks", _alone(), lead=_LEAD)
-    choices = html.Div(
-        [
-            dcc.Interval(id="ranks-clock", interval=_POLL_MS),
-            dcc.Store(id="ranks-known", data=None),
-            dmc.Select(
-                id="ranks-source",
-                label="report",
-                data=_sources(context),
-                value=_source(context),
-                allowDeselect=False,
-                maw=420,
-                style={} if files and len(_sources(context)) > 1 else {"display": "none"},
-            ),
-            html.Div(id="ranks-progress"),
-        ]
+    choice = dmc.Select(
+        id="ranks-source",
+        label="report",
+        data=sources,
+        value=_source(context),
+        allowDeselect=False,
+        maw=420,
+        style={} if files and len(sources) > 1 else {"display": "none"},
     )
-    return dmc.Stack([choices, html.Div(id="ranks-content")], gap="md", maw=1500)
+    return dmc.Stack([choice, _content(context, ranks)], gap="md", maw=1500)
 
 
 def _alone() -> Component:
@@ -242,34 +245,6 @@ def _ranks(context: PageContext) -> Ranks | None:
     if file is not None:
         return of_file(context.library, file)
     return of_job(context.library, _compared(context))
-
-
-# Drawing a thousand ranks takes longer than an interval of the clock, and Dash discards the answer to an earlier
-# tick. So the clock asks only whether all ranks are read.
-@callbacks.add(
-    Output("ranks-progress", "children"),
-    Output("ranks-known", "data"),
-    Output("ranks-clock", "disabled"),
-    Input("ranks-clock", "n_intervals"),
-)
-def look(context: PageContext, intervals: int | None) -> Any:
-    """Return whether all ranks are read, reading one after another."""
-    library = context.library
-    if chosen(library, context.url) is None:
-        job = _compared(context)
-        missing = waiting_for(library, job)
-        if missing:
-            done, state = len(job) - len(missing), library.loading(missing[0])
-            sentence = f"{done} of {plural(len(job), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
-            return parts.progress(sentence, (done + (state.part or 0)) / len(job)), False, False
-    return None, True, True
-
-
-@callbacks.add(Output("ranks-content", "children"), Input("ranks-known", "data"))
-def show(context: PageContext, known: bool | None) -> Any:
-    """Return the report once all ranks are read."""
-    ranks = _ranks(context) if known else None
-    return dash.no_update if ranks is None else _content(context, ranks)
 
 
 def open_rank(context: PageContext, click: Click | None, chart: str) -> Any:

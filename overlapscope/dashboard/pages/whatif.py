@@ -32,8 +32,6 @@ LEAD = (
     "the timelines before and after stand one above the other."
 )
 
-RUNG = "whatif-rung"
-"""Type of the buttons that switch on the changes of a rung."""
 CHOICE = "whatif-choice"
 """Type of the elements that each have the switch of a change."""
 
@@ -68,20 +66,11 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
     """Return the gain of each further change, the best first; None before a search."""
     if prediction is None:
         return None
-    # Leaving out the saved times makes room for the buttons in a narrow window.
-    table = document.ladder(prediction).without({"saved"})
-    if not table.rows:
-        message = (
-            "None of these changes makes the step shorter."
-            if prediction.replay.valid
-            else document.headline(prediction)
-        )
-        return dmc.Text(message, size="sm", mt="sm")
-    buttons = [
-        dmc.Button("use", id={"type": RUNG, "index": number}, variant="subtle", size="compact-xs")
-        for number in range(len(table.rows))
-    ]
-    return parts.table_panel(context, table, "whatif-rungs-table", buttons)
+    table = document.ladder(prediction)
+    if table.rows:
+        return parts.table_panel(context, table, "whatif-rungs-table")
+    none = "None of these changes makes the step shorter."
+    return dmc.Text(none if prediction.replay.valid else document.headline(prediction), size="sm", mt="sm")
 
 
 _CLOCK_MS = 600
@@ -159,7 +148,6 @@ def layout(context: PageContext, device: Device) -> list[Component]:
         dcc.Store(id="whatif-fill"),
         dcc.Store(id="whatif-asked"),
         dcc.Store(id="whatif-known"),
-        dcc.Store(id="whatif-rungs", data=_rungs(searched)),
         dcc.Interval(id="whatif-clock", interval=_CLOCK_MS, disabled=True),
         dcc.Interval(id="whatif-best-clock", interval=_CLOCK_MS, disabled=True),
     ]
@@ -251,10 +239,6 @@ def _argument(kind: Intervention) -> str:
     return f"whatif-{kind.id}-argument"
 
 
-def _rungs(result: WhatIf | None) -> list[tuple[str, ...]]:
-    return [rung.interventions for rung in result.ladder] if result is not None else []
-
-
 # -- Callbacks -------------------------------------------------------------------------------------
 
 # The address sets the switches, the switches make the request, and its prediction is shown.
@@ -270,13 +254,6 @@ for _name, *_dependencies in (
     ("ask", Output("whatif-asked", "data"), [Input(*moved) for moved in _MOVED], State("whatif-page", "data")),
 ):
     callbacks.in_browser(("overlapscope_whatif", _name), *_dependencies)
-callbacks.in_browser(
-    ("overlapscope_whatif", "rung"),
-    Output("whatif-fill", "data", allow_duplicate=True),
-    Input({"type": RUNG, "index": ALL}, "n_clicks"),
-    State("whatif-rungs", "data"),
-    prevent_initial_call=True,
-)
 callbacks.in_browser(
     ("overlapscope_linked", "mount"), Output("whatif-mounted", "children"), Input("whatif-timelines", "data")
 )
@@ -333,11 +310,9 @@ def show(context: PageContext, data: Any) -> Any:
         raise PreventUpdate
     drawn = timelines(asked, prediction, question.changes or ())
     invalid = not prediction.result.replay.valid
-    _, *blocks = document.document(prediction.result).blocks
-    answer, *details = render.draw(blocks, context.dark)
-    if details and prediction.result.buckets:
-        bars = document.now_and_predicted(prediction.result, context.dark)
-        details.insert(0, render.graph(bars, "whatif-buckets", name="now and predicted"))
+    _, verdict, *others = document.document(prediction.result).blocks
+    bars = document.now_and_predicted(prediction.result)
+    answer, *details = render.draw([verdict, *bars, *others], context.dark)
     return (
         answer,
         dmc.Paper(dmc.Stack(details, gap="sm"), withBorder=True, p="md") if details else None,
@@ -351,7 +326,6 @@ def show(context: PageContext, data: Any) -> Any:
 
 @callbacks.add(
     Output("whatif-ladder", "children"),
-    Output("whatif-rungs", "data"),
     Output("whatif-fill", "data", allow_duplicate=True),
     Output("whatif-best", "loading"),
     Output("whatif-best-clock", "disabled"),
@@ -361,24 +335,18 @@ def show(context: PageContext, data: Any) -> Any:
     prevent_initial_call=True,
 )
 def find_best(context: PageContext, clicks: int | None, ticks: int | None, page: _Question | None) -> Any:
-    """Return the changes that gain most."""
+    """Return the changes that gain most, which are switched on."""
     if not clicks or page is None:
-        return (*(dash.no_update,) * 3, False, True)
+        return dash.no_update, dash.no_update, False, True
     question = _Question(page.trace, page.device)
     try:
         prediction = _prediction(context.library, question)
     except OverlapscopeError as error:
-        return _failed(error), [], dash.no_update, False, True
+        return _failed(error), dash.no_update, False, True
     asked = _asked_about(context, question)
     if prediction is None or asked.trace is None:
-        return (*(dash.no_update,) * 3, True, False)
-    return (
-        ladder(asked, prediction.result),
-        _rungs(prediction.result),
-        prediction.interventions,
-        False,
-        True,
-    )
+        return dash.no_update, dash.no_update, True, False
+    return ladder(asked, prediction.result), prediction.interventions, False, True
 
 
 def _asked_about(context: PageContext, question: _Question) -> PageContext:

@@ -17,12 +17,13 @@ from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.catalog.measures import METRICS, Measure
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, column_of, escape, figure
+from overlapscope.documents.figure import axis, column_of, escape, figure
 from overlapscope.documents.model import (
     Block,
     Chart,
     Document,
     Drawing,
+    Figure,
     Glyphs,
     Heading,
     Items,

@@ -24,11 +24,12 @@ from overlapscope.base.words import (
 from overlapscope.documents import columns as column
 from overlapscope.documents import model
 from overlapscope.documents.colors import palette
-from overlapscope.documents.figure import Figure, axis, escape, figure
+from overlapscope.documents.figure import axis, escape, figure
 from overlapscope.documents.model import (
     Block,
     Chart,
     Document,
+    Figure,
     Heading,
     Items,
     Links,

@@ -54,6 +54,21 @@ def test_the_model_says_what_there_is_to_draw(client: FlaskClient, library: Libr
     assert answer.json["origin_ns"] == str(drawn.origin_ns)
 
 
+@pytest.mark.afresh
+def test_a_picture_of_devices_alone_makes_no_lanes_of_the_host() -> None:
+    library, server = Library([TRACE]), flask.Flask(__name__)
+    routes.register(server, library, "/")
+    client, drawn = server.test_client(), library.wait(library.entries()[0].id).lanes
+    model = ask(client, library, "model", devices="only").json
+    ids = [lane["id"] for lane in model["lanes"]]
+    asked = {"start": 0, "end": drawn.end_ns, "columns": 800, "lanes": ",".join(map(str, ids))}
+    view = ask(client, library, "view", **asked).data
+    assert "lanes" not in vars(drawn), "built for what shows no host"
+    whole = ask(client, library, "model").json
+    assert ids and model == whole | {"lanes": [lane for lane in whole["lanes"] if lane["kind"] != "host"]}
+    assert view == lanes.view(drawn, 0, drawn.end_ns, 800, ids)
+
+
 def test_it_is_of_the_plain_program_unless_the_recording_is_asked_for(tmp_path: Path) -> None:
     timed = with_plain_steps(TRACE.parents[1] / "gpt2_train.json.gz", tmp_path / "t.json.gz", 35_700_000)
     library, server = Library([timed]), flask.Flask(__name__)
