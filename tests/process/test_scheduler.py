@@ -46,9 +46,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     command = [sys.executable, "-m", "pytest", "-v", "-p", "xdist.plugin", "-n", "4", "-p", "no:cacheprovider", "."]
     # Every worker would load all of them.
     variables = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert "INTERNALERROR" not in done.stdout + done.stderr
     return done.stdout
 
@@ -59,5 +57,7 @@ def test_a_worker_that_dies_costs_the_test_that_it_ran_and_no_other(printed: str
 
 
 def test_no_more_workers_than_cores_start_a_browser_unless_one_dies(printed: str) -> None:
-    browsed, others = (set(re.findall(rf"^\[(gw\d+)\].* {room}/", printed, re.MULTILINE)) for room in ("browser", "process"))
+    browsed, others = (
+        set(re.findall(rf"^\[(gw\d+)\].* {room}/", printed, re.MULTILINE)) for room in ("browser", "process")
+    )
     assert 1 <= len(browsed) <= 2 and len(others) > 1, printed
