@@ -27,8 +27,8 @@ def cores() -> int:
 
 
 def workers_for(paths: Iterable[str]) -> int:
-    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait, since
-    these take a core for less than half of their time."""
+    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait,
+    since these take a core for less than half of their time."""
     rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
     return cores() + (min(cores() + 2, 8) if rooms & (WAITING | {"tests"}) else 0)
 

@@ -23,7 +23,8 @@ pytest.importorskip("torch", reason="has torch loaded")
         "print(*sorted(one for one in sys.modules if one.startswith('torch')))",
         "import sys; sys.exit('a text')",
         "import atexit, sys; atexit.register(print, 'exit'); sys.exit(3)",
-        "import sys, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()\nsys.exit(300)",
+        "import sys, threading, time\ndef late(): time.sleep(0.1); print('late')\n"
+        "threading.Thread(target=late).start(); sys.exit(300)",
         "import os, sys\nif os.fork() == 0: sys.exit(5)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))",
         "def f(): 1 / 0\ntry: f()\nexcept ZeroDivisionError as e: raise ValueError('two\\nlines') from e",
         "import sys; sys.excepthook = lambda kind, value, trace: print(kind, value, trace.tb_lineno); 1 / 0",
