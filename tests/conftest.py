@@ -77,8 +77,16 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that don't wait last: their files are short, so that workers end together."""
-    items.sort(key=lambda item: not scheduler.is_waiting(item.nodeid))
+    """Run tests that don't wait last: their files are short, so that workers end together. Of a file's tests with a
+    browser, run those on one address after each other: a page at another address loads all scripts anew."""
+    files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+
+    def place(item: pytest.Item) -> tuple[bool, int, list[bool]]:
+        fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+        waits = scheduler.is_waiting(item.nodeid)
+        return not waits, files[item.path], [name in fixtures for name in ("own_page", "serve_traces")]
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

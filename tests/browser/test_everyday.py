@@ -344,7 +344,8 @@ def proxy_port() -> int:
 
 @pytest.mark.parametrize("keeps_prefix", [True, False], ids=["prefix kept", "prefix stripped"])
 def test_everything_works_behind_a_prefix(page: Page, serve_traces: Serve, proxy_port: int, keeps_prefix: bool) -> None:
-    served = serve_traces(TRACES / "known_causes", "--base-path=/user/me/proxy")
+    others = (TRACES / f"{name}.json.gz" for name in ("gpt2_train", "pipeline_1stream"))
+    served = serve_traces(*others, "--base-path=/user/me/proxy")
     assert served.base.endswith("/user/me/proxy/")
     with Proxy(served.port, "/user/me/proxy/", keeps_prefix=keeps_prefix, at=proxy_port) as address:
         page.goto(f"{address}?token={served.token}")

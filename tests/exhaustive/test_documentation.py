@@ -110,7 +110,7 @@ def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Pa
     given = re.sub(r"^model, optimizer, batches = .*$", GIVEN, script, flags=re.MULTILINE).replace('"cuda"', '"cpu"')
     assert given.count("torch.randn") == 1
     (tmp_path / "train.py").write_text(NO_GPU + given)
-    done = forked.run(["-m", "overlapscope", "run", "train.py"], tmp_path)
+    done = forked.run(["-m", "overlapscope", "run", "train.py"], tmp_path, unloads=False)
     assert done.returncode == 0 and (tmp_path / "train.trace.json.gz").exists(), done.stderr
 
 
@@ -119,5 +119,5 @@ def test_a_recording_is_made(line: str, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     for name, text in PROGRAMS.items():
         (tmp_path / name).write_text(text)
-    done = forked.run(["-m", *shlex.split(line)], tmp_path)
+    done = forked.run(["-m", *shlex.split(line)], tmp_path, unloads=False)
     assert done.returncode == 0 and list(tmp_path.rglob("*.trace.json.gz")), done.stderr

@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent.name for path in (ROOT / "overlapscope" / "plugins").glob("*/__init__.py"))
 COPIED = ("docs", "overlapscope", "scenarios", "tests", "Makefile", "README.md", "pyproject.toml")
-SMOKE = ("commands/test_cli", "base/test_extras", "commands/test_plugins")
+SMOKE = ("base/test_extras", "commands/test_plugins")
 """Files of `tests/core` that use all manifests."""
-CORE = (*SMOKE, "commands/test_api", "commands/test_doctor", "report/test_golden")
+CORE = (*SMOKE, "commands/test_cli", "commands/test_api", "commands/test_doctor", "report/test_golden")
 """Files of `tests/core` that together use every room of the core."""
 
 

@@ -17,10 +17,8 @@ pytest.importorskip("torch", reason="scenarios are PyTorch programs")
 def ended(tmp_path: Path, *command: str | Path) -> list[tuple[int, str]]:
     """Exit codes and error outputs of two ranks."""
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        forked.ForkedProgram(command, tmp_path, environment={**job, "RANK": rank, "LOCAL_RANK": rank})
-        for rank in ("0", "1")
-    ]
+    environments = [{**job, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+    ranks = [forked.ForkedProgram(command, tmp_path, environment=each, unloads=False) for each in environments]
     return [(rank.wait(), rank.communicate()[1]) for rank in ranks]
 
 

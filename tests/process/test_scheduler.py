@@ -1,4 +1,4 @@
-"""Tests of the scheduler for workers: a worker that dies costs a single test."""
+"""Tests of the scheduler for workers: a worker that dies costs a single test, and few start a browser."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = """
+from tests.support import scheduler
 from tests.support.scheduler import RoomScheduling
+
+scheduler.cores = lambda: 1
 
 def pytest_xdist_make_scheduler(config, log):
     return RoomScheduling(config, log)
@@ -28,18 +33,31 @@ def test_lives(number): time.sleep(0.1)
 """
 
 
-def test_a_worker_that_dies_costs_the_test_that_it_ran_and_no_other(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    for room in ("process", "unit"):
-        (tmp_path / room).mkdir()
-        (tmp_path / room / f"test_dies_{room}.py").write_text(DIES)
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what four workers print about the tests of three rooms, of each of which one dies."""
+    folder = tmp_path_factory.mktemp("rooms")
+    (folder / "conftest.py").write_text(CONFTEST)
+    for room in ("browser", "process", "unit"):
+        (folder / room).mkdir()
+        (folder / room / f"test_dies_{room}.py").write_text(DIES)
         for number in range(4):
-            (tmp_path / room / f"test_lives_{room}_{number}.py").write_text(LIVES)
-    command = [sys.executable, "-m", "pytest", "-n", "4", "-p", "no:cacheprovider", str(tmp_path)]
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True, check=False
-    )
+            (folder / room / f"test_lives_{room}_{number}.py").write_text(LIVES)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "xdist.plugin", "-n", "4", "-p", "no:cacheprovider", "."]
+    # Every worker would load all of them.
+    variables = {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert "INTERNALERROR" not in done.stdout + done.stderr
-    assert re.search(r"2 failed, 28 passed", done.stdout), done.stdout[-3000:]
-    assert len(set(re.findall(r"crashed while running '(\S+)'", done.stdout))) == 2
+    return done.stdout
+
+
+def test_a_worker_that_dies_costs_the_test_that_it_ran_and_no_other(printed: str) -> None:
+    assert re.search(r"3 failed, 42 passed", printed), printed[-3000:]
+    assert len(set(re.findall(r"crashed while running '(\S+)'", printed))) == 3
+
+
+def test_no_more_workers_than_cores_start_a_browser_unless_one_dies(printed: str) -> None:
+    browsed, others = (
+        set(re.findall(rf"^\[(gw\d+)\].* {room}/", printed, re.MULTILINE)) for room in ("browser", "process")
+    )
+    assert 1 <= len(browsed) <= 2 and len(others) > 1, printed

@@ -30,7 +30,7 @@ def check_that_it_runs_as_alone(program: ProgramToRun, folder: Path, *, times: i
 def _alone(program: ProgramToRun, folder: Path) -> Done:
     arguments = program.python or program.command
     if arguments[0] in ("-m", "-c") or arguments[0].endswith(".py"):
-        return forked.run(arguments, folder, stdin=program.stdin)
+        return forked.run(arguments, folder, stdin=program.stdin, unloads=program.unloads)
     return execute([sys.executable, *arguments], folder, stdin=program.stdin)
 
 

@@ -51,17 +51,19 @@ class ForkedProgram:
         environment: Mapping[str, str] | None = None,
         loaded: str = "torch",
         stderr: int | None = None,
+        unloads: bool = True,
     ) -> None:
         """Start the equivalent of `python ARGUMENTS`: a script, `-m module` or `-c text`, with its arguments.
         `loaded` is
-        "torch" or "dash". Its stderr is written to the file descriptor, where one is given."""
+        "torch" or "dash". Its stderr is written to the file descriptor, where one is given. Without `unloads`, it ends
+        once its threads and functions for its end have: unloading Python and torch takes longer than most programs."""
         self.arguments = [str(argument) for argument in arguments]
         self.returncode: int | None = None
         self._server = _server(loaded)
         self._printed: tuple[str, str] | None = None
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         variables = {**os.environ, **FINDS_US, **(environment or {})}
-        program = {"arguments": self.arguments, "cwd": str(cwd), "environment": variables}
+        program = {"arguments": self.arguments, "cwd": str(cwd), "environment": variables, "unloads": unloads}
         with tempfile.TemporaryFile() as given:
             given.write(stdin.encode())
             given.seek(0)
@@ -117,10 +119,15 @@ class ForkedProgram:
 
 
 def run(
-    arguments: Sequence[str | Path], cwd: Path, *, stdin: str = "", environment: Mapping[str, str] | None = None
+    arguments: Sequence[str | Path],
+    cwd: Path,
+    *,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    unloads: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run what would be `python ARGUMENTS` to its end."""
-    program = ForkedProgram(arguments, cwd, stdin=stdin, environment=environment)
+    program = ForkedProgram(arguments, cwd, stdin=stdin, environment=environment, unloads=unloads)
     out, err = program.communicate()
     return subprocess.CompletedProcess(program.arguments, program.wait(), out, err)
 

@@ -5,6 +5,7 @@ It is run as a script by itself, so that no module of the tests is left behind i
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -19,6 +20,8 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 HIDDEN = ("torch", "torchgen", "functorch")
+EXIT_CODE: list[int] = []
+"""Exit code of a program that leaves without unloading anything, once it is known."""
 
 
 class Stash:
@@ -183,16 +186,39 @@ def show_only_its_own(error: BaseException) -> None:
         sys.excepthook = without_ours
 
 
+def exit_code(error: BaseException | None) -> int | None:
+    """Return the exit code that Python gives a program after its last exception; None if a signal ends it."""
+    if isinstance(error, SystemExit):
+        return error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
+    return None if isinstance(error, KeyboardInterrupt) else int(error is not None)
+
+
+def leave() -> None:
+    """End a program here, after its threads and all other functions for its end, if it need not unload anything."""
+    if EXIT_CODE:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(EXIT_CODE[0])
+
+
 def main(arguments: Sequence[str]) -> None:
+    # Python calls last what was registered first.
+    atexit.register(leave)
     {"torch": load_torch, "dash": load_dash}[arguments[1]]()
     with socket.socket(fileno=int(arguments[0])) as connection:
         program = serve(connection)
     if program is not None:
+        last: BaseException | None = None
         try:
             run(program)
         except BaseException as error:
+            last = error
             show_only_its_own(error)
             raise
+        finally:
+            if not program["unloads"] and (code := exit_code(last)) is not None:
+                EXIT_CODE.append(code)
 
 
 main(sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ WAITING = frozenset({"browser", "exhaustive", "gpu", "package", "process", "torc
 """Rooms whose tests mostly wait, for the processes that they start or for a page."""
 APART = frozenset({"exhaustive"})
 """Rooms with files of a hundred long tests that share nothing: each is given to a worker by itself."""
+BROWSER = "browser"
+"""Room whose tests share a browser and a server."""
 
 
 def cores() -> int:
@@ -24,9 +27,10 @@ def cores() -> int:
 
 
 def workers_for(paths: Iterable[str]) -> int:
-    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait."""
+    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait,
+    since these take a core for less than half of their time."""
     rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
-    return cores() + (min(cores(), 8) if rooms & (WAITING | {"tests"}) else 0)
+    return cores() + (min(cores() + 2, 8) if rooms & (WAITING | {"tests"}) else 0)
 
 
 def is_waiting(file: str) -> bool:
@@ -34,27 +38,38 @@ def is_waiting(file: str) -> bool:
     return _room(file) in WAITING
 
 
+@cache
 def _room(test: str) -> str:
     return PurePosixPath(test.partition("::")[0]).parent.name
 
 
 class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Gives each worker whole files, or single tests of rooms whose tests are apart: to as many workers as there are
-    cores those of rooms that compute first, to the others only those that wait."""
+    cores those of rooms that compute first, to the others only those that wait. As many workers start a browser, which
+    takes more memory and time than most of its tests do."""
+
+    def __init__(self, config: object, log: object) -> None:
+        super().__init__(config, log)
+        self._with_browser: set[WorkerController] = set()
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
         return nodeid if _room(file) in APART else file
 
     def _next_file(self, node: WorkerController) -> str | None:
-        waiting = next((file for file in self.workqueue if is_waiting(file)), None)
         running = [node for node in self.nodes if not node.shutting_down]
+        with_browser = self._with_browser.intersection(running)
+        browses = node in with_browser or len(with_browser) < cores()
+        mine = (file for file in self.workqueue if browses or _room(file) != BROWSER)
+        waiting = next(filter(is_waiting, mine), None)
         if node not in running[: cores()]:
             return waiting
         return next((file for file in self.workqueue if not is_waiting(file)), waiting)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if file := self._next_file(node):
+            if _room(file) == BROWSER:
+                self._with_browser.add(node)
             self.workqueue.move_to_end(file, last=False)
             super()._assign_work_unit(node)
 

@@ -23,6 +23,9 @@ pytest.importorskip("torch", reason="has torch loaded")
         "print(*sorted(one for one in sys.modules if one.startswith('torch')))",
         "import sys; sys.exit('a text')",
         "import atexit, sys; atexit.register(print, 'exit'); sys.exit(3)",
+        "import sys, threading, time\ndef late(): time.sleep(0.1); print('late')\n"
+        "threading.Thread(target=late).start(); sys.exit(300)",
+        "import os, sys\nif os.fork() == 0: sys.exit(5)\nprint(os.waitstatus_to_exitcode(os.wait()[1]))",
         "def f(): 1 / 0\ntry: f()\nexcept ZeroDivisionError as e: raise ValueError('two\\nlines') from e",
         "import sys; sys.excepthook = lambda kind, value, trace: print(kind, value, trace.tb_lineno); 1 / 0",
         "raise KeyboardInterrupt",
@@ -36,7 +39,6 @@ def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tm
     command = ["program.py", "one", "two"]
     path = os.pathsep.join([str(tmp_path / "site"), forked.FINDS_US["PYTHONPATH"]])
     environment = os.environ | {"PYTHONPATH": path}
-    output = forked.run(command, tmp_path, stdin="given", environment=environment)
     python = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,
@@ -46,5 +48,7 @@ def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tm
         text=True,
         check=False,
     )
-    output.stdout, python.stdout = (item.replace(str(tmp_path), "HERE") for item in (output.stdout, python.stdout))
-    assert (output.returncode, output.stdout, output.stderr) == (python.returncode, python.stdout, python.stderr)
+    expected = python.returncode, python.stdout.replace(str(tmp_path), "HERE"), python.stderr
+    for unloads in (True, False):
+        output = forked.run(command, tmp_path, stdin="given", environment=environment, unloads=unloads)
+        assert (output.returncode, output.stdout.replace(str(tmp_path), "HERE"), output.stderr) == expected

@@ -64,7 +64,7 @@ def train(step, most=100_000):
 def sampled(text: str, tmp_path: Path, *, environment: Mapping[str, str] | None = None) -> tuple[HostActivity, str]:
     """Return the activity in the trace of a program, and the messages of the program."""
     write(tmp_path / "train.py", HEAD + text)
-    run = forked.run(["train.py"], tmp_path, environment=environment)
+    run = forked.run(["train.py"], tmp_path, environment=environment, unloads=False)
     assert run.returncode == 0, run.stderr
     return ov.load(tmp_path / "x.json", cache=False).host_activity, run.stderr
 
@@ -111,7 +111,7 @@ class TestStacks:
         loop += "    model(torch.ones(4, 4)).sum().backward(); optimizer.step(); first(0.02)\n"
         write(tmp_path / "train.py", HEAD + "open('train.trace.json', 'w').close()\n" + loop)
         command = ["-m", "overlapscope", "run", "--force", "-o", "train.trace.json", "train.py"]
-        run = forked.run(command, tmp_path)
+        run = forked.run(command, tmp_path, unloads=False)
         assert run.returncode == 0, run.stderr
         activity = ov.load(tmp_path / "train.trace.json", cache=False).host_activity
         assert activity, run.stderr
@@ -232,7 +232,7 @@ class TestHindrances:
         work = "train(lambda: time.sleep(0.05), most=45)"
         last = "            recording.step()\n"
         write(tmp_path / "train.py", HEAD.replace(last, f"{last}        second(2)\n") + work)
-        run = forked.run(["train.py"], tmp_path)
+        run = forked.run(["train.py"], tmp_path, unloads=False)
         assert run.returncode == 0, run.stderr
         activity = ov.load(tmp_path / "x.json", cache=False).host_activity
         assert not activity or functions(activity)["second"] <= activity.span_ns / activity.interval_ns / 5
@@ -262,7 +262,7 @@ class TestHindrances:
 def test_no_program_is_sampled_without_timed_steps(tmp_path: Path) -> None:
     with_none = HEAD.replace("plain_steps=1", "plain_steps=0")
     write(tmp_path / "train.py", with_none + "train(lambda: time.sleep(0.01), most=300)")
-    run = forked.run(["train.py"], tmp_path)
+    run = forked.run(["train.py"], tmp_path, unloads=False)
     assert run.returncode == 0, run.stderr
     assert not ov.load(tmp_path / "x.json", cache=False).host_activity
 

@@ -79,7 +79,7 @@ class TestSeveralProcesses:
             "recording = pickle.dumps(ov.record('x.json', plain_steps=0))\n"
             "mp.start_processes(train, (recording,), nprocs=2, start_method='fork')\n"
         )
-        done = forked.run([program], tmp_path)
+        done = forked.run([program], tmp_path, unloads=False)
         assert done.returncode == 0, done.stderr
         assert sorted(file.name for file in (tmp_path / "x.traces").iterdir()) == [
             "rank0.trace.json",

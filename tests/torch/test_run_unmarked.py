@@ -46,7 +46,7 @@ def test_a_program_without_steps_is_recorded_for_a_few_seconds(
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
         command = ["-c", UNMARKED.format((*lengths, 0)), "run", "train.py"]
-        forked.ForkedProgram(command, tmp_path, stderr=stderr.fileno()).communicate()
+        forked.ForkedProgram(command, tmp_path, stderr=stderr.fileno(), unloads=False).communicate()
     assert (tmp_path / "end").exists() and sentence in errors.read_text()
     assert steps(tmp_path / "train.trace.json.gz") == recorded
     assert ("aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")) == (sentence == "from its start on")
@@ -55,7 +55,7 @@ def test_a_program_without_steps_is_recorded_for_a_few_seconds(
 def test_a_slow_first_step_is_waited_for(tmp_path: Path) -> None:
     slow = "for number in range(3):\n    time.sleep(0 if number else 1.5); train()\n"
     write(tmp_path / "train.py", f"import time\n{TRAIN}torch.ones(3) / 3\n{slow}")
-    run = forked.run(["-c", UNMARKED.format((0.1, 60, 60)), "run", "train.py"], tmp_path)
+    run = forked.run(["-c", UNMARKED.format((0.1, 60, 60)), "run", "train.py"], tmp_path, unloads=False)
     assert run.returncode == 0, run.stderr
     assert steps(tmp_path / "train.trace.json.gz") == [0, 1, 2]
     assert "aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")
@@ -63,7 +63,7 @@ def test_a_slow_first_step_is_waited_for(tmp_path: Path) -> None:
 
 def test_the_whole_program_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
     write(tmp_path / "train.py", TRAIN + "for _ in range(45): train()\ntorch.ones(3) / 3\n")
-    run = forked.run([*FORKED, "--whole", "train.py"], tmp_path)
+    run = forked.run([*FORKED, "--whole", "train.py"], tmp_path, unloads=False)
     assert ours(run) == [wrote("train.trace.json.gz"), no_gpu()]
     assert steps(tmp_path / "train.trace.json.gz") == list(range(45))
     assert "aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")

@@ -109,7 +109,7 @@ PROGRAMS = {
 def test_steps_are_what_the_program_does_again_and_again(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     (tmp_path / "program.py").write_text(HEAD + program.text)
-    run = forked.run(["-m", "overlapscope", "run", *program.options, "program.py"], tmp_path)
+    run = forked.run(["-m", "overlapscope", "run", *program.options, "program.py"], tmp_path, unloads=False)
     assert run.returncode == 0, run.stderr
     assert f"Steps: {program.source}." in run.stderr
     trace = load(tmp_path / "program.trace.json.gz")
@@ -127,7 +127,7 @@ def test_steps_are_what_the_program_does_again_and_again(name: str, tmp_path: Pa
 
 def test_the_last_range_of_an_optimizer_ends_within_its_step(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(HEAD + "train(45, sgd(net))")
-    assert forked.run(["-m", "overlapscope", "run", "program.py"], tmp_path).returncode == 0
+    assert forked.run(["-m", "overlapscope", "run", "program.py"], tmp_path, unloads=False).returncode == 0
     notes = load(tmp_path / "program.trace.json.gz").annotations
     updates = notes.take(notes.named(lambda name: name == "Optimizer.step#SGD.step"))
     steps = notes.take(notes.named(lambda name: name.startswith("ProfilerStep#")))
@@ -184,7 +184,7 @@ def test_compiled_modules_are_not_compiled_again_and_have_no_graph_break(tmp_pat
 
 def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
-    run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path)
+    run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path, unloads=False)
     assert run.returncode == 0
     (message,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
     assert "Net.forward" in message and "SGD.step" in message and "backward() in program.py:" in message
@@ -341,4 +341,4 @@ def test_steps_of_a_watched_program_are_those_of_its_first_optimizer_on_any_thre
         f"def work():\n{indent(GAN, '    ')}\n"
         "thread = threading.Thread(target=work)\nthread.start()\nthread.join()\nprint(steps.count)"
     )
-    assert forked.run(["program.py"], tmp_path).stdout == "45\n"
+    assert forked.run(["program.py"], tmp_path, unloads=False).stdout == "45\n"

@@ -103,7 +103,7 @@ class TestLightning:
             "    limit_val_batches=0, **quiet)\n"
             "with overlapscope.record('x.trace.json.gz', active=3, plain_steps=0): trainer.fit(BoringModel())\n"
         )
-        done = forked.run([program], tmp_path)
+        done = forked.run([program], tmp_path, unloads=False)
         assert done.returncode == 0, done.stderr
         self.check_ranks(tmp_path)
 

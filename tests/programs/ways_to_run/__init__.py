@@ -42,6 +42,8 @@ class ProgramToRun:
     file: str = "program.py"
     """Name of the file with the text."""
     stdin: str = "given"
+    unloads: bool = True
+    """False if nothing is said when Python unloads it."""
 
 
 def _text(body: str) -> str:
@@ -67,18 +69,14 @@ STARTS = {
     ),
 }
 
-_KINDS = (
-    together.THREADS,
-    together.ASYNCIO,
-    together.PROCESSES,
-    endings.SIGNALS,
-    endings.ENDINGS,
-    endings.TEARDOWN,
-    inside.LOOKS,
-    inside.TORCH,
-)
+_ON_THE_WAY = together.THREADS | together.ASYNCIO | together.PROCESSES | inside.LOOKS | inside.TORCH
+_AT_THE_END = endings.SIGNALS | endings.ENDINGS | endings.TEARDOWN
 
-PROGRAMS = {name: ProgramToRun(_text(body)) for kind in _KINDS for name, body in kind.items()} | STARTS
+PROGRAMS = {
+    **{name: ProgramToRun(_text(body), unloads=False) for name, body in _ON_THE_WAY.items()},
+    **{name: ProgramToRun(_text(body)) for name, body in _AT_THE_END.items()},
+    **STARTS,
+}
 """Programs by their names."""
 
 DIFFER_MOST = (

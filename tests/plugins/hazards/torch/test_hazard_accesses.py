@@ -93,7 +93,7 @@ for name, registry in vars(_gpu_trace).items():
     for callback in getattr(registry, "callback_list", ()):
         assert not isinstance(getattr(callback, "__self__", None), EventHandler), name
 """
-    done = forked.run(["-c", code], tmp_path)
+    done = forked.run(["-c", code], tmp_path, unloads=False)
     assert done.returncode == 0, done.stderr
 
 

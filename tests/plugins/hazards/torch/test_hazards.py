@@ -216,5 +216,5 @@ assert not torch.cuda.is_initialized()
 checker.stop()
 assert not torch.cuda.is_initialized()
 """
-    done = forked.run(["-c", code], tmp_path)
+    done = forked.run(["-c", code], tmp_path, unloads=False)
     assert done.returncode == 0, done.stderr

@@ -59,10 +59,8 @@ def recorded(folder: Path, schedule: str, *, world: int = 3, chunks: int = 1, sl
         "OMP_NUM_THREADS": "1",
     }
     arguments: list[str | Path] = [program, schedule, str(chunks), str(slow)]
-    ranks = [
-        forked.ForkedProgram(arguments, folder, environment={**job, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(world)
-    ]
+    environments = [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+    ranks = [forked.ForkedProgram(arguments, folder, environment=each, unloads=False) for each in environments]
     for rank in ranks:
         _, errors = rank.communicate()
         assert rank.wait() == 0, errors

@@ -146,7 +146,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
     """Return the directory in which `mine` ran as a script, and its output."""
     place = tmp_path_factory.mktemp("ran")
     path = scenario(place, "mine", MINE)
-    return place, forked.run([path.name, "--repeat", "20"], place)
+    return place, forked.run([path.name, "--repeat", "20"], place, unloads=False)
 
 
 def variants(directory: Path, experiment: str) -> dict[str, VariantResult]:

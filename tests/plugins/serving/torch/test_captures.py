@@ -90,6 +90,7 @@ def test_the_report_of_run_takes_the_captures_that_were_recorded(recorded: bool,
             tmp_path,
             stderr=stderr.fileno(),
             environment={"OVERLAPSCOPE_CAPTURES": "captures"},
+            unloads=False,
         )
         while "\ntrain.trace.json.gz" not in errors.read_text():
             time.sleep(0.02)

@@ -112,7 +112,8 @@ def run(text: str, directory: Path, /, *, rate: str = "0.01", **options: Any) ->
     script = directory / "train.py"
     script.write_text(textwrap.dedent(text))
     result = environment(task(directory, **options))
-    return forked.run([script], directory, environment=result | {"RATE": rate, "OMP_NUM_THREADS": "1"})
+    variables = result | {"RATE": rate, "OMP_NUM_THREADS": "1"}
+    return forked.run([script], directory, environment=variables, unloads=False)
 
 
 def outcome(directory: Path, rank: int = 0) -> RankOutcome:

@@ -77,7 +77,7 @@ def test_a_program_is_recorded_with_the_changes_made(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     task = Task(directory=str(tmp_path), changes=(Setting("workers", "2"),))
     command = ["-m", "overlapscope", "run", "--stop-after-recording", "-o", "t.trace.json.gz", "train.py"]
-    run = forked.run(command, tmp_path, environment=environment(task))
+    run = forked.run(command, tmp_path, environment=environment(task), unloads=False)
     assert run.returncode == 0, run.stderr
     assert load(tmp_path / "t.trace.json.gz").plain_steps.before.host_ns
     assert "Traceback" not in run.stderr
@@ -128,7 +128,9 @@ def collecting() -> Callable[[], None]:
     return step
 
 
-def test_long_lived_objects_are_frozen_where_collections_take_time() -> None:
+def test_long_lived_objects_are_frozen_where_collections_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Otherwise the collections between runs search the objects of all other tests.
+    monkeypatch.setattr(gc, "unfreeze", gc.freeze)
     trial = ov.try_changes(collecting, steps=20, minutes=5, only=["gc", "threads"])
     (frozen,) = trial.changes
     assert (frozen.change, frozen.results) == ("gc", "same")

@@ -78,7 +78,9 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(tmp_path: Path) -> Run:
     def run(code: str, *, clock: str = FAKE_CLOCK, **environment: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "train.py").write_text(TRAINING + clock + code)
-        done = forked.run(["train.py"], tmp_path, environment={"XDG_RUNTIME_DIR": str(tmp_path)} | environment)
+        done = forked.run(
+            ["train.py"], tmp_path, environment={"XDG_RUNTIME_DIR": str(tmp_path)} | environment, unloads=False
+        )
         assert done.returncode == 0, done.stderr
         return done
 

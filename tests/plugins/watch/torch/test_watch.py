@@ -21,6 +21,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
+from benchmarks.several_gpus import free_port
 from overlapscope.errors import UsageError
 from overlapscope.plugins.watch import protocol
 from overlapscope.plugins.watch.ask import Asking, ranks_of, record, status_of, statuses
@@ -84,7 +85,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
     with ExitStack() as stack:
 
-        def start(text: str, *launcher: str, fresh: bool = False, **variables: str) -> Started:
+        def start(text: str, *, fresh: bool = False, **variables: str) -> Started:
             """Start a program that can be recorded on demand; a `fresh` one is on its own, and imports torch itself."""
             (tmp_path / "program.py").write_text(text)
             process: Started
@@ -98,7 +99,7 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
                     text=True,
                 )
             else:
-                process = forked.ForkedProgram([*launcher, *ON_DEMAND, "program.py"], tmp_path)
+                process = forked.ForkedProgram([*ON_DEMAND, "program.py"], tmp_path, environment=variables)
             stack.callback(end, process)
             return process
 
@@ -180,7 +181,10 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
 
 
 def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp_path: Path) -> None:
-    started(TRAINING, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    # As torchrun sets them.
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for rank in ("0", "1"):
+        started(TRAINING, RANK=rank, LOCAL_RANK=rank, **job)
     recording = stepping(2)
     assert sorted((step.rank, step.world_size) for step in recording) == [(0, 2), (1, 2)]
     ranks = ranks_of(recording[0])
