@@ -49,7 +49,7 @@ class Origins(Columns, frozen=True):
     """True if all captures that fit agree on all of them."""
 
 
-_MOST_ALIKE: Final = 500
+_MAX_ALIKE: Final = 500
 """Maximum number of different captures of as many ops; with more, all are unknown, since each would be looked at."""
 
 
@@ -164,7 +164,7 @@ def origins(trace: Trace) -> Origins:
     for number, launch in enumerate(launches):
         # A graph that ran before a capture in the same recording is another one.
         since_ns = first_ns.setdefault(_identity(trace, launch), int(trace.runtime_calls.start_ns[launch.call]))
-        candidates = different[len(launch.ops)] if len(different[len(launch.ops)]) <= _MOST_ALIKE else ()
+        candidates = different[len(launch.ops)] if len(different[len(launch.ops)]) <= _MAX_ALIKE else ()
         shape = _shape(trace, launch)
         if shape not in fitting:
             fitting[shape] = [capture for capture in candidates if _fits(trace, launch, capture)]
@@ -198,8 +198,8 @@ def _shape(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
     """Return all that `_fits` looks at."""
     ops = trace.gpu_ops
     after = np.diff(ops.start_ns[launch.ops]) > 0
-    told = np.array([launch.by_node, len(distinct(ops.stream[launch.ops])) == 1])
-    return tuple(column.tobytes() for column in (told, launch.kernels, ops.name_id[launch.ops], after))
+    flags = np.array([launch.by_node, len(distinct(ops.stream[launch.ops])) == 1])
+    return tuple(column.tobytes() for column in (flags, launch.kernels, ops.name_id[launch.ops], after))
 
 
 def _branched(launch: _Launch, capture: _Capture) -> slice:
@@ -320,10 +320,10 @@ def sites_of_ops(trace: Trace, ops: GpuOps, call: I64 | None = None) -> Sites:
     if not launches_graphs(trace):
         return sites
 
-    captured, own = origins_of(trace, ops), call == ops.launch
+    captured, is_launcher = origins_of(trace, ops), call == ops.launch
     op, line = (
-        np.where(own & (mine >= 0), mine, theirs)
-        for mine, theirs in ((captured.op, sites.op), (captured.line, sites.line))
+        np.where(is_launcher & (captured_in >= 0), captured_in, launched_at)
+        for captured_in, launched_at in ((captured.op, sites.op), (captured.line, sites.line))
     )
     return Sites(op, sites.call, line)
 

@@ -195,8 +195,8 @@ class _Walk:
         records = {(source.record, source.lane) for source in sources if source.record >= 0}
         of_blocks = {call: [self._lane_of[key] for key in block.streams] for call, block in blocks.items()}
         records |= {(block.record, of_blocks[call][0]) for call, block in blocks.items() if block.record >= 0}
-        own = np.array([call for call, block in blocks.items() if block.own_ops], np.int64)
-        of_own = np.flatnonzero(among(self._lanes.items.call, own))
+        calls_of_own_ops = np.array([call for call, block in blocks.items() if block.own_ops], np.int64)
+        of_own = np.flatnonzero(among(self._lanes.items.call, calls_of_own_ops))
         events = [(record, 0, lane) for record, lane in records]
         events += [(call, 1, row) for row, call in enumerate(self._waits.call.tolist())]
         events += [(call, 2, 0) for call, block in blocks.items() if not block.own_ops]
@@ -344,8 +344,8 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
     for lane, key in enumerate(lanes.keys):
         of_lane = np.arange(lanes.first[lane], lanes.first[lane + 1])
         others = {of: of_lane[sort[of_lane] != of] for of in (-1, Kind.H2D, Kind.D2H)}
-        theirs = waits.take(waits.stream == key)
-        for record, wait in zip(theirs.record.tolist(), theirs.call.tolist(), strict=True):
+        waits_of_lane = waits.take(waits.stream == key)
+        for record, wait in zip(waits_of_lane.record.tolist(), waits_of_lane.call.tolist(), strict=True):
             before = lanes.last(lane, record)
             if before < 0 or lanes.items.call[before] < 0:
                 continue

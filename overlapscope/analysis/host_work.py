@@ -96,10 +96,10 @@ class Launcher(Struct, frozen=True):
         return complement(busy, begin, max(int(table.end_ns.max(initial=0)) for table in recorded))
 
     def _both(self, of_thread: Callable[[int], Intervals]) -> Intervals:
-        own = of_thread(self.thread)
-        if self.companion == self.thread or not len((other := of_thread(self.companion)).starts):
-            return own
-        return join(own, subtract(other, _busy(self.trace, self.thread)))
+        of_launcher = of_thread(self.thread)
+        if self.companion == self.thread or not len((of_companion := of_thread(self.companion)).starts):
+            return of_launcher
+        return join(of_launcher, subtract(of_companion, _busy(self.trace, self.thread)))
 
 
 def launchers(trace: Trace, launch: I64) -> Iterator[tuple[Launcher, I64]]:
@@ -113,14 +113,14 @@ def launchers(trace: Trace, launch: I64) -> Iterator[tuple[Launcher, I64]]:
         return
     launches, thread = launching(trace), trace.runtime_calls.thread
     previous = pick(launches, np.searchsorted(launches, launch) - 1)
-    own, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
+    launcher, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
     enqueuing = np.flatnonzero(enqueues(trace.runtime_calls))
     if len(enqueuing):
         # A queue is only waited for when it is empty, and then the last task that was put there is the next one.
         last = np.searchsorted(trace.runtime_calls.start_ns[enqueuing], trace.runtime_calls.start_ns[launch]) - 1
         companion = np.where(last >= 0, thread[enqueuing[last]], companion)
-    for _, which in rows_by(groups_of((own, companion))):
-        yield Launcher(trace, int(own[which[0]]), int(companion[which[0]])), which
+    for _, which in rows_by(groups_of((launcher, companion))):
+        yield Launcher(trace, int(launcher[which[0]]), int(companion[which[0]])), which
 
 
 @kept()

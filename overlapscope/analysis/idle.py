@@ -186,9 +186,11 @@ def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, Ho
     for name, layer in reversed(layers):
         cause[contains(layer, start)] = RANK[name]
     chargeable_ns = np.where(contains(join(*(layer for _, layer in every)), start), 0, end - start)
-    threads = launcher.thread, launcher.companion
-    own, other = (outermost_around(calls, np.full(len(start), thread), start) for thread in threads)
-    call = np.where(among(cause, [RANK[each] for each in _AT_CALL]), np.where(own < 0, other, own), -1)
+    around = outermost_around(calls, np.full(len(start), launcher.thread), start)
+    if launcher.companion != launcher.thread:
+        of_companion = outermost_around(calls, np.full(len(start), launcher.companion), start)
+        around = np.where(around < 0, of_companion, around)
+    call = np.where(among(cause, [RANK[at_call] for at_call in _AT_CALL]), around, -1)
     return _Labelled(row, start, end, cause, call, chargeable_ns)
 
 
@@ -304,9 +306,9 @@ def _overhead_elsewhere(trace: Trace) -> Intervals:
 LAUNCH_LATENCY_NS = 10_000
 """Maximum time from a launch call's end to its op's start on a drained device, unless the trace shows longer ones."""
 
-MOST_LATENCY_NS = 100_000
+MAX_LATENCY_NS = 100_000
 """Maximum time from a launch call's end to its op's start on a drained device, whatever the trace shows."""
-_ENOUGH = 3
+_MIN_DRAINED = 3
 
 
 def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking) -> IdleTime:
@@ -420,9 +422,9 @@ def _latency_limit(latency: I64, held: Bool, drained: Bool) -> int:
         held: Ops that an event held back.
         drained: Ops that were launched onto an idle device, and that nothing held.
     """
-    if int(drained.sum()) >= _ENOUGH:
+    if int(drained.sum()) >= _MIN_DRAINED:
         typical = int(np.median(latency[drained]))
     else:
         quick, middle = (0, 0) if held.all() else (quantile(latency[~held], share) for share in (0.1, 0.5))
         typical = int(middle) if middle - quick <= LAUNCH_LATENCY_NS else 0
-    return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), MOST_LATENCY_NS)
+    return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), MAX_LATENCY_NS)

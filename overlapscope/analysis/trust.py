@@ -32,7 +32,7 @@ warning."""
 CLOCK_LIMIT_NS = 1_000_000
 """Minimum skew at which host and device times can't be compared."""
 _US_NS = 1_000
-_NAMED = 4
+_MAX_NAMED_CALLS = 4
 """Maximum number of calls to name."""
 UNTOUCHED_SHARE = 0.001
 """Maximum share of the host's time that events without a duration may have taken without touching a figure."""
@@ -294,7 +294,7 @@ def _dropped(trace: Trace) -> Judgement:
             GPU_OPS,
         )
     if len(dropped):
-        counts = Counter(map(trace.runtime_calls.name, dropped.tolist())).most_common(_NAMED)
+        counts = Counter(map(trace.runtime_calls.name, dropped.tolist())).most_common(_MAX_NAMED_CALLS)
         named = ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts)
         return warn(
             f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "

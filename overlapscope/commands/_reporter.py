@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from overlapscope.base.output import Descriptor
 
-_NICEST = 19
+_LOWEST_PRIORITY = 19
 _ENDS_WITHIN_S = 5
 
 
@@ -128,7 +128,7 @@ def _ended(program: int | None) -> bool:
 
 def _give_way() -> None:
     """Leave the cores to the program, which goes on."""
-    os.nice(_NICEST)
+    os.nice(_LOWEST_PRIORITY)
 
 
 def _do(task: dict[str, Any], *, before: Callable[[], None] | None = None) -> None:

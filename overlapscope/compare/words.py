@@ -26,7 +26,7 @@ from overlapscope.compare.difference import (
 from overlapscope.compare.difference import Unit as Measure
 from overlapscope.compare.noise import GPU_SHARE
 from overlapscope.documents.table import Cell, Tone
-from overlapscope.trace.lost import FIGURES, Part, part_words
+from overlapscope.trace.lost import PARTS_FOR_FIGURES, Part, part_words
 from overlapscope.trace.op_names import short_kernel
 
 Good = Literal["less", "more"]
@@ -38,13 +38,13 @@ BETTER, WORSE, MORE, LESS, SAME, NOISE, UNTOLD = "better", "worse", "more", "les
 TONES: dict[str, Tone] = {BETTER: "good", WORSE: "poor", NOISE: "muted"}
 MARKS = f"{NOISE} within noise, {UNTOLD} unknown"
 
-MOST_PCT = 1000
+MAX_PCT = 1000
 """Maximum percentage to show for a change; larger ones are shown as more than this."""
 
 GOOD_NEWS = "overlap-achieved"
 """Rule whose findings are good news."""
 
-_LEAST_PCT = 0.05
+_MIN_PCT = 0.05
 """Percentages nearer to zero have no digit to show."""
 _NAME_LIMIT = 120
 
@@ -82,7 +82,7 @@ def signed(measure: Measure, value: float | None, unit: Unit) -> str:
         return "0"
     if measure == "ns" and unit.hides(round(value)):
         return _nearer_zero(value, unit.least)
-    if measure == "pct" and abs(value) < _LEAST_PCT:
+    if measure == "pct" and abs(value) < _MIN_PCT:
         return _nearer_zero(value, "0.1")
     return f"{_sign(value)}{number(measure, abs(value), unit)}"
 
@@ -92,10 +92,10 @@ def relative(figure: FigureChange) -> str:
     pct = figure.change_pct
     if pct is None or figure.unit == "pct" or not figure.change:
         return ""
-    if abs(pct) >= MOST_PCT:
+    if abs(pct) >= MAX_PCT:
         # The figure before was almost zero, so the exact ratio means nothing.
-        return f"> +{MOST_PCT:,}"
-    return f"{_sign(pct)}{abs(pct):,.1f}" if abs(pct) >= _LEAST_PCT else _nearer_zero(pct, "0.1")
+        return f"> +{MAX_PCT:,}"
+    return f"{_sign(pct)}{abs(pct):,.1f}" if abs(pct) >= _MIN_PCT else _nearer_zero(pct, "0.1")
 
 
 def interval(figure: FigureChange, unit: Unit) -> str:
@@ -206,8 +206,8 @@ def basis(device: DeviceDiff) -> str:
 
 def side_name(side: Side, other: Side) -> str:
     """Return the name of the file or directory, or its path if both sides have the same name."""
-    name, theirs = (_short(either, full=False) for either in (side, other))
-    shown = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    name, other_name = (_short(either, full=False) for either in (side, other))
+    shown = clean(name if name != other_name else _short(side, full=True), _NAME_LIMIT)
     if side.predicted_by is None:
         return shown
     return f"{shown}, predicted ({clean(', '.join(side.predicted_by) or 'nothing changed', _NAME_LIMIT)})"
@@ -237,10 +237,10 @@ def trust(side: Side) -> str:
 
 # -- Sentences ---------------------------------------------------------------------------------------
 
-_MOST_REASONS = 2
+_MAX_REASONS = 2
 _KERNEL_LIMIT = 40
 """Maximum length of a kernel's name in a sentence."""
-_MOST_FINDINGS = 3
+_MAX_FINDINGS = 3
 
 
 def of_device(
@@ -258,7 +258,7 @@ def of_device(
 
 def of_lost(lost: Collection[Part]) -> str:
     """Return the sentence about a device whose figures depend on lost parts of a recording."""
-    parts = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
+    parts = "parts of a recording" if set(lost) >= PARTS_FOR_FIGURES else f"some {part_words(lost)}"
     return f"Changes cannot be measured, because {parts} are lost."
 
 
@@ -317,7 +317,7 @@ def _reasons(figures: Figures, compute: ComputeChange | None, unit: Unit) -> lis
 
 def _largest(reasons: Sequence[tuple[FigureChange, str]], span: FigureChange) -> list[str]:
     counted = [reason for reason in reasons if reason[0].exceeds(GPU_SHARE * span.larger)]
-    return [sentence for _, sentence in sorted(counted, key=lambda reason: -abs(reason[0].moved))[:_MOST_REASONS]]
+    return [sentence for _, sentence in sorted(counted, key=lambda reason: -abs(reason[0].moved))[:_MAX_REASONS]]
 
 
 def _copies(direction: str, exposed: FigureChange, copied: FigureChange, unit: Unit) -> str:
@@ -398,8 +398,8 @@ def _findings(findings: Sequence[FindingChange]) -> list[str]:
         for finding in findings
         if finding.standing in ("new", "gone") and finding.cost.beyond_noise
     ]
-    more = len(sentences) - _MOST_FINDINGS
-    return sentences[:_MOST_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])
+    more = len(sentences) - _MAX_FINDINGS
+    return sentences[:_MAX_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])
 
 
 def _signed(share: float) -> str:

@@ -205,8 +205,10 @@ class Library:
     def siblings(self, id: str) -> tuple[str, ...]:
         """Return the traces of the same folder, including this trace: the ranks of its job."""
         with self._lock:
-            mine = self._entries.get(id)
-            return tuple(entry.id for entry in self._entries.values() if mine and entry.folder == mine.folder)
+            entry_of_id = self._entries.get(id)
+            return tuple(
+                entry.id for entry in self._entries.values() if entry_of_id and entry.folder == entry_of_id.folder
+            )
 
     def add(self, path: Path, name: str) -> str:
         """Add a file that was dropped under a name; return its id."""

@@ -82,8 +82,8 @@ def guard(server: flask.Flask, *, token: str, base: str) -> None:
         refused = refusal(request, token)
         if refused is not None and refused[0] != 401:
             return _refused(*refused)
-        asked = request.args.get("token")
-        if asked is not None and _equal(asked, token):
+        sent_token = request.args.get("token")
+        if sent_token is not None and _equal(sent_token, token):
             # Redirect, so that the address with the token doesn't stay in the browser's history.
             rest = urlencode([pair for pair in request.args.items(multi=True) if pair[0] != "token"])
             answer = flask.redirect(f"{base.rstrip('/')}{request.path}{'?' if rest else ''}{rest}")

@@ -39,11 +39,11 @@ THREADS = ("buckets", "causes", "steps")
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"
-_MOST_HEADER_BYTES = 64 << 20
+_MAX_HEADER_BYTES = 64 << 20
 
 _FIRST_ID = 1_900_000_000
 """First of our ids of processes and threads, far above those of Linux and of devices."""
-_LEVEL = 1
+_GZIP_LEVEL = 1
 _EVENTS_AT_ONCE = 5_000
 
 
@@ -55,7 +55,7 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
     """
     blocks = iter(_text(analysis, path))
     head, rest = _opening(path, blocks)
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
     # Our events need a comma after them if the file has any.
     comma = b"" if rest.strip(_BLANK)[:1] in (b"", b"]") else b",\n"
     pieces = chain([head], _events(analysis), [comma, rest], blocks)
@@ -84,7 +84,7 @@ def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
             place = len(head) - len(begun) + 1
         elif (match := _ARRAY.search(head)) is not None:
             place = match.end()
-        elif len(head) > _MOST_HEADER_BYTES:
+        elif len(head) > _MAX_HEADER_BYTES:
             break
         else:
             continue

@@ -28,7 +28,7 @@ AFTER_CALL_NS = 50_000
 the first launches of a recording."""
 QUEUE_NS = 20_000
 """Maximum time from the end of the previous item on its lane or engine to its start; 1 to 12 us on an H200."""
-MOST_UNEXPLAINED = 0.02
+MAX_UNEXPLAINED = 0.02
 """Maximum fraction of a device's window for unexplained waits that become parts of lags. More of them early in a
 recording would move every later op."""
 _STAGING_NS = 60_000
@@ -56,7 +56,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         streams=tuple(map(split_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,
-        keeping=keeping,
+        devices_with_kept_delays=keeping,
     )
 
 
@@ -129,7 +129,7 @@ def _with_lags(
     keeping = set[int]()
     for device, rows in rows_by(items.device):
         window = int(items.end_ns[rows].max() - items.start_ns[rows].min())
-        if 0 < unexplained[rows].sum() <= MOST_UNEXPLAINED * window:
+        if 0 < unexplained[rows].sum() <= MAX_UNEXPLAINED * window:
             keeping.add(device)
     begins = items.start_ns - np.where(among(items.device, list(keeping)), 0, unexplained)
     over = np.stack([called, queued, free, held])

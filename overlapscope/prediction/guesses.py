@@ -33,7 +33,7 @@ SKEW_NS = 2_000
 """Maximum time by which an op may end after the return of a call that waited for it: clocks disagree a little."""
 _RETURN_NS = 500
 """Minimum time from the end of an item to the return of the call that waits for it: the host has to notice."""
-_LOOK = 256
+_MAX_SEARCHED_ITEMS = 256
 """Number of earlier items to search for the item that let another begin."""
 _QUEUE_DEPTH = 256
 """Minimum number of pending launches for a long launch call to mean that the queue was full. CUDA's queue holds 1024.
@@ -67,12 +67,12 @@ def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I
     for item in late.tolist():
         at = int(starts[item])
         low, high = np.searchsorted(ends, (at - HANDOVER_NS, at + 1)).tolist()
-        before = by_end[max(low, high - _LOOK) : high]
+        before = by_end[max(low, high - _MAX_SEARCHED_ITEMS) : high]
         before = before[(items.lane[before] != items.lane[item]) & (items.device[before] == items.device[item])]
         if len(before):
             first.append(int(before[-1]))
             continue
-        beside = np.arange(max(0, item - _LOOK), item)
+        beside = np.arange(max(0, item - _MAX_SEARCHED_ITEMS), item)
         beside = beside[kernel[beside] & (items.lane[beside] != items.lane[item]) & (items.end_ns[beside] > at)]
         beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
         first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
@@ -90,8 +90,8 @@ def guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tup
     # Copy calls that returned after their copy waited for it, if the memory is not known to be pinned.
     copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
     of_copies = items.call[copies]
-    own = ~known[of_copies] & (items.end_ns[copies] <= calls.end_ns[of_copies])
-    guesses = ((of_copies[own], copies[own]), _synchronized(recorded, items, ~known), _queue_full(calls, items))
+    waited = ~known[of_copies] & (items.end_ns[copies] <= calls.end_ns[of_copies])
+    guesses = ((of_copies[waited], copies[waited]), _synchronized(recorded, items, ~known), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*guesses, strict=True))
     return call, item
 

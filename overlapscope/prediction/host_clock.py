@@ -15,11 +15,11 @@ from overlapscope.base.intervals import Intervals, contains, covered, union
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph, RecordedParts, by_thread
-from overlapscope.prediction.hardware import launches_kernel
+from overlapscope.prediction.hardware import launches_single_kernel
 from overlapscope.prediction.replay import Replay
 from overlapscope.trace.model import F64, I64, Bool, HostEvents, Trace
 
-MOST_TIMES = 3.0
+MAX_OVERHEAD_FACTOR = 3.0
 """Maximum overhead to remove, as a multiple of the overhead by the launch calls; up to 2 was seen
 (`docs/evaluation/plain.md`)."""
 PLAIN_LAUNCH_NS = 2200.0
@@ -30,14 +30,14 @@ _OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
 """
 _USUAL_ADDED_NS = 2500.0
 """Overhead of a launch call in recordings with too few launches to measure it."""
-_FEWEST = 20
-_QUICK = 0.1
+_MIN_LAUNCHES = 20
+_QUICK_CALL_QUANTILE = 0.1
 """Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue, or load a
 module."""
-LEFT = 0.2
+MIN_REMAINING_SHARE = 0.2
 """Minimum fraction of each stretch of host work that remains without the overhead."""
 H = TypeVar("H", bound=HostEvents)
-_MOST_THREADS = 2
+_MAX_THREADS = 2
 """Number of threads whose events are kept for the next replay. Most programs launch from two."""
 _Edges = Literal["calls", "work"]
 _Knots = tuple[I64, F64]
@@ -50,10 +50,10 @@ def event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float
     The recording's launch calls determine it, in the proportions of a calibration of the same machine, if there is one.
     """
     calls = trace.runtime_calls
-    launches = np.flatnonzero(launches_kernel(calls))
+    launches = np.flatnonzero(launches_single_kernel(calls))
     added = _USUAL_ADDED_NS
-    if len(launches) >= _FEWEST:
-        quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK)
+    if len(launches) >= _MIN_LAUNCHES:
+        quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK_CALL_QUANTILE)
         added = max(quick - PLAIN_LAUNCH_NS, 0.0)
     op, call, around, frame = _OP, _CALL, _AROUND_CALL, _FRAME
     if calibrated.op_cost_ns and calibrated.call_cost_ns and calibrated.frame_cost_ns:
@@ -154,7 +154,7 @@ def _edges_of_calls(recorded: RecordedParts, thread: int, of: _Edges) -> I64:
     return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
 
 
-@kept(most=_MOST_THREADS)
+@kept(most=_MAX_THREADS)
 def _stretches(recorded: RecordedParts, thread: int, of: _Edges) -> _HostStretches:
     """Return the stretches between a thread's events and the instants of `_edges_of_calls`."""
     trace, called = recorded.trace, _edges_of_calls(recorded, thread, of)
@@ -208,8 +208,10 @@ def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, of: _Edge
     segment = np.flatnonzero(within)
     at, place, added = segments.edge_ns - origin, segments.place[segment], segments.added_ns[segment]
     length = at[segment + 1] - at[segment]
-    times = np.minimum(lost / np.maximum(np.bincount(place, added, count), 1.0), MOST_TIMES)
-    left = np.maximum(length - added * times[place], np.where(segments.in_call[segment], LEFT * length, 0.0))
+    times = np.minimum(lost / np.maximum(np.bincount(place, added, count), 1.0), MAX_OVERHEAD_FACTOR)
+    left = np.maximum(
+        length - added * times[place], np.where(segments.in_call[segment], MIN_REMAINING_SHARE * length, 0.0)
+    )
     staying = np.bincount(place, left, count)
     left *= ((np.diff(measured) - lost) / np.maximum(staying, 1.0))[place]
     reached = np.cumsum(left)

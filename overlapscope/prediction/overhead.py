@@ -20,19 +20,19 @@ from overlapscope.analysis.results import PlainStep
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.host_clock import LEFT, MOST_TIMES, event_cost
+from overlapscope.prediction.host_clock import MAX_OVERHEAD_FACTOR, MIN_REMAINING_SHARE, event_cost
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import step_times
 from overlapscope.trace.model import F64, I64, HostEvents
 
-_CLOSE = 0.005
+_MAX_STEP_DIFFERENCE = 0.005
 """Maximum relative difference between a replayed step and the plain step that counts as equal."""
 _ALIKE, DIFFER = 0.015, 0.03
 """Maximum relative errors of a step: with the usual overhead, and from differences of kernels and copies between runs.
 """
-_MOST_PART = 0.98
+_MAX_OVERHEAD_SHARE = 0.98
 """Maximum fraction of the host's work that may be removed."""
-_TRIES = 8
+_MAX_TRIES = 8
 
 
 def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
@@ -60,9 +60,9 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     """Return the plain program: the recording's graph, with the host's work shortened until its step is the plain step.
 
     The overhead of events is removed first. The overhead by the launch calls is used if it gives the plain step within
-    the differences between runs; otherwise up to `MOST_TIMES` as much. If the step is still longer, a fraction of all
-    host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain step
-    is longer than the recorded one.
+    the differences between runs; otherwise up to `MAX_OVERHEAD_FACTOR` as much. If the step is still longer, a fraction
+    of all host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain
+    step is longer than the recorded one.
     """
     step_ns, usual = plain.usual.step_ns, _lightened(base, 1.0)
     if abs(usual.steps.mean_ns - step_ns) <= _ALIKE * step_ns:
@@ -71,10 +71,12 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     def without(times: float) -> Base:
         return usual if times == 1 else _lightened(base, times)
 
-    fitted = _searched(base, step_ns, without, first=1.0, most=MOST_TIMES)
+    fitted = _searched(base, step_ns, without, first=1.0, most=MAX_OVERHEAD_FACTOR)
     if fitted.steps.mean_ns > (1 + DIFFER) * step_ns:
-        most = _MOST_PART
-        fitted = _searched(fitted, step_ns, lambda part: _lightened(base, MOST_TIMES, 1 - part), first=0.3, most=most)
+        most = _MAX_OVERHEAD_SHARE
+        fitted = _searched(
+            fitted, step_ns, lambda part: _lightened(base, MAX_OVERHEAD_FACTOR, 1 - part), first=0.3, most=most
+        )
     return replace(fitted, plain=plain)
 
 
@@ -91,7 +93,7 @@ def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first:
     low, low_ns = 0.0, _over(base, wanted_ns)
     high, high_ns = most, 0.0
     best, best_ns, amount, was_long = base, low_ns, first, True
-    for _ in range(_TRIES if low_ns > 0 else 0):
+    for _ in range(_MAX_TRIES if low_ns > 0 else 0):
         reached = at(amount)
         over_ns = _over(reached, wanted_ns)
         if abs(over_ns) < abs(best_ns):
@@ -119,12 +121,12 @@ def lighter_ones(base: Base, step_ns: int) -> Iterator[Base]:
     host's remaining work.
     """
     lighter = base
-    for times in range(1, round(MOST_TIMES) + 1):
+    for times in range(1, round(MAX_OVERHEAD_FACTOR) + 1):
         lighter = _lightened(base, times)
         yield lighter
     if lighter.steps.mean_ns > step_ns:
-        for rest in (0.5, 1 - _MOST_PART):
-            yield _lightened(base, MOST_TIMES, rest)
+        for rest in (0.5, 1 - _MAX_OVERHEAD_SHARE):
+            yield _lightened(base, MAX_OVERHEAD_FACTOR, rest)
 
 
 def _lightened(base: Base, times: float, rest: float = 1.0) -> Base:
@@ -132,7 +134,7 @@ def _lightened(base: Base, times: float, rest: float = 1.0) -> Base:
 
     def shortened(lengths: I64, by: F64 | float) -> I64:
         # Lengths up to 0 are not work: the thread continued before the thread that handed over had returned.
-        shorter = np.where(lengths > 0, np.maximum(lengths - times * by, LEFT * lengths) * rest, lengths)
+        shorter = np.where(lengths > 0, np.maximum(lengths - times * by, MIN_REMAINING_SHARE * lengths) * rest, lengths)
         return np.rint(shorter).astype(np.int64)
 
     before_ns, call_ns = _host_cost(base)
@@ -149,7 +151,7 @@ def _lightened(base: Base, times: float, rest: float = 1.0) -> Base:
 def _over(base: Base, wanted_ns: int) -> float:
     """Return by how much the step is too long; 0 if the difference is negligible."""
     over = base.steps.mean_ns - wanted_ns
-    return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
+    return 0.0 if abs(over) <= _MAX_STEP_DIFFERENCE * wanted_ns else float(over)
 
 
 @kept()

@@ -56,9 +56,9 @@ from overlapscope.trace.ran import Ran, when_ran
 
 VALUE_BYTES = 1024
 """Maximum size of a download that counts as a value or two."""
-LEAST_GAIN = 0.01
+MIN_GAIN = 0.01
 """Minimum fraction of the unchanged step that a rung must save."""
-_PLACES = 5
+_MAX_PLACES = 5
 _WORDS = {
     "h2d_two_way": "H2D rate beside D2H copies, of the rate alone",
     "d2h_two_way": "D2H rate beside H2D copies, of the rate alone",
@@ -280,7 +280,7 @@ def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
         site = sites.site_at(trace, number)
         if place := site.line or site.op:
             counts[place] += many
-    return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_PLACES])
+    return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_MAX_PLACES])
 
 
 def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Assumption, ...]:
@@ -448,7 +448,7 @@ def _next(
     Returns:
         The step and the added candidates, the first of equals; None if nothing gains enough.
     """
-    worth_ns = LEAST_GAIN * base.step_ns
+    worth_ns = MIN_GAIN * base.step_ns
     for many in (1, 2):
         best = None
         for added in combinations(remaining, many):

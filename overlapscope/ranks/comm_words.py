@@ -23,20 +23,20 @@ from overlapscope.base.words import (
 )
 from overlapscope.documents.table import Cell, Column, Table, table_of, words
 from overlapscope.ranks.comm_result import CommDimension, CommTime, Communication, GroupCollective
-from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RanksReport, rows_of
+from overlapscope.ranks.result import MIN_PCT, LateIn, Meeting, RanksReport, rows_of
 
 NAME_LIMIT: Final = 120
-_MOST_CHARACTERS: Final = 24
-_MOST_DIGITS: Final = 9
+_MAX_CHARACTERS: Final = 24
+_MAX_DIGITS: Final = 9
 """Longer texts are not taken for numbers."""
 
 
 def group_ranks(recorded: str) -> str:
     """Return the ranks with runs of them as one, such as `[0 to 7]`; an empty text if it would be long."""
     numbers = recorded.removeprefix("[").removesuffix("]").split(", ")
-    plain = all(number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS for number in numbers)
+    plain = all(number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS for number in numbers)
     ranks = f"[{', '.join(number_runs(map(int, numbers)))}]" if plain else clean(recorded)
-    return ranks if len(ranks) <= _MOST_CHARACTERS else ""
+    return ranks if len(ranks) <= _MAX_CHARACTERS else ""
 
 
 def group_name(group: str, description: str, ranks: str) -> str:
@@ -129,8 +129,8 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
 # -- Dimensions of the mesh --------------------------------------------------------------------------
 
 _NAME_LIMIT: Final = 40
-_MOST_SETS: Final = 2
-_MOST_SLOW: Final = 2
+_MAX_SETS: Final = 2
+_MAX_SLOW: Final = 2
 _WORTH_NAMING: Final = 0.05
 """Minimum share of a dimension in the exposed communication to be named."""
 
@@ -153,9 +153,9 @@ def mesh_sentences(report: RanksReport) -> Iterator[str]:
         yield f"Exposed communication by dimension: {shares}{together}."
     # A slow group loses at least 1% of the ranks' time.
     longest = max((row.span_ns for row in rows_of(report) if row.joined), default=None)
-    least = None if longest is None else LEAST_PCT * (every.steps or 1) * longest
+    least = None if longest is None else MIN_PCT * (every.steps or 1) * longest
     slow_groups = [slow for slow in every.slow_groups if least is not None and 100 * slow.lost_ns >= least]
-    for slow in slow_groups[:_MOST_SLOW]:
+    for slow in slow_groups[:_MAX_SLOW]:
         name = group_name(slow.group, slow.description, slow.group_ranks)
         yield (
             f"Group {name} transfers at {bandwidth(slow.bus_gb_per_s)} GB/s, "
@@ -175,7 +175,7 @@ def _name(dimension: CommDimension) -> str:
 
 def _sets(dimension: CommDimension) -> str:
     """Return the ranks of the first groups, such as `{0, 4}, {1, 5}, ...`."""
-    sets = [f"{{{', '.join(number_runs(ranks))}}}" for ranks in dimension.group_ranks[:_MOST_SETS]]
+    sets = [f"{{{', '.join(number_runs(ranks))}}}" for ranks in dimension.group_ranks[:_MAX_SETS]]
     return ", ".join([*sets, *(["..."] if len(dimension.group_ranks) > len(sets) else [])])
 
 

@@ -46,7 +46,7 @@ _ANSWER_S = 10.0
 """Seconds to wait for a scheduler's answer."""
 _PATIENCE_S = 300.0
 """Maximum time without any worker, in seconds: they may have to be started first."""
-_AHEAD = 4
+_TASKS_PER_THREAD = 4
 """Tasks submitted per thread of the cluster.
 
 If there are more than twice as many tasks as threads, Dask keeps the others at the scheduler until a worker is free.
@@ -56,7 +56,7 @@ _LOOK_S = 1.0
 """Seconds between checks of the cluster."""
 _TRANSFER_S = 5.0
 """A result that takes longer than this to transfer, in seconds, was lost with its worker."""
-_LEAST_LOGGED = logging.CRITICAL + 1
+_ABOVE_ALL_LEVELS = logging.CRITICAL + 1
 _TOO_BUSY = "Dask did not start within 10 s, because this machine is too busy; try again."
 """Message for an assertion of Dask, which fails if its thread hasn't begun by then."""
 _VERSION = "overlapscope.__version__"
@@ -94,7 +94,7 @@ class Cluster:
         running: dict[Key, Location] = {}
         threads, look_s = self._threads(), time.monotonic() + _LOOK_S
         while waiting or running:
-            while waiting and len(running) < _AHEAD * max(threads, 1):
+            while waiting and len(running) < _TASKS_PER_THREAD * max(threads, 1):
                 future = self._client.submit(read, waiting[0], pure=False, retries=RETRIES)
                 running[future.key] = waiting.popleft()
                 future.add_done_callback(done.put)
@@ -226,7 +226,7 @@ def _silence() -> Iterator[None]:
     handlers = logging.getLogger("distributed").handlers
     before = [handler.level for handler in handlers]
     for handler in handlers:
-        handler.setLevel(_LEAST_LOGGED)
+        handler.setLevel(_ABOVE_ALL_LEVELS)
     try:
         yield
     finally:
@@ -240,7 +240,7 @@ _FEW_BYTES = 4 << 20
 """Size of all files together up to which reading them takes less time than starting other processes."""
 
 
-def each(
+def reduce_each(
     reduction: Callable[[Trace], T],
     locations: Sequence[Location],
     *,

@@ -20,7 +20,7 @@ from overlapscope.ranks.files import Location, error_text
 from overlapscope.ranks.result import Unreadable
 
 T = TypeVar("T")
-_MOST_DEATHS = 4
+_MAX_DEATHS = 4
 """Number of processes that die at their start, one after another, after which no others are started."""
 _UNLIMITED_BYTES = 1 << 62
 
@@ -44,7 +44,7 @@ def outcomes(
     with tempfile.TemporaryDirectory(prefix="overlapscope-") as scratch:
         try:
             while waiting or at_work:
-                while len(processes) < min(most, len(waiting) + len(at_work)) and deaths < _MOST_DEATHS:
+                while len(processes) < min(most, len(waiting) + len(at_work)) and deaths < _MAX_DEATHS:
                     process, connection = _start(read, most_bytes, scratch)
                     processes[connection] = process
                 if not processes:

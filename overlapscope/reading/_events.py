@@ -285,7 +285,7 @@ def _strict(value: Any) -> Any:
 
 # -- Losses ------------------------------------------------------------------------------------------
 
-_MOST_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 
 
 class Losses(Struct):
@@ -301,7 +301,7 @@ class Losses(Struct):
 
     def remember(self, example: str) -> None:
         """Keep an example, unless there are enough."""
-        if len(self.examples) < _MOST_EXAMPLES:
+        if len(self.examples) < _MAX_EXAMPLES:
             self.examples.append(example)
 
     def lose(self, text: str) -> None:

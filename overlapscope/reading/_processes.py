@@ -31,7 +31,7 @@ from overlapscope.trace.model import I32, Bool
 
 _NONE: Final = -1
 """Number of an unknown process."""
-MOST_PROCESSES: Final = 256
+MAX_PROCESSES: Final = 256
 """Maximum number of processes in a file. Reading each of them takes as long as reading the file."""
 _HOST: Final = frozenset({EventTable.RUNTIME, EventTable.CPU, EventTable.ANNOTATION, EventTable.PYTHON})
 _DEVICE: Final = frozenset({EventTable.GPU, EventTable.SYNC, EventTable.DEVICE_ANNOTATION})
@@ -91,8 +91,8 @@ def _processes(place: Path, limit_bytes: int, _state: tuple[int, ...]) -> I32 | 
     callers = distinct(pid[launches & among(correlation, launched[launched > 0])]).tolist()
     if len(callers) < 2:
         return np.zeros(len(pid), np.int32)
-    if len(callers) > MOST_PROCESSES:
-        return f"{len(callers):,} processes that launched GPU ops, more than {MOST_PROCESSES}"
+    if len(callers) > MAX_PROCESSES:
+        return f"{len(callers):,} processes that launched GPU ops, more than {MAX_PROCESSES}"
     process: I32 = np.array([_caller(number, callers, written) for number in range(len(written))], np.int32)[pid]
     if not all(is_label(written[caller]) for caller in callers):
         # Numbers of processes may equal numbers of devices.

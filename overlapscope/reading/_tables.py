@@ -42,10 +42,10 @@ _NO_ROWS: Part = (
     *(np.empty(0, dtype=np.int64),) * 3,
     np.empty(0, dtype=np.int32),
 )
-_LARGEST = np.iinfo(np.int64).max
-_POSSIBLE = {
-    **dict.fromkeys(("correlation", "record_correlation", "graph_node"), (1, _LARGEST)),
-    **dict.fromkeys(("bytes", "event", "sequence"), (0, _LARGEST)),
+_MAX_INT64 = np.iinfo(np.int64).max
+_VALID_RANGES = {
+    **dict.fromkeys(("correlation", "record_correlation", "graph_node"), (1, _MAX_INT64)),
+    **dict.fromkeys(("bytes", "event", "sequence"), (0, _MAX_INT64)),
     **dict.fromkeys(("elements_in", "elements_out"), (0, LARGEST_BYTES)),
     "group_size": (0, np.iinfo(np.int32).max),
 }
@@ -276,7 +276,7 @@ def _joined(parts: list[Values], names: tuple[str, ...]) -> tuple[Index, dict[st
     if not parts:
         return np.empty(0, np.intp), {name: np.empty(0, np.int64) for name in names}
     columns = {name: np.concatenate([values[name] for _, values in parts]) for name in names}
-    for name in _POSSIBLE.keys() & columns.keys():
-        least, largest = _POSSIBLE[name]
+    for name in _VALID_RANGES.keys() & columns.keys():
+        least, largest = _VALID_RANGES[name]
         columns[name][(columns[name] < least) | (columns[name] > largest)] = -1
     return np.concatenate([at for at, _ in parts]), columns

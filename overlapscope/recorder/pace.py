@@ -12,17 +12,17 @@ from overlapscope.base import clock
 from overlapscope.base.median import median_ns
 from overlapscope.base.words import between, duration, plural
 
-SAME = 0.2
+MAX_PACE_DIFFERENCE = 0.2
 """Relative difference up to which two lengths are the same pace."""
 _BLOCK_STEPS = 20
 _BLOCK_NS = 200_000_000
 """Minimum number of steps in a block, and minimum time."""
-_BUCKET = math.log1p(SAME) / 2
+_BUCKET_WIDTH = math.log1p(MAX_PACE_DIFFERENCE) / 2
 """Width of a bucket of lengths, as a logarithm. Lengths of the same pace are at most two buckets apart."""
-_MOST_KEPT = 1 << 14
+_MAX_KEPT = 1 << 14
 """Maximum number of lengths to keep."""
 _TENTH = 10
-_LEAST_HALF = 5
+_MIN_HALF = 5
 """Minimum number of steps on each side for a trend: by chance, one in 252 series of ten shows it."""
 
 
@@ -77,9 +77,9 @@ class Pace:
             return
         length_ns = clock.now_ns() - self._begun_ns
         self.steps += 1
-        if len(self._lengths) < _MOST_KEPT:
+        if len(self._lengths) < _MAX_KEPT:
             self._lengths.append(length_ns)
-        elif (place := self._random.randrange(self.steps)) < _MOST_KEPT:
+        elif (place := self._random.randrange(self.steps)) < _MAX_KEPT:
             self._lengths[place] = length_ns
         self.span_ns += length_ns
         self._block.append(length_ns)
@@ -179,13 +179,13 @@ class _StepLengths:
 
 def is_same(one_ns: int, other_ns: int) -> bool:
     """Return whether two lengths are the same pace."""
-    return abs(one_ns - other_ns) <= SAME * min(one_ns, other_ns)
+    return abs(one_ns - other_ns) <= MAX_PACE_DIFFERENCE * min(one_ns, other_ns)
 
 
 def becomes_faster(lengths_ns: Sequence[int]) -> bool:
     """Return whether steps in a row become faster: each of the first half is longer than all of the second half."""
     half = len(lengths_ns) // 2
-    if half < _LEAST_HALF:
+    if half < _MIN_HALF:
         return False
     first, second = lengths_ns[:half], lengths_ns[half:]
     return min(first) > max(second) and not is_same(median_ns(first), median_ns(second))
@@ -204,4 +204,4 @@ def _near(length_ns: int) -> range:
 
 
 def _bucket(length_ns: int) -> int:
-    return math.floor(math.log(max(1, length_ns)) / _BUCKET)
+    return math.floor(math.log(max(1, length_ns)) / _BUCKET_WIDTH)

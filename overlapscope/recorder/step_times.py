@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED = 1000
-_FEWEST = 10
+_MIN_STEPS_FOR_MEDIAN = 10
 """Minimum number of steps for a median."""
 
 
@@ -77,7 +77,7 @@ class SlowSteps:
     def judge(self, step: int, length_ns: int) -> str | None:
         """Return a sentence on a step that took more than `times` times the median; None for other steps."""
         lengths_ns, self._seen = self._lengths_ns, self._seen + 1
-        usual_ns = median_ns(lengths_ns) if len(lengths_ns) >= _FEWEST else None
+        usual_ns = median_ns(lengths_ns) if len(lengths_ns) >= _MIN_STEPS_FOR_MEDIAN else None
         lengths_ns.append(length_ns)
         if usual_ns is None or length_ns <= self._times * usual_ns:
             return None
@@ -89,7 +89,7 @@ class SlowSteps:
 
     def why_none(self) -> str:
         """Return a sentence on a program without slow steps."""
-        if self._seen <= _FEWEST:
+        if self._seen <= _MIN_STEPS_FOR_MEDIAN:
             return f"There is no trace: only {plural(self._seen, 'step')} could be judged, too few to tell a slow one."
         usual_ns = median_ns(self._lengths_ns)
         return (
@@ -101,7 +101,7 @@ class SlowSteps:
 # -- Timing ---------------------------------------------------------------------------------------
 
 _NS_PER_MS = 1_000_000
-_MOST_SETTLING_STEPS = 100
+_MAX_SETTLING_STEPS = 100
 
 
 class StepTimer:
@@ -196,7 +196,7 @@ def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:
     """
     if steps < SETTLING_STEPS:
         return False
-    return not workers or since_ns >= 2 * pause_ns or steps >= _MOST_SETTLING_STEPS
+    return not workers or since_ns >= 2 * pause_ns or steps >= _MAX_SETTLING_STEPS
 
 
 _timers: weakref.WeakSet[StepTimer] = weakref.WeakSet()

@@ -28,20 +28,20 @@ from overlapscope.trace.model import Kind, Memory
 
 # -- Steps -----------------------------------------------------------------------------------------
 
-MOST_STEPS = 1000
-_FEW = 4
+MAX_STEPS = 1000
+_MAX_WIDE_BARS = 4
 
 
 def drawn_steps(device: Device) -> I64:
     """Return the numbers of the steps to draw.
 
-    They are all steps, or up to `MOST_STEPS` at even distances and as many outliers.
+    They are all steps, or up to `MAX_STEPS` at even distances and as many outliers.
     """
     count = len(device.steps)
-    if count <= MOST_STEPS:
+    if count <= MAX_STEPS:
         return np.arange(count)
-    spaced = np.linspace(0, count - 1, MOST_STEPS).astype(np.int64)
-    return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MOST_STEPS])
+    spaced = np.linspace(0, count - 1, MAX_STEPS).astype(np.int64)
+    return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MAX_STEPS])
 
 
 def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
@@ -85,7 +85,7 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
         height=440,
         barmode="stack",
         # A few steps would otherwise get bars as wide as they are high.
-        bargap=0.15 if len(every) > _FEW else 0.6,
+        bargap=0.15 if len(every) > _MAX_WIDE_BARS else 0.6,
         hovermode="closest",
         xaxis=axis(dark, anchor="y2", showgrid=False, **ticks),
         yaxis=axis(dark, f"step, {unit.name}", domain=[0.32, 1]),
@@ -95,7 +95,7 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
 
 # -- Calls of the host -------------------------------------------------------------------------------
 
-_LEVELS = 24
+_MAX_LEVELS = 24
 """Maximum number of rows of a flame graph. A click on a part shows those below."""
 _ROW_PX = 24
 
@@ -123,7 +123,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
         "labels": ["step", *map(_flame_label, parts)],
         "values": [part.samples for part in every],
         "branchvalues": "total",
-        "maxdepth": _LEVELS,
+        "maxdepth": _MAX_LEVELS,
         "tiling": {"orientation": "v", "pad": 1},
         "pathbar": {"visible": False},
         # By default, parts that call nothing are paler, and their text is hard to read.
@@ -150,7 +150,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
     depths: list[int] = []
     for part in parts:
         depths.append(1 if part.caller < 0 else depths[part.caller] + 1)
-    height = _ROW_PX * (min(max(depths, default=0), _LEVELS - 1) + 1) + 16
+    height = _ROW_PX * (min(max(depths, default=0), _MAX_LEVELS - 1) + 1) + 16
     # Texts that do not fit are left out rather than drawn in small.
     return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
 
@@ -173,12 +173,12 @@ def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit, code: str) -> s
 
 # -- Copies ----------------------------------------------------------------------------------------
 
-MOST_POINTS = 5000
+MAX_POINTS = 5000
 
 _SYMBOL = {"h2d": "circle", "d2h": "diamond"}
 
 
-def choose(copies: EachCopy, most: int = MOST_POINTS) -> I64:
+def choose(copies: EachCopy, most: int = MAX_POINTS) -> I64:
     """Return the rows of the copies to draw, ascending: those that have a size.
 
     If they are more than `most`, half of it are those with the most exposed time, the others at even distances, besides
@@ -208,9 +208,9 @@ def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
     colors, shown = palette(dark), copies.take(choose(copies))
     data: list[dict[str, Any]] = []
     for kind, memory in product((Kind.H2D, Kind.D2H), (Memory.PINNED, Memory.PAGEABLE, Memory.MANAGED, Memory.UNKNOWN)):
-        mine = np.flatnonzero((shown.direction == kind) & (shown.memory == memory))
-        if len(mine):
-            data.append(_points(section, shown.take(mine), kind, memory, colors))
+        of_kind = np.flatnonzero((shown.direction == kind) & (shown.memory == memory))
+        if len(of_kind):
+            data.append(_points(section, shown.take(of_kind), kind, memory, colors))
     rates, sizes = shown.gb_per_s, shown.bytes
     data += _peaks(copies, colors, (int(sizes.min()), int(sizes.max()))) if len(sizes) else []
     return figure(

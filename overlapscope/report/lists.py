@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from overlapscope.analysis.each_copy import EachCopy
 
 T = TypeVar("T")
-FEW = 5
+SHORT_FORM_ROWS = 5
 """Rows of a list that can be long; `verbose` shows all of them."""
 EXPOSED_KERNEL = "A kernel is exposed while no other kernel computes."
 _LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 230, "flexible": True}

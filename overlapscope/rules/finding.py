@@ -14,10 +14,10 @@ Effort = Literal["option", "line", "restructuring"]
 EFFORTS: Final = ("option", "line", "restructuring")
 """Efforts, the smallest first."""
 
-HARDLY = 0.0005
+NEGLIGIBLE_SHARE = 0.0005
 """A saving below this share of the time would show as 0.0%, and is called nothing."""
 
-FLOOR = 0.01
+MIN_COST_SHARE = 0.01
 """Minimum share of the judged span that a finding must cost for its rule to fire."""
 
 

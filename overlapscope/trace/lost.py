@@ -47,18 +47,18 @@ WORDS: Final[dict[Part, str]] = {
 
 EVERYTHING: Final[frozenset[Part]] = frozenset(get_args(Part))
 GPU_OPS: Final[frozenset[Part]] = frozenset({"compute", "comm", "copies", "other", "fills"})
-FIGURES: Final[frozenset[Part]] = frozenset({*GPU_OPS, "calls", "ranges"})
+PARTS_FOR_FIGURES: Final[frozenset[Part]] = frozenset({*GPU_OPS, "calls", "ranges"})
 """Parts that figures need. A step begins with the first op launched in it, and launches and steps show where the
 lead-in ends."""
-ENGINES: Final[frozenset[Part]] = FIGURES - {"other", "fills"}
+PARTS_FOR_ENGINES: Final[frozenset[Part]] = PARTS_FOR_FIGURES - {"other", "fills"}
 """Parts that figures of kernels and copies need, whichever of them they are about."""
-CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames", "fills"}
+PARTS_FOR_CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames", "fills"}
 """Parts that the causes of exposed time and of idle time need. Python functions only name the line, and where a memset
 is lost the GPU only looks idler."""
-FINDINGS: Final[frozenset[Part]] = CAUSES - {"other"}
+PARTS_FOR_FINDINGS: Final[frozenset[Part]] = PARTS_FOR_CAUSES - {"other"}
 """Parts without which a rule may miss time, unless it is about copies within and between GPUs."""
 
-HOST: Final[frozenset[Part]] = frozenset({"ops", "ranges"})
+PARTS_FOR_HOST: Final[frozenset[Part]] = frozenset({"ops", "ranges"})
 """Parts that the figures of a program without GPU activity need."""
 
 OF_KIND: Final[dict[Kind, Part]] = {

@@ -24,9 +24,9 @@ from overlapscope.plugins.ci.comment import CommentedJob
 
 _Kind = TypeVar("_Kind")
 
-_PATIENCE_S: Final = 30
-_MOST_BYTES: Final = 32 << 20
-_MOST_PAGES: Final = 50
+_TIMEOUT_S: Final = 30
+_MAX_BYTES: Final = 32 << 20
+_MAX_PAGES: Final = 50
 """Maximum number of pages of 100 comments to look at."""
 
 
@@ -41,7 +41,7 @@ class Forge(NamedTuple):
     """
 
 
-def of_job(artifact: str) -> Forge | None:
+def current_job(artifact: str) -> Forge | None:
     """Return the job that this process is part of; None if it is none.
 
     Args:
@@ -98,8 +98,8 @@ def _github(artifact: str) -> Forge:
     if not run or _part(run, str, "event") != "pull_request":
         raise UsageError("this job is of no pull request; run it on the event pull_request or workflow_run.")
     base = _part(event, str, "repository", "default_branch")
-    own = {"success": "passed", "failure": "failed"}.get(str(run.get("conclusion")), "has no result")
-    get = (
+    conclusion = {"success": "passed", "failure": "failed"}.get(str(run.get("conclusion")), "has no result")
+    download = (
         "gh",
         "run",
         "download",
@@ -113,9 +113,9 @@ def _github(artifact: str) -> Forge:
     )
     job = CommentedJob(
         base=base,
-        recording=shlex.join(get),
+        recording=shlex.join(download),
         artifacts=artifacts,
-        conclusion=f"This judges by the limits of {base}. The job of the branch itself {own}.",
+        conclusion=f"This judges by the limits of {base}. The job of the branch itself {conclusion}.",
     )
     return Forge(job, lambda text, marker: _keep_for_run(repository, run, text, marker))
 
@@ -136,7 +136,7 @@ def _keep_for_run(repository: str, run: object, text: str, marker: str) -> Itera
     pulls = [
         pull
         for pull in _part(answer, list[Any], "repository", "pullRequests", "nodes")
-        if (_part(pull, str, "headRefOid"), _at(pull, "headRepository", "nameWithOwner")) == newest
+        if (_part(pull, str, "headRefOid"), _value_at(pull, "headRepository", "nameWithOwner")) == newest
     ]
     if not pulls:
         yield "No comment: the pull request has newer commits, or is closed."
@@ -146,17 +146,17 @@ def _keep_for_run(repository: str, run: object, text: str, marker: str) -> Itera
 
 def _keep_on_github(id: str, number: int, text: str, marker: str) -> Iterator[str]:
     authored = (each for each in _github_comments(id) if _part(each, bool, "viewerDidAuthor"))
-    own = next((_part(each, str, "id") for each in authored if _has(each, marker)), None)
-    if own is None:
+    existing_id = next((_part(each, str, "id") for each in authored if _has_marker(each, marker)), None)
+    if existing_id is None:
         _graphql(_ADD, id=id, body=text)
     else:
-        _graphql(_UPDATE, id=own, body=text)
-    yield f"{'Wrote' if own is None else 'Renewed'} the comment on pull request {number}."
+        _graphql(_UPDATE, id=existing_id, body=text)
+    yield f"{'Wrote' if existing_id is None else 'Renewed'} the comment on pull request {number}."
 
 
 def _github_comments(id: str) -> Iterator[object]:
     after = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         answer = _graphql(_COMMENTS, id=id, after=after)
         yield from _part(answer, list[Any], "node", "comments", "nodes")
         page = ("node", "comments", "pageInfo")
@@ -173,7 +173,7 @@ def _graphql(query: str, **variables: str | None) -> Any:
     errors = answer.get("errors") if isinstance(answer, dict) else None
     if errors or not isinstance(answer, dict):
         kind = errors[0].get("type", "") if isinstance(errors, list) and isinstance(errors[0], dict) else ""
-        _refused("GitHub", clean(str(kind), 40) or "an error", "`permissions: pull-requests: write`")
+        _refuse("GitHub", clean(str(kind), 40) or "an error", "`permissions: pull-requests: write`")
     return answer.get("data")
 
 
@@ -197,16 +197,19 @@ def _gitlab() -> Forge:
 def _keep_on_gitlab(address: str, number: str, text: str, marker: str) -> Iterator[str]:
     user = _part(_gitlab_api("GET", f"{_variable('CI_API_V4_URL')}/user")[0], int, "id")
     authored = (note for note in _notes(address) if _part(note, int, "author", "id") == user)
-    own = next((_part(each, int, "id") for each in authored if not _at(each, "system") and _has(each, marker)), None)
-    if own is None:
+    existing_id = next(
+        (_part(each, int, "id") for each in authored if not _value_at(each, "system") and _has_marker(each, marker)),
+        None,
+    )
+    if existing_id is None:
         _gitlab_api("POST", address, text)
     else:
-        _gitlab_api("PUT", f"{address}/{own}", text)
-    yield f"{'Wrote' if own is None else 'Renewed'} the comment on merge request {number}."
+        _gitlab_api("PUT", f"{address}/{existing_id}", text)
+    yield f"{'Wrote' if existing_id is None else 'Renewed'} the comment on merge request {number}."
 
 
 def _notes(address: str) -> Iterator[object]:
-    for page in range(1, _MOST_PAGES + 1):
+    for page in range(1, _MAX_PAGES + 1):
         answer, headers = _gitlab_api("GET", f"{address}?per_page=100&page={page}")
         yield from _part(answer, list[Any])
         if not headers.get("X-Next-Page"):
@@ -235,20 +238,20 @@ def _ask(method: str, address: str, headers: dict[str, str], body: object = None
         raise UsageError(f"{clean(address, 100)}: is no address of an API.")
     try:
         request = urllib.request.Request(address, data, given, method=method)
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_PATIENCE_S) as answer:
-            return msgspec.json.decode(answer.read(_MOST_BYTES)), answer.headers
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
+            return msgspec.json.decode(answer.read(_MAX_BYTES)), answer.headers
     except urllib.error.HTTPError as error:
         needs = "a GITHUB_TOKEN" if system == "GitHub" else "an OVERLAPSCOPE_GITLAB_TOKEN with the scope api"
-        _refused(system, f"HTTP {error.code}", needs)
+        _refuse(system, f"HTTP {error.code}", needs)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise UsageError(f"{system} could not be asked ({type(error).__name__}); run the job again.") from None
 
 
-def _refused(system: str, reason: str, needs: str) -> NoReturn:
+def _refuse(system: str, reason: str, needs: str) -> NoReturn:
     raise UsageError(f"{system} refuses the comment ({reason}); the job needs {needs}.")
 
 
-def _has(comment: object, marker: str) -> bool:
+def _has_marker(comment: object, marker: str) -> bool:
     return _part(comment, str, "body").splitlines()[:1] == [marker]
 
 
@@ -262,12 +265,12 @@ def _variable(name: str) -> str:
 def _part(answer: object, kind: type[_Kind], *path: str) -> _Kind:
     """Return a part of an event or of an answer. Raises UsageError if it isn't there."""
     try:
-        return msgspec.convert(_at(answer, *path), kind)
+        return msgspec.convert(_value_at(answer, *path), kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"GitHub or GitLab answers otherwise than expected ({clean(str(error), 200)}).") from None
 
 
-def _at(answer: Any, *path: str) -> object:
+def _value_at(answer: Any, *path: str) -> object:
     """Return a part of an event or of an answer; None if it isn't there."""
     for name in path:
         answer = answer.get(name) if isinstance(answer, dict) else None

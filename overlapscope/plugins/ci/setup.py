@@ -36,7 +36,7 @@ _PIPELINE: Final = ".gitlab-ci.yml"
 _NAME: Final = re.compile(r"[\w.][\w./+=@,-]*")
 """A path that is text for shells, for YAML and for patterns of paths, and no option of a command."""
 _STAGES: Final = re.compile(r"^stages: *(?:#.*)?(\[[^\]]*\]|(?:\n *- .*)+)", re.MULTILINE)
-_MOST_LINES: Final = 70
+_MAX_LINES: Final = 70
 """Maximum number of lines of a new file to show."""
 
 
@@ -52,7 +52,7 @@ ARGUMENTS: Final = {
 
 Step times depend on the machine, and have no limit.
 """
-_ERRORS: Final = 3
+_STANDARD_ERRORS: Final = 3
 """Number of standard errors of the mean that a limit leaves for steps that differ."""
 _DIGITS: Final = 2
 
@@ -86,9 +86,9 @@ class NewFile(NamedTuple):
         old = "/dev/null" if self.before is None else name
         sides = (self.before or "").splitlines(), self.content.splitlines()
         lines = list(difflib.unified_diff(*sides, old, name, lineterm=""))
-        yield from lines[:_MOST_LINES]
-        if len(lines) > _MOST_LINES:
-            yield f"... and {len(lines) - _MOST_LINES:,} more lines"
+        yield from lines[:_MAX_LINES]
+        if len(lines) > _MAX_LINES:
+            yield f"... and {len(lines) - _MAX_LINES:,} more lines"
 
 
 class Limit(NamedTuple):
@@ -238,7 +238,7 @@ def _room(figure: JudgedFigure) -> float:
     if figure.metric.unit == "launches":
         # They have no noise, but batches of other sizes may launch a few more.
         return DEFAULT_MARGIN_PCT / 100 * figure.value
-    return figure.noise_floor + _ERRORS * error
+    return figure.noise_floor + _STANDARD_ERRORS * error
 
 
 def _outward(value: float, *, up: bool) -> float:

@@ -12,9 +12,10 @@ from msgspec import Struct, field
 from overlapscope.errors import OverlapscopeError
 from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.measure import StepPlan, same_bits
+from overlapscope.plugins.trials.measure import StepPlan
 from overlapscope.plugins.trials.protocol import Facts
 from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried
+from overlapscope.plugins.trials.sameness import same_bits
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Runs, Settings
 
 

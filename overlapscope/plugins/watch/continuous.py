@@ -35,7 +35,7 @@ _FIRST_STEPS: Final = 20
 _FIRST_NS: Final = 60_000_000_000
 """Before the first recording, the program makes `_FIRST_STEPS` steps and runs for `_FIRST_NS`: until then it compiles,
 tunes and fills its caches."""
-MOST_OF_TIME: Final = 0.01
+MAX_SHARE_OF_TIME: Final = 0.01
 """Maximum fraction of the program's time that recordings may take. A longer recording delays the next."""
 
 PATIENCE_S: Final = 10.0
@@ -227,7 +227,7 @@ class Continuous:
             self._complain(
                 "later",
                 f"a recording takes {duration(cost_ns)} of the program's time; the next one comes after "
-                f"{duration(apart_ns)}, so that they take less than {MOST_OF_TIME:.0%} of it.",
+                f"{duration(apart_ns)}, so that they take less than {MAX_SHARE_OF_TIME:.0%} of it.",
             )
 
     def _complain(self, kind: str, sentence: str | None) -> None:
@@ -265,7 +265,7 @@ class Turns:
 
     def pay(self, cost_ns: int) -> int:
         """Note how much time of the program the latest recording took. Returns the time from its start to the next."""
-        apart_ns = max(self._every_ns, round(cost_ns / MOST_OF_TIME))
+        apart_ns = max(self._every_ns, round(cost_ns / MAX_SHARE_OF_TIME))
         self.due_ns = self.begun_ns + apart_ns
         return apart_ns
 

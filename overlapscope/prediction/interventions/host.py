@@ -6,9 +6,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.host import ALONE, around, find_blocking, inside_named, loading
+from overlapscope.analysis.host import SINGLE_PROCESS_LOADER, around, find_blocking, inside_named, loading
 from overlapscope.analysis.host_lines import most_python
-from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
+from overlapscope.analysis.host_sampled import SAMPLED_CAUSES, WORK_CAUSES, amounts, whole_cpus
 from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
 from overlapscope.base.columns import F64, pick
 from overlapscope.base.grouping import among, distinct
@@ -150,7 +150,7 @@ def faster_loader(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
     changed, calls, spared = without_time_in(graph, notes)
     least = graph
-    if spared and notes.named(lambda name: ALONE in name).all():
+    if spared and notes.named(lambda name: SINGLE_PROCESS_LOADER in name).all():
         cpus = whole_cpus(graph.trace.host_activity)
         if request.stance == Stance.WORST:
             least = without_time_in(graph, _beside_the_steps(notes, 1)).graph
@@ -193,12 +193,12 @@ def less_host(graph: Graph, request: Request) -> Applied:
     calls = np.flatnonzero(np.rint(inside) > 0)
     spared = int(np.rint(inside).sum())
     what = f"{duration(spared)} of {cause} between launches disappear."
-    if request.stance == Stance.WORST and cause not in SAMPLED:
+    if request.stance == Stance.WORST and cause not in SAMPLED_CAUSES:
         inside = np.zeros(len(inside))  # work of the program stays where it is
     new = graph.calls.copied("before_ns")
     new.before_ns[:] -= np.rint(inside).astype(np.int64)
     why_not = ""
-    if not len(calls) and cause not in SAMPLED and _shown(graph, cause).any():
+    if not len(calls) and cause not in SAMPLED_CAUSES and _shown(graph, cause).any():
         why_not = f"samples of the program without the profiler show no {cause} in a function"
     return Applied(replace(graph, calls=new), calls, len(calls), what, why_not=why_not)
 
@@ -208,7 +208,7 @@ def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
     sampled = {amount.cause: amount for amount in amounts(graph.trace.host_activity)}
     if cause in sampled:
         amount = sampled[cause]
-        shown = {each: _shown(graph, each) for each in WORK}
+        shown = {each: _shown(graph, each) for each in WORK_CAUSES}
         work = np.sum([shown[each] for each in amount.taken_from], axis=0)
         spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
         share = {Stance.BEST: amount.high, Stance.WORST: amount.low}.get(request.stance, amount.share)

@@ -141,8 +141,8 @@ def record(
     recorder = ("-m", "overlapscope", "run", "--stop-after-recording", "--force", "-o", os.fspath(trace), *options)
     output = _run([program.python, *program.options, *recorder, *program.words], directory, values, until, "it")
     if not trace.is_file():
-        said = [line for line in output.splitlines() if line.startswith("overlapscope:")]
-        raise Failed(said[-1].removeprefix("overlapscope: ") if said else "nothing was recorded.", output)
+        messages = [line for line in output.splitlines() if line.startswith("overlapscope:")]
+        raise Failed(messages[-1].removeprefix("overlapscope: ") if messages else "nothing was recorded.", output)
 
 
 def _run(command: Sequence[str], directory: Path, values: Mapping[str, str], until: float, what: str) -> str:

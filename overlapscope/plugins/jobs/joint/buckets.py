@@ -30,7 +30,7 @@ from overlapscope.ranks.waits import sum_by
 _BUCKET = re.compile(r"(?:\w+:|.*_)?all_?reduce.*", re.IGNORECASE)
 
 
-MOST_PIECES = 10_000
+MAX_PIECES = 10_000
 """Maximum number of pieces of a bucket."""
 
 
@@ -122,8 +122,8 @@ def _planned(count: int, runs: Sequence[_BucketRun], bucket_bytes: float) -> tup
             # The next one is merged if the sum is then nearer to the requested size.
             if after is not None and total + after / 2 <= bucket_bytes:
                 continue
-            if total > MOST_PIECES * bucket_bytes:
-                most = f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets."
+            if total > MAX_PIECES * bucket_bytes:
+                most = f"A bucket would be divided into more than {MAX_PIECES:,} pieces; choose larger buckets."
                 raise Unpredictable(most)
             last = run.meetings[end - 1]
             into[run.meetings[begin:end]], size[last] = last, total
@@ -148,7 +148,7 @@ def _runs(job: JoinedJob, parts: Sequence[RankNetwork]) -> Iterator[_BucketRun]:
     """
     met, kinds = job.met, job.met.kernels.kinds
     least, most = met.extremes(met.kernels.bytes)
-    bucket = met.are(lambda kind: _BUCKET.fullmatch(kind.collective) is not None) & (least > 0) & (least == most)
+    bucket = met.of_kinds(lambda kind: _BUCKET.fullmatch(kind.collective) is not None) & (least > 0) & (least == most)
     closes = entry_values(job, [part.closed_by for part in parts])
     needed = entry_values(job, [_needed_in(part) for part in parts])
     _, step = met.extremes(met.kernels.step)

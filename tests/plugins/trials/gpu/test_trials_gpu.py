@@ -18,9 +18,9 @@ from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from overlapscope.plugins.trials import fingerprint
-from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.processes import environment
 from overlapscope.plugins.trials.protocol import Facts, RankOutcome, RankResults, Setting, Task
+from overlapscope.plugins.trials.sameness import distance
 from overlapscope.plugins.trials.shims import Notes, make
 from overlapscope.plugins.trials.survey import Survey
 

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.changes import CHANGES
-from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.observed import tensors, with_tensors
 from overlapscope.plugins.trials.processes import environment
 from overlapscope.plugins.trials.protocol import (
@@ -35,6 +34,7 @@ from overlapscope.plugins.trials.protocol import (
     Steps,
     Task,
 )
+from overlapscope.plugins.trials.sameness import distance
 from overlapscope.plugins.trials.shims import Notes, make
 from tests.support import forked
 
