@@ -67,7 +67,7 @@ class HappensBefore(ItemLanes, frozen=True, weakref=True):
     clocks: tuple[I64, ...]
     """Number of items of each lane that have ended, before the first of these places and from each on."""
     added: tuple[tuple[_Added, ...], ...]
-    """What added to them at each of these places."""
+    """Items that added to them at each of these places."""
     blocks: tuple[int, ...]
     """Calls in which the host waited."""
     host_clocks: I64

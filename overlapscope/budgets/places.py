@@ -1,4 +1,4 @@
-"""What budgets judge: samples of metrics, and the places that have them.
+"""Subjects of budgets: samples of metrics, and the places that have them.
 
 Samples are steps of a device, occurrences of its ranges, or its window. A `Series` has the values of a metric in them;
 `Spent` has mean times, for reasons and noise floors. `figures` yields everything that can be judged at devices.

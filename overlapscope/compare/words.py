@@ -355,7 +355,7 @@ _PARTS: dict[PartOfCompute, tuple[str, str]] = {
     "length": ("shorter calls", "longer calls"),
     "side-by-side": ("more kernels side by side", "fewer kernels side by side"),
 }
-"""What became of kernels if a part of compute takes less time, and if it takes more."""
+"""Words on kernels if a part of compute takes less time, and if it takes more."""
 
 
 def compute_part(part: ComputePart) -> str:

@@ -62,7 +62,7 @@ class Promise(Struct, frozen=True):
 
     @property
     def of_transfer(self) -> bool:
-        """Whether it is about the overlap of copies or collectives that a recording has."""
+        """True if it is about the overlap of copies or collectives that a recording has."""
         return self.part == "overlap" and self.name.startswith("overlap of ")
 
 

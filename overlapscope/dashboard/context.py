@@ -1,4 +1,4 @@
-"""Context of a page: the address, the traces it names, and light or dark. Links lead to other addresses."""
+"""Context of a page: its address, the loaded traces that it names, and light or dark; and links to other addresses."""
 
 from __future__ import annotations
 

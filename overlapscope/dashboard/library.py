@@ -173,7 +173,7 @@ class Library:
         self.data = data
         """Data of pages that are not about a trace, by page (`PluginPage.data`); None where there is none."""
         self.shows_source = shows_source
-        """Whether pages may show lines of files that a trace names (`source.py`)."""
+        """True if pages may show lines of files that a trace names (`source.py`)."""
         self.predictions = Predictions()
         """Predictions for the loaded traces."""
         self._limit_bytes = limit_bytes

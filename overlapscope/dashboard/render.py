@@ -42,7 +42,7 @@ _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
 
 
 Drawn = Block | Component
-"""What a page shows."""
+"""Content of a page."""
 
 
 def draw(blocks: Iterable[Drawn], dark: bool) -> list[Component]:

@@ -45,7 +45,7 @@ _COMPETED_NS = 50_000
 """Maximum delay of an item by one that it competed with."""
 
 
-def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I64]:
+def seen_orders(items: DeviceItems, unexplained: I64, ready_ns: I64) -> tuple[Orders, I64]:
     """Find the item of another lane of the same device that let each unexplained item begin.
 
     An item that ended right before is preferred. Otherwise, for a kernel, it is the running kernel that ends first:
@@ -53,7 +53,7 @@ def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I
 
     Args:
         items: All items.
-        late: Unexplained items.
+        unexplained: Rows of the unexplained items.
         ready_ns: Time at which each item could have begun.
 
     Returns:
@@ -64,7 +64,7 @@ def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I
     by_end = np.argsort(items.end_ns, kind="stable")
     ends, starts = items.end_ns[by_end], items.start_ns
     first = []
-    for item in late.tolist():
+    for item in unexplained.tolist():
         at = int(starts[item])
         low, high = np.searchsorted(ends, (at - HANDOVER_NS, at + 1)).tolist()
         before = by_end[max(low, high - _MAX_SEARCHED_ITEMS) : high]
@@ -77,21 +77,27 @@ def seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, I
         beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
         first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)
     earlier = np.array(first, np.int64)
-    delay_ns = starts[late] - ready_ns[late]
-    competed = (earlier >= 0) & (delay_ns <= _COMPETED_NS) & (pick(starts, earlier) >= ready_ns[late])
+    delay_ns = starts[unexplained] - ready_ns[unexplained]
+    competed = (earlier >= 0) & (delay_ns <= _COMPETED_NS) & (pick(starts, earlier) >= ready_ns[unexplained])
     earlier[competed] = -1
-    orders = Orders.of(earlier[earlier >= 0], late[earlier >= 0], 0, Why.SEEN)
-    return replace(orders, confidence=np.full(len(orders), LOW, np.int8)), late[competed]
+    orders = Orders.of(earlier[earlier >= 0], unexplained[earlier >= 0], 0, Why.SEEN)
+    return replace(orders, confidence=np.full(len(orders), LOW, np.int8)), unexplained[competed]
 
 
-def guess_waits(recorded: RecordedParts, items: DeviceItems, known: Bool) -> tuple[I64, I64]:
-    """Pair calls with the items that they are likely to have waited for, except those whose waits are known."""
+def guess_waits(recorded: RecordedParts, items: DeviceItems, stated: Bool) -> tuple[I64, I64]:
+    """Pair calls with the items that they are likely to have waited for.
+
+    Calls whose waits the recording states, given by a mask, are left out.
+
+    Returns:
+        The calls, and the item of each.
+    """
     calls = recorded.calls
     # Copy calls that returned after their copy waited for it, if the memory is not known to be pinned.
     copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
     of_copies = items.call[copies]
-    waited = ~known[of_copies] & (items.end_ns[copies] <= calls.end_ns[of_copies])
-    guesses = ((of_copies[waited], copies[waited]), _synchronized(recorded, items, ~known), _queue_full(calls, items))
+    waited = ~stated[of_copies] & (items.end_ns[copies] <= calls.end_ns[of_copies])
+    guesses = ((of_copies[waited], copies[waited]), _synchronized(recorded, items, ~stated), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*guesses, strict=True))
     return call, item
 
@@ -102,12 +108,18 @@ def without_guesses(graph: Graph) -> Graph:
     return replace(graph, orders=orders.take(orders.confidence > LOW), waits=waits.take(waits.confidence > LOW))
 
 
-def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tuple[I64, I64]:
-    """Pair synchronizes and calls that free memory with the items that they waited for."""
+def _synchronized(recorded: RecordedParts, items: DeviceItems, unstated: Bool) -> tuple[I64, I64]:
+    """Pair synchronizes and calls that free memory with the items that they waited for.
+
+    `unstated` is a mask of the calls whose waits the recording does not state.
+
+    Returns:
+        The calls, and the item of each.
+    """
     runtime, calls, lanes = recorded.trace.runtime_calls, recorded.calls, find_lanes(recorded.trace)
-    frees, whole = frees_memory(runtime)[calls.row], waits_for_device(runtime)[calls.row]
-    waits = np.flatnonzero((call_kinds.synchronises(runtime)[calls.row] | frees) & free)
-    record = _paired_events(recorded) if len(waits) else {}
+    frees, of_device = frees_memory(runtime)[calls.row], waits_for_device(runtime)[calls.row]
+    waits = np.flatnonzero((call_kinds.synchronises(runtime)[calls.row] | frees) & unstated)
+    record_of_synchronize = _paired_events(recorded) if len(waits) else {}
     launched = np.flatnonzero(items.call >= 0)
     launched = launched[np.lexsort((items.call[launched], calls.start_ns[items.call[launched]]))]
     called_ns = calls.start_ns[items.call[launched]]
@@ -117,16 +129,16 @@ def _synchronized(recorded: RecordedParts, items: DeviceItems, free: Bool) -> tu
         before = launched[: np.searchsorted(called_ns, begin_ns)]
         if not len(before):
             continue
-        if frees[call] or whole[call]:
+        if frees[call] or of_device[call]:
             row = int(calls.row[call])
             of_lanes = [place for lane in range(len(lanes.keys)) if (place := lanes.last(lane, row)) >= 0]
             launched_last = recorded.item_of_op[lanes.items.op[of_lanes]].tolist()
             # A device whose work outlasts the call is not the synchronized device.
             last = [item for item in launched_last if items.end_ns[item] <= end_ns + SKEW_NS]
-            if whole[call] or any(items.end_ns[item] > begin_ns for item in last):
+            if of_device[call] or any(items.end_ns[item] > begin_ns for item in last):
                 pairs += [(call, item) for item in last]
             continue
-        recorded_by = record.get(int(calls.row[call]), -1)
+        recorded_by = record_of_synchronize.get(int(calls.row[call]), -1)
         recorded_ns = int(runtime.start_ns[recorded_by]) if recorded_by >= 0 else EARLIEST_NS
         ended = launched[: np.searchsorted(called_ns, recorded_ns)][-1:]
         if not len(ended) or items.end_ns[ended[0]] > end_ns + SKEW_NS:

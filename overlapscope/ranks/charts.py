@@ -77,7 +77,7 @@ class _MapCell(NamedTuple):
     """A place of a map."""
 
     value: float | None
-    """What colors it; None for a place without color."""
+    """Value that colors it; None for a place without color."""
     tooltip: str
     text: str = ""
 

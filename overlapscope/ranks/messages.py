@@ -249,7 +249,7 @@ _Count = Annotated[int, Meta(ge=-1, le=1 << 50)]
 
 
 class _Noted(Struct, frozen=True, gc=False):
-    """What a note states of a message."""
+    """Content of a note on a message."""
 
     collective: str = field(default="", name="Collective name")
     source: _Ordinal = field(default=-1, name="Src Rank")

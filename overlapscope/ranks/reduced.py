@@ -119,7 +119,7 @@ class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
     messages: Messages = NO_MESSAGES
-    """What `comm` sends to and receives from single ranks, as far as it was read."""
+    """Messages that `comm` sends to and receives from single ranks, as far as they were read."""
     on_host: bool = False
     """True if it was recorded without a GPU, so that host ranges take the place of kernels."""
     lossy: bool = False

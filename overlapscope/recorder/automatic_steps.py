@@ -107,7 +107,7 @@ class AutomaticSteps:
         self._others: Counter[StepSource] = Counter()
         """Events of other sources since the last chosen event."""
         self._trains: bool | None = None
-        """Whether an optimizer exists; None until that was looked up."""
+        """True if an optimizer exists; None until that was looked up."""
         self._closed = by == MARKS
         self.settled = self._closed
         """True if the steps are chosen."""

@@ -106,7 +106,9 @@ class StepSources:
     ) -> None:
         source = self._sources.get((kind, key))
         if source is None:
-            source = self._sources[kind, key] = StepSource(kind, _or(name, kind.name.lower()), _or(size, 0))
+            source = self._sources[kind, key] = StepSource(
+                kind, _or_default(name, kind.name.lower()), _or_default(size, 0)
+            )
         self._happened(source)
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
@@ -170,7 +172,7 @@ def _name_of_line() -> str:
     return f"backward() in {PurePath(file).name}:{number}"
 
 
-def _or(function: Callable[[], _Value], otherwise: _Value) -> _Value:
+def _or_default(function: Callable[[], _Value], otherwise: _Value) -> _Value:
     """Return what a function returns, or `otherwise` if it raises: a program's classes may be of any kind."""
     try:
         return function()

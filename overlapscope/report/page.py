@@ -47,7 +47,7 @@ class Page(Struct, frozen=True):
     """`window`, or the step or range that was analysed."""
     verbose: bool = False
     recorded: bool = False
-    """Whether the figures describe the recording, even if those of the program without the profiler are known."""
+    """True if the figures describe the recording, even if those of the program without the profiler are known."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
     sampled: Mapping[int, HostActivity] = field(default_factory=dict)

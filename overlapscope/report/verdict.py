@@ -40,11 +40,11 @@ class Verdict(Struct, frozen=True):
     lead: str
     """The answer in a sentence; a page shows it large."""
     why: str = ""
-    """What costs most, with its place in the code."""
+    """Costliest loss, with its place in the code."""
     remedy: str = ""
-    """What to do about it, and what that saves."""
+    """Remedy, and the saving that it brings."""
     of_finding: bool = False
-    """Whether `why` and `remedy` repeat a finding."""
+    """True if `why` and `remedy` repeat a finding."""
     plain: str = ""
     """Step time without the profiler, and which of the two programs the figures are of."""
     doubt: str = ""

@@ -1,4 +1,4 @@
-"""What a program uses, so that no advice names it again, and what makes its launches."""
+"""Features that a program uses, so that no advice names them again, and the owners of its launches."""
 
 from __future__ import annotations
 

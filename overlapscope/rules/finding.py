@@ -10,7 +10,7 @@ from overlapscope.analysis.figures import Window
 
 Severity = Literal["error", "warning", "info"]
 Effort = Literal["option", "line", "restructuring"]
-"""What the advice asks for: an option, a line or two, or another structure of the program."""
+"""Size of the change that the advice asks for: an option, a line or two, or another structure of the program."""
 EFFORTS: Final = ("option", "line", "restructuring")
 """Efforts, the smallest first."""
 

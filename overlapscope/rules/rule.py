@@ -29,7 +29,7 @@ class Draft(Struct, frozen=True):
     title: str
     detail: str
     advice: str = ""
-    """What to change; empty for the text of the case."""
+    """Text on what to change; empty for the text of the case."""
     case: str = "fix"
     """Case of the rule's advice (`explained.RuleTexts.advice`)."""
     bound_ns: int = 0

@@ -86,7 +86,12 @@ def _timelines(
 ) -> dict[int, TimelineBlock]:
     """Return the timelines by the number of their trace."""
     examples = [
-        [_within(each.example, lanes) for part in by_trace[number] for each in part.findings if each.example]
+        [
+            _relative_to_origin(each.example, lanes)
+            for part in by_trace[number]
+            for each in part.findings
+            if each.example
+        ]
         for number, lanes in drawn.items()
     ]
     all_tiles = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
@@ -106,19 +111,19 @@ def _example_in(timeline: TimelineBlock | None, lanes: Lanes | None, finding: Fi
     """Return a finding's example in a timeline, if it has both."""
     if timeline is None or lanes is None or finding.example is None:
         return None
-    span = _within(finding.example, lanes)
+    span = _relative_to_origin(finding.example, lanes)
     return Example(timeline.id, *span, *around(span, lanes))
 
 
 def _first_view(of_trace: list[DeviceReport], lanes: Lanes) -> TimeSpan:
     """Return the initial view: the GPU's work, because the host's may extend far beyond it."""
-    spans = [_within(part.device.window, lanes) for part in of_trace if part.device]
+    spans = [_relative_to_origin(part.device.window, lanes) for part in of_trace if part.device]
     if not spans:
         return TimeSpan(lanes.start_ns, lanes.end_ns)
     return TimeSpan(min(span.start_ns for span in spans), max(span.end_ns for span in spans))
 
 
-def _within(window: Window, lanes: Lanes) -> TimeSpan:
+def _relative_to_origin(window: Window, lanes: Lanes) -> TimeSpan:
     """Return a window relative to the lanes' origin."""
     return TimeSpan(window.start_ns - lanes.origin_ns, window.end_ns - lanes.origin_ns)
 

@@ -329,7 +329,7 @@ MIN_COVERED_PCT: Final = 90
 
 
 HOST_OPS: Final = "CPU ops"
-"""What a recording without a GPU repeats."""
+"""Sequence that a recording without a GPU repeats."""
 
 
 class OwnPeriod(Struct, frozen=True, kw_only=True):

@@ -395,7 +395,7 @@ _CALLS: Final = {
     "aten::is_nonzero": "if tensor:",
     "cudaDeviceSynchronize": "torch.cuda.synchronize()",
 }
-"""What a program writes for ops and calls that it does not name itself."""
+"""Source code of programs that launches these ops and calls, by their names."""
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: (.+)", re.DOTALL)
 
 

@@ -260,6 +260,6 @@ def _comment(args: argparse.Namespace) -> int:
     if place is None:
         write(text.encode("utf-8", "replace"), args.output, force=True)
         return DONE
-    for sentence in place.keep(text, comment.marker(args.name)):
+    for sentence in place.post(text, comment.marker(args.name)):
         tell(sentence)
     return DONE

@@ -34,7 +34,7 @@ class Forge(NamedTuple):
     """A job of GitHub Actions or GitLab CI, and where its comment belongs."""
 
     job: CommentedJob
-    keep: Callable[[str, str], Iterator[str]]
+    post: Callable[[str, str], Iterator[str]]
     """Function of a comment and its marker that creates or replaces it, and yields sentences on that.
 
     It raises UsageError.
@@ -93,7 +93,7 @@ def _github(artifact: str) -> Forge:
     if pull := event.get("pull_request"):
         id, number = _part(pull, str, "node_id"), _part(pull, int, "number")
         job = CommentedJob(base=_part(pull, str, "base", "ref"), artifacts=artifacts)
-        return Forge(job, lambda text, marker: _keep_on_github(id, number, text, marker))
+        return Forge(job, lambda text, marker: _post_on_github(id, number, text, marker))
     run = event.get("workflow_run")
     if not run or _part(run, str, "event") != "pull_request":
         raise UsageError("this job is of no pull request; run it on the event pull_request or workflow_run.")
@@ -117,7 +117,7 @@ def _github(artifact: str) -> Forge:
         artifacts=artifacts,
         conclusion=f"This judges by the limits of {base}. The job of the branch itself {conclusion}.",
     )
-    return Forge(job, lambda text, marker: _keep_for_run(repository, run, text, marker))
+    return Forge(job, lambda text, marker: _post_for_run(repository, run, text, marker))
 
 
 def _event() -> dict[str, Any]:
@@ -128,8 +128,8 @@ def _event() -> dict[str, Any]:
         raise UsageError(f"GitHub's event can't be read ({clean(str(error), 200)}).") from None
 
 
-def _keep_for_run(repository: str, run: object, text: str, marker: str) -> Iterator[str]:
-    """Keep the comment on the open pull requests whose newest commit is that of a run."""
+def _post_for_run(repository: str, run: object, text: str, marker: str) -> Iterator[str]:
+    """Post the comment on the open pull requests whose newest commit is that of a run."""
     owner, _, name = repository.partition("/")
     answer = _graphql(_PULLS, owner=owner, name=name, branch=_part(run, str, "head_branch"))
     newest = (_part(run, str, "head_sha"), _part(run, str, "head_repository", "full_name"))
@@ -141,10 +141,10 @@ def _keep_for_run(repository: str, run: object, text: str, marker: str) -> Itera
     if not pulls:
         yield "No comment: the pull request has newer commits, or is closed."
     for pull in pulls:
-        yield from _keep_on_github(_part(pull, str, "id"), _part(pull, int, "number"), text, marker)
+        yield from _post_on_github(_part(pull, str, "id"), _part(pull, int, "number"), text, marker)
 
 
-def _keep_on_github(id: str, number: int, text: str, marker: str) -> Iterator[str]:
+def _post_on_github(id: str, number: int, text: str, marker: str) -> Iterator[str]:
     authored = (each for each in _github_comments(id) if _part(each, bool, "viewerDidAuthor"))
     existing_id = next((_part(each, str, "id") for each in authored if _has_marker(each, marker)), None)
     if existing_id is None:
@@ -191,10 +191,10 @@ def _gitlab() -> Forge:
         recording=f"git fetch origin merge-requests/{number}/head && git checkout FETCH_HEAD",
         artifacts=f"{os.environ.get('CI_JOB_URL', '')}/artifacts/browse",
     )
-    return Forge(job, lambda text, marker: _keep_on_gitlab(address, number, text, marker))
+    return Forge(job, lambda text, marker: _post_on_gitlab(address, number, text, marker))
 
 
-def _keep_on_gitlab(address: str, number: str, text: str, marker: str) -> Iterator[str]:
+def _post_on_gitlab(address: str, number: str, text: str, marker: str) -> Iterator[str]:
     user = _part(_gitlab_api("GET", f"{_variable('CI_API_V4_URL')}/user")[0], int, "id")
     authored = (note for note in _notes(address) if _part(note, int, "author", "id") == user)
     existing_id = next(

@@ -218,17 +218,17 @@ def levels(groups: Sequence[Group], *, more_is_better: bool) -> Levels:
 def _bounds(groups: Sequence[Group]) -> tuple[list[int], Noise]:
     """Return the bounds of levels and the noise within them, after dropping the weakest changes that don't count."""
     values = np.array([group.value for group in groups], np.float64)
-    steps = median(group.error for group in groups)
-    rough = max(_sigma_of_correlated(values), steps)
-    near = _without_outliers(values, rough)
-    bounds = [0, *_candidates(near, rough), len(values)]
+    step_error = median(group.error for group in groups)
+    rough_sigma = max(_sigma_of_correlated(values), step_error)
+    cleaned = _without_outliers(values, rough_sigma)
+    bounds = [0, *_candidates(cleaned, rough_sigma), len(values)]
     while True:
-        noise = _noise(near, bounds, steps)
+        noise = _noise(cleaned, bounds, step_error)
         places = range(1, len(bounds) - 1)
-        standing = [_relative_distance(groups, near, bounds[place - 1 : place + 2], noise) for place in places]
-        if min(standing, default=2.0) > 1:
+        distances = [_relative_distance(groups, cleaned, bounds[place - 1 : place + 2], noise) for place in places]
+        if min(distances, default=2.0) > 1:
             return bounds, noise
-        del bounds[1 + standing.index(min(standing))]
+        del bounds[1 + distances.index(min(distances))]
 
 
 def _sigma_of_correlated(values: F64) -> float:
@@ -253,8 +253,8 @@ def _without_outliers(values: F64, sigma: float) -> F64:
     half = _min_level_length(len(values)) - 1
     middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
     middle = np.pad(middle, half, mode="edge")
-    near: F64 = np.where(np.abs(values - middle) > _OUTLIER_SIGMAS * sigma, middle, values)
-    return near
+    cleaned: F64 = np.where(np.abs(values - middle) > _OUTLIER_SIGMAS * sigma, middle, values)
+    return cleaned
 
 
 def _min_level_length(count: int) -> int:
@@ -262,19 +262,19 @@ def _min_level_length(count: int) -> int:
     return max(MIN_LEVEL_POINTS, round(float(np.log(count))))
 
 
-def _candidates(near: F64, sigma: float) -> list[int]:
+def _candidates(cleaned: F64, sigma: float) -> list[int]:
     """Return the places where PELT finds changes of level."""
     try:
         import ruptures
     except ImportError:
         raise _missing() from None
-    size = -(-len(near) // _MAX_PELT_POINTS)
-    coarse = near[: len(near) - len(near) % size].reshape(-1, size).mean(axis=1)
-    least = max(MIN_LEVEL_POINTS, -(-_min_level_length(len(near)) // size))
+    size = -(-len(cleaned) // _MAX_PELT_POINTS)
+    coarse = cleaned[: len(cleaned) - len(cleaned) % size].reshape(-1, size).mean(axis=1)
+    least = max(MIN_LEVEL_POINTS, -(-_min_level_length(len(cleaned)) // size))
     scaled = coarse[:, None] / (sigma or 1.0)
     penalty = _PENALTY * np.log(len(coarse)) / size
     ends = ruptures.KernelCPD(kernel="linear", min_size=least).fit(scaled).predict(pen=penalty)
-    return [_exact_place(near, int(number) * size, size) for number in ends[:-1]]
+    return [_exact_place(cleaned, int(number) * size, size) for number in ends[:-1]]
 
 
 def _exact_place(values: F64, about: int, size: int) -> int:
@@ -289,19 +289,19 @@ def _exact_place(values: F64, about: int, size: int) -> int:
     return min(range(max(first + 1, about - size), min(end - 1, about + size) + 1), key=variation)
 
 
-def _noise(near: F64, bounds: Sequence[int], steps: float) -> Noise:
+def _noise(cleaned: F64, bounds: Sequence[int], step_error: float) -> Noise:
     """Return the noise within levels, at least that of the steps."""
-    parts = [near[first:end] for first, end in pairwise(bounds)]
-    apart = np.concatenate([part - np.median(part) for part in parts])
-    squares = float(apart @ apart)
-    degrees = len(apart) - len(parts)
-    following = float(apart[1:] @ apart[:-1]) / squares if squares else 0.0
+    parts = [cleaned[first:end] for first, end in pairwise(bounds)]
+    residuals = np.concatenate([part - np.median(part) for part in parts])
+    squares = float(residuals @ residuals)
+    degrees = len(residuals) - len(parts)
+    following = float(residuals[1:] @ residuals[:-1]) / squares if squares else 0.0
     return Noise(
-        sigma=max((squares / degrees) ** 0.5, steps),
+        sigma=max((squares / degrees) ** 0.5, step_error),
         following=min(max(following, 0.0), _MAX_AUTOCORRELATION),
         degrees=degrees,
         # A change is possible between any two values, so the probability of an error is divided among these places.
-        quantile=_student(1 - (1 - CONFIDENCE) / (2 * (len(near) - 1)), degrees),
+        quantile=_student(1 - (1 - CONFIDENCE) / (2 * (len(cleaned) - 1)), degrees),
     )
 
 
@@ -324,15 +324,17 @@ def _error(noise: Noise, *counts: int) -> float:
     return float(_MEDIAN_ERROR_RATIO * noise.sigma * sum(min(1.0, follow / count) for count in counts) ** 0.5)
 
 
-def _relative_distance(groups: Sequence[Group], near: F64, bounds: Sequence[int], noise: Noise) -> float:
+def _relative_distance(groups: Sequence[Group], cleaned: F64, bounds: Sequence[int], noise: Noise) -> float:
     """Return the distance between two neighboring levels, in units of the minimum that counts.
 
     The distance is the smaller of those with and without outliers.
     """
     before, after = (groups[first:end] for first, end in pairwise(bounds))
-    without, other_without = (float(np.median(near[first:end])) for first, end in pairwise(bounds))
-    apart = min(abs(_value(before) - _value(after)), abs(without - other_without))
-    return apart / max(noise.quantile * _error(noise, len(before), len(after)), _smaller_floor(before, after), 1e-300)
+    without, other_without = (float(np.median(cleaned[first:end])) for first, end in pairwise(bounds))
+    distance = min(abs(_value(before) - _value(after)), abs(without - other_without))
+    return distance / max(
+        noise.quantile * _error(noise, len(before), len(after)), _smaller_floor(before, after), 1e-300
+    )
 
 
 def _smaller_floor(before: Sequence[Group], after: Sequence[Group]) -> float:

@@ -110,7 +110,7 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
     inside = np.flatnonzero((number >= 0) & ~graph.items.gone)
     number = number[inside]
     order = np.lexsort((inside, graph.items.call[inside], number))
-    works = _works(graph.recorded)[inside[order]]
+    works = _work_numbers(graph.recorded)[inside[order]]
     bounds = np.searchsorted(number[order], np.arange(len(launches.begins) + 1)).tolist()
     sequences = [works[begin:end].tobytes() for begin, end in pairwise(bounds)]
     place = np.searchsorted([start for start, _ in places], graph.calls.start_ns[launches.first], "right").tolist()
@@ -121,7 +121,7 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
 
 
 @kept()
-def _works(recorded: RecordedParts) -> I64:
+def _work_numbers(recorded: RecordedParts) -> I64:
     """Return a number for each item that is equal for equal work: the same kernel and grid, or the same bytes."""
     ops = recorded.trace.gpu_ops
     work = np.full(int(recorded.item_of_op.max()) + 1, -1, np.int64)

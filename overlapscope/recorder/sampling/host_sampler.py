@@ -270,7 +270,7 @@ _ALIKE: tuple[Callable[[Stack], Hashable], ...] = (
     lambda stack: (stack[0], tuple((file, function) for file, _, function in stack[1])),
     lambda stack: (stack[0], stack[1][-1]),
 )
-"""What stacks are compared by: all lines, then all functions, and then the innermost line."""
+"""Keys that stacks are compared by: all lines, then all functions, and then the innermost line."""
 
 
 def _matched(samples: Counter[Stack], running: Counter[Stack]) -> Counter[Stack]:
