@@ -62,7 +62,7 @@ class Launcher(Struct, frozen=True):
 
     def inside(self, events: HostEvents) -> Intervals:
         """Return the times inside any of the given events."""
-        return self._both(lambda thread: on_thread(events, thread))
+        return self._of_both_threads(lambda thread: on_thread(events, thread))
 
     @property
     def cpu_ops(self) -> Intervals:
@@ -72,7 +72,7 @@ class Launcher(Struct, frozen=True):
     @property
     def dispatch(self) -> Intervals:
         """Times in dispatch."""
-        return self._both(lambda thread: _dispatch(self.trace, thread))
+        return self._of_both_threads(lambda thread: _dispatch(self.trace, thread))
 
     @property
     def pauses_elsewhere(self) -> Intervals:
@@ -95,7 +95,7 @@ class Launcher(Struct, frozen=True):
         begin = min(int(table.start_ns.min(initial=2**62)) for table in recorded)
         return complement(busy, begin, max(int(table.end_ns.max(initial=0)) for table in recorded))
 
-    def _both(self, of_thread: Callable[[int], Intervals]) -> Intervals:
+    def _of_both_threads(self, of_thread: Callable[[int], Intervals]) -> Intervals:
         of_launcher = of_thread(self.thread)
         if self.companion == self.thread or not len((of_companion := of_thread(self.companion)).starts):
             return of_launcher

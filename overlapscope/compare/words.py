@@ -23,7 +23,7 @@ from overlapscope.compare.difference import (
     PartOfCompute,
     Side,
 )
-from overlapscope.compare.difference import Unit as Measure
+from overlapscope.compare.difference import Unit as FigureUnit
 from overlapscope.compare.noise import GPU_SHARE
 from overlapscope.documents.table import Cell, Tone
 from overlapscope.trace.lost import PARTS_FOR_FIGURES, Part, part_words
@@ -58,33 +58,33 @@ def unit_of(changes: Iterable[FigureChange]) -> Unit:
     return words.unit_for(round(max(values, default=0)))
 
 
-def number(measure: Measure, value: float | None, unit: Unit) -> str:
+def number(kind: FigureUnit, value: float | None, unit: Unit) -> str:
     """Format a figure. Times are in `unit`, which the column's title or the row's name states."""
     if value is None:
         return NOTHING
-    if measure == "ns":
+    if kind == "ns":
         return unit.number(round(value))
-    if measure == "pct":
+    if kind == "pct":
         return words.bare_percent(value)
-    if measure == "gb_per_s":
+    if kind == "gb_per_s":
         return words.bandwidth(value)
-    if measure == "bytes":
+    if kind == "bytes":
         return words.size(round(value))
     # The mean of counts may be fractional.
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
-def signed(measure: Measure, value: float | None, unit: Unit) -> str:
+def signed(kind: FigureUnit, value: float | None, unit: Unit) -> str:
     """Format a change with its sign, in points if the figure is a percentage."""
     if value is None:
         return NOTHING
     if value == 0:
         return "0"
-    if measure == "ns" and unit.hides(round(value)):
+    if kind == "ns" and unit.hides(round(value)):
         return _nearer_zero(value, unit.least)
-    if measure == "pct" and abs(value) < _MIN_PCT:
+    if kind == "pct" and abs(value) < _MIN_PCT:
         return _nearer_zero(value, "0.1")
-    return f"{_sign(value)}{number(measure, abs(value), unit)}"
+    return f"{_sign(value)}{number(kind, abs(value), unit)}"
 
 
 def relative(figure: FigureChange) -> str:

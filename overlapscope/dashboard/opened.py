@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.memory import release_free_memory
-from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
+from overlapscope.dashboard.background import Background, ProgressCallback, WeightedCache, attempt, or_raise
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.plain_program import find_program
@@ -117,7 +117,7 @@ class Predictions:
     """Predictions, thread-safe. The latest request is computed first; requests that no page repeats are dropped."""
 
     def __init__(self) -> None:
-        self._kept: Kept[_Key, DrawnPrediction | OverlapscopeError] = Kept(KEPT_EVENTS)
+        self._kept: WeightedCache[_Key, DrawnPrediction | OverlapscopeError] = WeightedCache(KEPT_EVENTS)
         self._background = Background("predictor", self._compute, self._kept, _weight, given_up_s=_GIVEN_UP_S)
 
     def get(self, opened: Opened, request: WhatIfRequest, *, wait_s: float = 0.0) -> DrawnPrediction | None:
@@ -127,13 +127,13 @@ class Predictions:
             OverlapscopeError: The prediction is impossible.
         """
         prediction = self._background.get((weakref.ref(opened), request), wait_s)
-        return None if prediction is None else raised(prediction)
+        return None if prediction is None else or_raise(prediction)
 
     def cached(self, opened: Opened, request: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
         """Return the prediction if it was made before."""
         return self._kept.get((weakref.ref(opened), request))
 
-    def _compute(self, key: _Key, tell: Tell) -> DrawnPrediction | OverlapscopeError:
+    def _compute(self, key: _Key, tell: ProgressCallback) -> DrawnPrediction | OverlapscopeError:
         self._kept.forget(lambda kept: kept[0]() is None)
         reference, request = key
         opened = reference()

@@ -148,15 +148,15 @@ class _Track(Struct, frozen=True):
 
 def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
     """Yield the window in pieces without gaps or overlaps. A hidden copy belongs to the bucket that hides it."""
-    t = device.timeline
+    timeline = device.timeline
     parts: list[tuple[str, str, Intervals]] = [
-        ("compute", "compute", subtract(t.compute, t.copy)),
-        ("hidden copy", "compute", intersect(t.compute, t.copy)),
-        ("exposed comm", "exposed comm", subtract(t.exposed_comm, t.copy)),
-        ("hidden copy", "exposed comm", intersect(t.exposed_comm, t.copy)),
-        ("exposed copy", "exposed copy", t.exposed_copy),
-        ("exposed other", "exposed other", t.exposed_other),
-        ("idle", "idle", t.idle),
+        ("compute", "compute", subtract(timeline.compute, timeline.copy)),
+        ("hidden copy", "compute", intersect(timeline.compute, timeline.copy)),
+        ("exposed comm", "exposed comm", subtract(timeline.exposed_comm, timeline.copy)),
+        ("hidden copy", "exposed comm", intersect(timeline.exposed_comm, timeline.copy)),
+        ("exposed copy", "exposed copy", timeline.exposed_copy),
+        ("exposed other", "exposed other", timeline.exposed_other),
+        ("idle", "idle", timeline.idle),
     ]
     for name, bucket, when in parts:
         inside = intersect(when, device.windows)
@@ -176,7 +176,7 @@ def _causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[byt
     )
     for what, pieces, causes, where, role, op in kinds:
         for number, (start, end) in enumerate(zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)):
-            known = {} if op is None else {role: ops.name(int(op[number]))}
-            known |= {word: text for word, text in asdict(where.site_at(trace, number)).items() if text is not None}
+            place = {} if op is None else {role: ops.name(int(op[number]))}
+            place |= {word: text for word, text in asdict(where.site_at(trace, number)).items() if text is not None}
             name = f"{what}: {causes[pieces.cause[number]]}"
-            yield track.piece(name, start, end, **{word: clean(text) for word, text in known.items()})
+            yield track.piece(name, start, end, **{word: clean(text) for word, text in place.items()})

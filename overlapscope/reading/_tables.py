@@ -155,7 +155,7 @@ class Finished:
         kinds = self._judged(rows[tables == EventTable.GPU])[:, 0]
         counts: Counter[str] = Counter()
         for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
-            counts[lost.OF_KIND[Kind(kind)]] += count
+            counts[lost.PART_OF_KIND[Kind(kind)]] += count
         for table, count in enumerate(np.bincount(tables, minlength=len(EventTable)).tolist()):
             if table in _PARTS:
                 counts[_PARTS[EventTable(table)]] += count

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import PlainSteps, TimedSteps
 
 
-_REMEMBERED = 1000
+_MAX_REMEMBERED_STEPS = 1000
 _MIN_STEPS_FOR_MEDIAN = 10
 """Minimum number of steps for a median."""
 
@@ -71,7 +71,7 @@ class SlowSteps:
 
     def __init__(self, times: float) -> None:
         self._times = times
-        self._lengths_ns: deque[int] = deque(maxlen=_REMEMBERED)
+        self._lengths_ns: deque[int] = deque(maxlen=_MAX_REMEMBERED_STEPS)
         self._seen = 0
 
     def judge(self, step: int, length_ns: int) -> str | None:

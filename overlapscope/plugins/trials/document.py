@@ -32,11 +32,11 @@ def document(trial: Trial) -> Document:
         kind="verdict",
         tone=tone,
     )
-    blocks: list[Block] = [Heading("overlapscope try", 1), answer, _table(trial, _answering(trial))]
+    blocks: list[Block] = [Heading("overlapscope try", 1), answer, _table(trial, _best_of_each_change(trial))]
     blocks += [*_edit(trial), *_left_out(trial), *_recordings(trial)]
     if trial.notes:
         blocks.append(Items(tuple(with_code(clean(note, _MAX_TEXT_LENGTH)) for note in trial.notes)))
-    others = [tried for tried in trial.changes if tried not in _answering(trial)]
+    others = [tried for tried in trial.changes if tried not in _best_of_each_change(trial)]
     if others:
         blocks += detail("other values", [_table(trial, others)])
     return Document(f"overlapscope: {clean(trial.program, _MAX_TEXT_LENGTH)}, tried", tuple(blocks))
@@ -52,24 +52,24 @@ def verdict_and_document(trial: Trial) -> tuple[str, Callable[[], Document]]:
 
 def headline(trial: Trial) -> str:
     """Return the recommendation and its gain."""
-    was = duration(trial.baseline_step_ns)
+    unchanged_step = duration(trial.baseline_step_ns)
     if trial.best is not None:
         best = trial.changes[trial.best]
         takes = duration(best.step_ns or 0)
-        return f"A step takes {takes} instead of {was} ({_measured(best)}) with {changes_of(best)}."
+        return f"A step takes {takes} instead of {unchanged_step} ({_measured(best)}) with {changes_of(best)}."
     if not trial.changes:
-        return f"A step takes {was}, and no change could be tried."
+        return f"A step takes {unchanged_step}, and no change could be tried."
     if all(tried.measured_low_pct is None for tried in trial.changes):
-        return f"A step takes {was}. There were too few runs to say which changes help."
+        return f"A step takes {unchanged_step}. There were too few runs to say which changes help."
     faster = [tried for tried in trial.changes if (tried.measured_high_pct or 0) < 0 and not tried.failure]
     unsound = [tried for tried in faster if tried.races or tried.results not in SOUND]
     if unsound:
         named = clean(listed(dict.fromkeys(_name(tried) for tried in unsound)), _MAX_TEXT_LENGTH)
         why = _why_unsound(unsound)
-        return f"A step takes {was}. It is shorter with {named}, but not recommended, because {why}."
+        return f"A step takes {unchanged_step}. It is shorter with {named}, but not recommended, because {why}."
     if faster and all((tried.measured_pct or 0) > -PRECISE_PCT for tried in faster):
-        return f"A step takes {was}, and none of the changes that were tried saves {PRECISE_PCT:g}% of it."
-    return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
+        return f"A step takes {unchanged_step}, and none of the changes that were tried saves {PRECISE_PCT:g}% of it."
+    return f"A step takes {unchanged_step}, and none of the changes that were tried makes it shorter for sure."
 
 
 def _why_unsound(unsound: list[Tried]) -> str:
@@ -135,7 +135,7 @@ def _remarks(trial: Trial) -> Iterator[str]:
 # -- Tables ---------------------------------------------------------------------------------------
 
 
-def _answering(trial: Trial) -> list[Tried]:
+def _best_of_each_change(trial: Trial) -> list[Tried]:
     """Return a row for each change: the kept value, or else the best."""
     groups: dict[tuple[tuple[str, ...], str], list[Tried]] = {}
     for tried in trial.changes:

@@ -90,12 +90,14 @@ def launch_graphs(graph: Graph, request: Request) -> Applied:
         f"{plural(len(rows), 'launch')} become {plural(len(first), 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
     )
-    differ = ""
+    why_some_stay = ""
     if not repeated.all():
         left = plural(len(found.calls) - len(rows), "launch")
-        differ = f"{left} stay, because no other step launches the same kernels with the same grids in that order"
-        what += f" {differ}."
-    return Applied(changed, rows, len(rows), what, why_not=differ)
+        why_some_stay = (
+            f"{left} stay, because no other step launches the same kernels with the same grids in that order"
+        )
+        what += f" {why_some_stay}."
+    return Applied(changed, rows, len(rows), what, why_not=why_some_stay)
 
 
 def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int, int]]) -> Bool:
@@ -258,10 +260,10 @@ def _updates(recorded: RecordedParts) -> Bool:
     steps = notes.named(lambda name: name.startswith(OPTIMIZER_STEP))
     backward = trace.cpu_ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
     ends = np.sort(trace.cpu_ops.end_ns[backward])
-    behind = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))
+    end_of_backward = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))
     # Several optimizers may follow the same backward pass.
     others = np.append(-(2**62), np.maximum.accumulate(np.where(steps, notes.end_ns, 0)))[: len(notes)]
-    begins = np.where(steps & (behind >= others), behind, notes.start_ns)
+    begins = np.where(steps & (end_of_backward >= others), end_of_backward, notes.start_ns)
     updates, result = replace(notes, start_ns=begins), np.zeros(len(calls), np.bool_)
     for thread, of_thread in by_thread(recorded):
         result[of_thread] = contains(on_thread(updates, thread), calls.start_ns[of_thread])
