@@ -22,17 +22,7 @@ from overlapscope.base.columns import Columns, Integers, locate, mask_of, pick
 from overlapscope.base.grouping import among, group_starts, numbered, rows_by
 from overlapscope.base.intervals import Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import (
-    I64,
-    Bool,
-    Kind,
-    Memory,
-    Sync,
-    Syncs,
-    Trace,
-    split_stream_key,
-    stream_keys,
-)
+from overlapscope.trace.model import I64, Bool, Kind, Memory, Sync, Syncs, Trace, split_stream_key, stream_keys
 
 # -- Threads that take turns -------------------------------------------------------------------------
 

@@ -28,16 +28,7 @@ from overlapscope.base.words import clean, percent
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import Status, Subject
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.catalog.measures import (
-    BY_CAUSE,
-    CAUSES_OF,
-    DIRECTIONS,
-    MEASURES,
-    METRICS,
-    Amount,
-    Direction,
-    Measure,
-)
+from overlapscope.catalog.measures import BY_CAUSE, CAUSES_OF, DIRECTIONS, MEASURES, METRICS, Amount, Direction, Measure
 from overlapscope.compare.doubts import doubt
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, MIN_NOISE_POINTS, floor_ns
 from overlapscope.report.model import Report, of_program

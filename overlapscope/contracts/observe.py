@@ -15,14 +15,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.collectives import message_bytes
 from overlapscope.analysis.event_waits import event_waits
-from overlapscope.analysis.host import (
-    around,
-    find_blocking,
-    line_ids_around,
-    line_text,
-    outermost_around,
-    shown_line,
-)
+from overlapscope.analysis.host import around, find_blocking, line_ids_around, line_text, outermost_around, shown_line
 from overlapscope.analysis.host_order import find_polls, is_autograd_node
 from overlapscope.analysis.host_use import describe_host, host_timeline
 from overlapscope.analysis.order import OrderedBy, stated_order, strictest_order

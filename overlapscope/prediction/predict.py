@@ -29,27 +29,11 @@ from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Choice, in_order, parse
-from overlapscope.prediction.outcomes import (
-    Outcome,
-    apply,
-    gain,
-    interval,
-    outcome,
-    outcomes,
-    replayed_as,
-)
+from overlapscope.prediction.outcomes import Outcome, apply, gain, interval, outcome, outcomes, replayed_as
 from overlapscope.prediction.overhead import plain_program
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay
-from overlapscope.prediction.result import (
-    AppliedChange,
-    Assumption,
-    Constant,
-    Estimate,
-    Figure,
-    Rung,
-    WhatIf,
-)
+from overlapscope.prediction.result import AppliedChange, Assumption, Constant, Estimate, Figure, Rung, WhatIf
 from overlapscope.prediction.steps import StepTimes, least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace
 from overlapscope.trace.ran import Ran, when_ran

@@ -44,16 +44,7 @@ from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, wo
 from overlapscope.ranks import charts
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, dimensions_table, groups_table, meeting_name
 from overlapscope.ranks.parts import plugin_parts
-from overlapscope.ranks.result import (
-    RankRow,
-    RankSpread,
-    RanksReport,
-    Straggler,
-    Waiting,
-    WorstRank,
-    by_steps,
-    rows_of,
-)
+from overlapscope.ranks.result import RankRow, RankSpread, RanksReport, Straggler, Waiting, WorstRank, by_steps, rows_of
 from overlapscope.ranks.verdict import clocks as sentences_on_clocks
 from overlapscope.ranks.verdict import doubts, judge, late_name, row_name, runs, unit_of
 from overlapscope.rules.finding import Finding

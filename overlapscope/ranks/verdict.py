@@ -14,16 +14,7 @@ from overlapscope.base.words import Unit, capital, clean, ends, listed, noun_for
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
 from overlapscope.ranks.parts import plugin_parts
-from overlapscope.ranks.result import (
-    MIN_PCT,
-    Duplicate,
-    Meeting,
-    RankRow,
-    RankSpread,
-    RanksReport,
-    Straggler,
-    rows_of,
-)
+from overlapscope.ranks.result import MIN_PCT, Duplicate, Meeting, RankRow, RankSpread, RanksReport, Straggler, rows_of
 from overlapscope.trace.servers import file_parts
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]

@@ -15,16 +15,7 @@ from overlapscope.base.marks import GC_PAUSE, STEP
 from overlapscope.reading._columns import COLLECTIVE_TEXTS, FURTHER, EventColumns, Part, Values
 from overlapscope.reading._events import EventTable
 from overlapscope.trace import lost, op_names
-from overlapscope.trace.model import (
-    I8,
-    I64,
-    Collectives,
-    GpuOps,
-    Index,
-    Kind,
-    RuntimeCalls,
-    TraceTable,
-)
+from overlapscope.trace.model import I8, I64, Collectives, GpuOps, Index, Kind, RuntimeCalls, TraceTable
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
 _Table = TypeVar("_Table", bound=TraceTable)

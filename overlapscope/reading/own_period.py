@@ -16,16 +16,7 @@ from overlapscope.base.marks import is_step_name, repeat_name
 from overlapscope.base.recurrence import MIN_REGULARITY, Recurrence, find_recurrence
 from overlapscope.reading.steps import has_steps, with_names
 from overlapscope.trace.lost import lead_in_end
-from overlapscope.trace.model import (
-    HOST_OPS,
-    MIN_COVERED_PCT,
-    GpuOps,
-    HostEvents,
-    Kind,
-    OwnPeriod,
-    Trace,
-    stream_keys,
-)
+from overlapscope.trace.model import HOST_OPS, MIN_COVERED_PCT, GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 from overlapscope.trace.op_names import OPTIMIZER_STEP
 
 _MARK_NS: Final = 10**12

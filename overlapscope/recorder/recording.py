@@ -21,13 +21,7 @@ from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.plugin import Observer, observers
 from overlapscope.recorder import cupti, devices
 from overlapscope.recorder.automatic_steps import MARKS, step_listeners
-from overlapscope.recorder.destination import (
-    Destination,
-    Rank,
-    rank_by_launcher,
-    rank_of,
-    remove_former_ranks,
-)
+from overlapscope.recorder.destination import Destination, Rank, rank_by_launcher, rank_of, remove_former_ranks
 from overlapscope.recorder.driver import Driver
 from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.memory_guard import taken_bytes

@@ -35,14 +35,7 @@ from overlapscope.rules._lines import (
     sampled_lines,
     stacks_cost,
 )
-from overlapscope.rules._program import (
-    DATA_PARALLEL,
-    Owner,
-    features_of,
-    launches,
-    owners,
-    who_launches,
-)
+from overlapscope.rules._program import DATA_PARALLEL, Owner, features_of, launches, owners, who_launches
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import Effort, Where
 from overlapscope.rules.rule import Draft, Fixes, Rule, lost, name

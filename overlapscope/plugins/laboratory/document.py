@@ -42,13 +42,7 @@ from overlapscope.documents.model import (
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, table_of, words
 from overlapscope.plugins.laboratory.comparison import WALL, Claim, ExperimentComparison, Kind, place, tally
 from overlapscope.plugins.laboratory.experiment import Experiment
-from overlapscope.plugins.laboratory.results import (
-    Analysis,
-    ExperimentResult,
-    Link,
-    Machine,
-    VariantResult,
-)
+from overlapscope.plugins.laboratory.results import Analysis, ExperimentResult, Link, Machine, VariantResult
 
 Analyses = list[tuple[str, Analysis]]
 """Analyses, each with the name of its variant."""

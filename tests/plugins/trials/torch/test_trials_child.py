@@ -25,15 +25,7 @@ from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.observed import tensors, with_tensors
 from overlapscope.plugins.trials.processes import environment
-from overlapscope.plugins.trials.protocol import (
-    EndedRun,
-    Facts,
-    RankOutcome,
-    RankResults,
-    Setting,
-    Steps,
-    Task,
-)
+from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, RankResults, Setting, Steps, Task
 from overlapscope.plugins.trials.sameness import distance
 from overlapscope.plugins.trials.shims import Notes, make
 from tests.support import forked

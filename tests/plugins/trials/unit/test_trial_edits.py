@@ -22,15 +22,7 @@ from overlapscope.errors import MissingPackage
 from overlapscope.plugins.trials import rewrite as call_edits
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.edit import AHEAD, edits
-from overlapscope.plugins.trials.protocol import (
-    Facts,
-    Loader,
-    Module,
-    Optimizer,
-    Setting,
-    Site,
-    Uploads,
-)
+from overlapscope.plugins.trials.protocol import Facts, Loader, Module, Optimizer, Setting, Site, Uploads
 from overlapscope.plugins.trials.rewrite import Wish, rewrite
 
 WORKERS, PIN, NON_BLOCKING = Setting("workers", "6"), Setting("pin"), Setting("non-blocking")
