@@ -129,8 +129,8 @@ def entries() -> tuple[GlossaryEntry, ...]:
 
 def titled(title: str, *sentences: str) -> tuple[Block, ...]:
     """Return a titled part; nothing if there are no sentences."""
-    given = tuple(filter(None, sentences))
-    return (Heading(title, 3), Items(given) if len(given) > 1 else Text(given[0])) if given else ()
+    texts = tuple(filter(None, sentences))
+    return (Heading(title, 3), Items(texts) if len(texts) > 1 else Text(texts[0])) if texts else ()
 
 
 # -- Rules and interventions -----------------------------------------------------------------------

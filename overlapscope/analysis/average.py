@@ -260,13 +260,13 @@ def describe_served(facts: Facts, steps: Sequence[Period], window: Period) -> Se
         _phase(phase, facts, steps, batches, judged.get(phase, ()))
         for phase in dict.fromkeys(batch.phase for batch in batches.values())
     ]
-    every = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
-    span_ns = sum(steps[number].span_ns for number in every)
+    all_steps = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
+    span_ns = sum(steps[number].span_ns for number in all_steps)
     return ServedSteps(
         phases=tuple(sorted(phases, key=_total_ns, reverse=True)),
-        tokens_per_s=_rate((batches[number].tokens for number in every), span_ns),
+        tokens_per_s=_rate((batches[number].tokens for number in all_steps), span_ns),
         awaiting_requests_ns=window.idle_by_cause[IdleCause.AWAITING_REQUESTS],
-        decode_tokens_per_s=_rate((_decoded(batches[number]) for number in every), span_ns),
+        decode_tokens_per_s=_rate((_decoded(batches[number]) for number in all_steps), span_ns),
     )
 
 

@@ -102,8 +102,8 @@ def has_splits(recorded: Collectives, names: Sequence[str]) -> Bool:
     """Return a mask of the collectives that were called with split sizes."""
     sides = (recorded.parts_in, recorded.parts_out)
     one, other = (_from_texts(parts, names, lambda text: int(text not in {"", "[]"})) == 1 for parts in sides)
-    given: Bool = one | other
-    return given
+    is_given: Bool = one | other
+    return is_given
 
 
 def split_rows(parts: I32, names: Sequence[str]) -> I64:

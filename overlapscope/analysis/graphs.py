@@ -253,9 +253,11 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
     """Return the captures of launches in steps that launch as many graphs as a recording, or all together, captured."""
     steps = trace.annotations.start_ns[is_step(trace.annotations)]
     called = trace.runtime_calls.start_ns[[launch.call for launch in launches]]
-    given = [capture for capture in captures if capture.recording is not trace]
-    together = [[capture for capture in given if capture.recording is recording] for recording in trace.captures]
-    together.append(sorted(given, key=lambda capture: capture.ended_ns))
+    separate_captures = [capture for capture in captures if capture.recording is not trace]
+    together = [
+        [capture for capture in separate_captures if capture.recording is recording] for recording in trace.captures
+    ]
+    together.append(sorted(separate_captures, key=lambda capture: capture.ended_ns))
     turns = defaultdict[int, list[_Capture]](list)
     for _, numbers in rows_by(np.searchsorted(steps, called, side="right")):
         # Nodes tell a graph from others.

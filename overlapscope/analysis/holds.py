@@ -60,14 +60,14 @@ def _guessed_sources(trace: Trace) -> dict[int, _Hold]:
 
     If there are several devices, a stream that launched nothing is as good as unknown, since Kineto states no device.
     """
-    lanes, every, ops = find_lanes(trace), event_waits(trace), trace.gpu_ops
+    lanes, all_waits, ops = find_lanes(trace), event_waits(trace), trace.gpu_ops
     items = lanes.items
     begins, ends = ops.start_ns[items.op], ops.end_ns[items.last_op]
     launches = items.call >= 0
     with_launches = np.array(lanes.keys, np.int64)[distinct(items.lane[launches])]
-    known = among(every.source, with_launches) | ((every.source >= 0) & (len(trace.devices) == 1))
-    rows = np.flatnonzero(~(every.stated & known))
-    waits = every.take(rows)
+    known = among(all_waits.source, with_launches) | ((all_waits.source >= 0) & (len(trace.devices) == 1))
+    rows = np.flatnonzero(~(all_waits.stated & known))
+    waits = all_waits.take(rows)
     source = np.where(known[rows], waits.source, -1)
     recorded_at = np.where(waits.nearest >= 0, waits.nearest, waits.call)
     held = np.full(len(waits), -1, np.int64)

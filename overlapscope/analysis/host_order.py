@@ -116,9 +116,9 @@ def _relation(work: _Work, peer: _Work) -> Relation:
 
 def _overlaps(work: _Work, peer: _Work, shifts: I64, first: int, window: int) -> I64:
     """Return how often a thread begins something during the other's work, for each circular shift of its times."""
-    every = len(work.begins_ns) // _SAMPLE_SIZE + 1
-    at = first + (work.begins_ns[::every] - first + shifts[:, None]) % window
-    overlaps: I64 = every * contains(peer.inside, at).sum(axis=1)
+    stride = len(work.begins_ns) // _SAMPLE_SIZE + 1
+    at = first + (work.begins_ns[::stride] - first + shifts[:, None]) % window
+    overlaps: I64 = stride * contains(peer.inside, at).sum(axis=1)
     return overlaps
 
 

@@ -212,9 +212,9 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
     order = np.lexsort((pieces.start_ns[rows], -length, step[rows]))
     rows, length = rows[order], length[order]
     number = step[rows]
-    given = first_part(wanted[number], number, length)
+    allotted = first_part(wanted[number], number, length)
     granted = np.zeros(len(pieces), np.int64)
-    granted[rows] = given
+    granted[rows] = allotted
     changed = np.flatnonzero(granted)
     part = pieces.take(changed)
     part = replace(
@@ -225,7 +225,7 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
         call=np.full(len(part), -1),
     )
     rest = replace(pieces, start_ns=pieces.start_ns + granted, host_ns=pieces.host_ns + granted)
-    return IdleTime.in_order([part, rest]), np.bincount(number, given, len(steps)).astype(np.int64)
+    return IdleTime.in_order([part, rest]), np.bincount(number, allotted, len(steps)).astype(np.int64)
 
 
 # -- The average step of the launching thread, by line and by cause ----------------------------------

@@ -115,7 +115,7 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     """Return the causes of idle time that ended with a late launch."""
     calls = trace.runtime_calls
     of_causes = (blocking.row[blocking.staging], blocking.row[blocking.allocation], blocking.waits)
-    every = calls.take(blocking.row)
+    blocking_calls = calls.take(blocking.row)
     blocked = dict(zip(_AT_CALL, map(calls.take, of_causes), strict=True))
     waiting = blocking.row[~blocking.allocation]
     waiting = waiting[calls.end_ns[waiting] - calls.start_ns[waiting] >= _SHORTEST_WAIT_NS]
@@ -128,7 +128,7 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     until = np.minimum(late.start_ns, called)
     labelled, waits = [], []
     for launcher, rows in launchers(trace, late.launch):
-        pieces = _label(launcher, every, blocked, late.take(rows))
+        pieces = _label(launcher, blocking_calls, blocked, late.take(rows))
         labelled.append(replace(pieces, late=rows[pieces.late], call=pick(blocking.row, pieces.call)))
         waited = subtract(launcher.inside(outer_calls), timeline.idle)
         threads = {launcher.thread, launcher.companion}
@@ -161,7 +161,7 @@ def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, Ho
     `calls` are those that block, to which the pieces refer, and `blocked` has them by the idle time that they cause.
     """
     trace, inside, ops_shown = launcher.trace, launcher.inside, launcher.shows_ops
-    every = (
+    activities = (
         (IdleCause.AWAITING_REQUESTS, inside(request_waits(trace))),
         (IdleCause.PROFILER_OVERHEAD, inside(trace.overheads)),
         (IdleCause.GC_PAUSE, inside(gc_pauses(trace))),
@@ -180,12 +180,12 @@ def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, Ho
         slow, sampled = _slow_stretches(trace), trace.host_activity.stacks
         python = slow if sampled else intersect(slow, inside(trace.python_frames))
         rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, slow)]
-    layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]
+    layers = [(name, layer) for name, layer in (*activities, *rest) if len(layer.starts)]
     row, start, end = cut_at(late.start_ns, late.end_ns, [side for _, layer in layers for side in layer])
     cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
     for name, layer in reversed(layers):
         cause[contains(layer, start)] = RANK[name]
-    chargeable_ns = np.where(contains(join(*(layer for _, layer in every)), start), 0, end - start)
+    chargeable_ns = np.where(contains(join(*(layer for _, layer in activities)), start), 0, end - start)
     around = outermost_around(calls, np.full(len(start), launcher.thread), start)
     if launcher.companion != launcher.thread:
         of_companion = outermost_around(calls, np.full(len(start), launcher.companion), start)

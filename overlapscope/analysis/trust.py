@@ -302,14 +302,14 @@ def _dropped(trace: Trace) -> Judgement:
             f"({named}). Where nothing else ran, the {trace.gpu}'s work is unknown.",
             launched_parts(trace, dropped),
         )
-    every = f"Every recorded launch has its {trace.gpu} op"
+    complete = f"Every recorded launch has its {trace.gpu} op"
     if len(late):
         tail = duration(int(trace.runtime_calls.end_ns.max() - trace.runtime_calls.start_ns[late[0]]))
-        return ok(f"{every}, except {len(late):,} in the last {tail}: the recording ended before they ran.")
+        return ok(f"{complete}, except {len(late):,} in the last {tail}: the recording ended before they ran.")
     if len(unanswered.empty):
         memsets = plural(len(unanswered.empty), "memset")
-        return ok(f"{every}, except {memsets} of unknown size: a memset of no bytes has none.")
-    return ok(f"{every}.")
+        return ok(f"{complete}, except {memsets} of unknown size: a memset of no bytes has none.")
+    return ok(f"{complete}.")
 
 
 def _directions(trace: Trace) -> Judgement | None:

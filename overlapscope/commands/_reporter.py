@@ -41,10 +41,10 @@ class Reporter:
         if errors is None:
             return
         with suppress(OSError, ValueError, AttributeError):
-            tasks, ours = os.pipe()
-            self._tasks = Descriptor(ours)
-            ours, answers = os.pipe()
-            self._answers = Descriptor(ours)
+            tasks, our_end = os.pipe()
+            self._tasks = Descriptor(our_end)
+            our_end, answers = os.pipe()
+            self._answers = Descriptor(our_end)
             streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
             command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
             try:

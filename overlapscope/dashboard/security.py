@@ -45,13 +45,13 @@ def own_token() -> str:
     Raises:
         UsageError: The token from the environment is short enough to be guessed.
     """
-    given = os.environ.get(VARIABLE, "")
-    if given and len(given) < SHORTEST_TOKEN:
+    user_token = os.environ.get(VARIABLE, "")
+    if user_token and len(user_token) < SHORTEST_TOKEN:
         raise UsageError(
-            f"{VARIABLE} has {len(given)} characters, which can be guessed; give it {SHORTEST_TOKEN} or more, or "
+            f"{VARIABLE} has {len(user_token)} characters, which can be guessed; give it {SHORTEST_TOKEN} or more, or "
             "leave it out: then a token is made up."
         )
-    return given or secrets.token_urlsafe(24)
+    return user_token or secrets.token_urlsafe(24)
 
 
 def refusal(request: Request, token: str) -> tuple[int, str] | None:

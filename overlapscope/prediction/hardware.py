@@ -308,8 +308,12 @@ class _Seen:
             by_itself = np.where(pick(known_sizes, place) == size, pick(alone_ns, place, 0), 0)
             tells = (by_itself >= _TWO_WAY_NS) & (beside > 0) & (beside >= _TWO_WAY_SHARE * took)
             factors.append(1 - (took - by_itself)[tells] / beside[tells])
-        every = np.sort(np.concatenate(factors))
-        return float(np.clip(every[len(every) // 2], 0.01, 1.0)) if len(every) >= MIN_OBSERVATIONS else None
+        all_factors = np.sort(np.concatenate(factors))
+        return (
+            float(np.clip(all_factors[len(all_factors) // 2], 0.01, 1.0))
+            if len(all_factors) >= MIN_OBSERVATIONS
+            else None
+        )
 
     # -- Gaps -------------------------------------------------------------------------------------
 

@@ -206,13 +206,13 @@ def fitted(parts: Mapping[str, int], spare: str, target: int) -> dict[str, int]:
     """
     result = dict(parts)
     result[spare] = max(0, result[spare] + target - sum(result.values()))
-    total, running, given = sum(result.values()), 0, 0
+    total, running, assigned = sum(result.values()), 0, 0
     if total > target:
         for name, ns in result.items():
             running += ns
             # Rounding the running sum loses no nanosecond.
-            result[name] = running * target // total - given
-            given += result[name]
+            result[name] = running * target // total - assigned
+            assigned += result[name]
     return result
 
 

@@ -261,10 +261,10 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
 
 def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any]:
     """Return an axis with all places in one line. At most 16 have a label, each a multiple of a power of two."""
-    every = 1
-    while len(places) > _MAX_LABELS * every:
-        every *= 2
-    ticks = list(range(0, len(places), every))
+    stride = 1
+    while len(places) > _MAX_LABELS * stride:
+        stride *= 2
+    ticks = list(range(0, len(places), stride))
     labels = [escape(places[number].label, 24) for number in ticks]
     return _labelled(dark, ticks, labels, title="rank", **more)
 

@@ -184,10 +184,10 @@ def gather(ranks: Sequence[ComparedRank]) -> Kernels:
         comm, at = rank.comm, np.full(len(rank.comm), place)
         kinds = np.array([numbers.setdefault(kind, len(numbers)) for kind in comm.kinds], np.int64)
         parts.append(Kernels(**asdict(comm) | {"kind": kinds[comm.kind]}, rank=at, index=at, lossy=()))
-    every = Kernels.joined(parts)
-    index, _ = _places([every.rank, every.kind], every.start_ns)
+    all_kernels = Kernels.joined(parts)
+    index, _ = _places([all_kernels.rank, all_kernels.kind], all_kernels.start_ns)
     lossy = tuple(number for number, rank in enumerate(ranks) if rank.lossy)
-    return replace(every, kinds=tuple(numbers), index=index, lossy=lossy)
+    return replace(all_kernels, kinds=tuple(numbers), index=index, lossy=lossy)
 
 
 def match(kernels: Kernels, ranks: int) -> Meetings:

@@ -299,7 +299,7 @@ def _find_dimensions(
     family_of = np.empty(len(kernels.kinds), np.int64)
     for number, kinds in enumerate(kinds_in):
         family_of[kinds] = number
-    rows_of, every = dict(rows_by(family_of[kernels.kind])), []
+    rows_of, dimensions = dict(rows_by(family_of[kernels.kind])), []
     # Kernels without a process group are last, and span nothing.
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
         rows, description, size = windows.inside(rows_of.get(number, _NO_ROWS)), family[0].description, family[0].size
@@ -321,9 +321,9 @@ def _find_dimensions(
             ranks=len(distinct(kernels.rank[rows])),
             time=time_in(windows, rows),
         )
-        every.append((dimension, kinds))
-    every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
-    return mesh if grouped else None, every
+        dimensions.append((dimension, kinds))
+    dimensions.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
+    return mesh if grouped else None, dimensions
 
 
 def _kinds_by_group(kinds: Sequence[CommKind], kind: I64, members: I64) -> dict[RankGroup, list[int]]:

@@ -185,10 +185,10 @@ def _by_launch(trace: Trace, launch: I64, stated: _Stated) -> tuple[I64, I64]:
         behind = np.searchsorted(ops.start_ns[op], at, side="right")
         first, following = np.append(0, behind[:-1]), np.append(behind[1:], len(noted) + 1)
         # Without notes in between, it is unknown which of two kernels has the messages.
-        certain = (first < behind) & (behind < following)
+        is_certain = (first < behind) & (behind < following)
         within_note = at < pick(ops.end_ns, pick(op, behind - 1))
-        number, place = expand(np.where(within_note, behind - 1, first)[certain], behind[certain])
-        places.append(on_thread[certain][number])
+        number, place = expand(np.where(within_note, behind - 1, first)[is_certain], behind[is_certain])
+        places.append(on_thread[is_certain][number])
         rows.append(noted[place])
     return np.concatenate(places), np.concatenate(rows)
 

@@ -222,7 +222,7 @@ def _waits(idle: Intervals, issued: I64, marks: I64, ranges: HostEvents) -> _Hos
     start, end = idle.starts[row], idle.ends[row]
     prompt = end - ended <= slack[row]
     # A collective that is started and waited for at once leaves no op in between.
-    certain, step = prompt | among(start, issued), np.searchsorted(marks, start, side="right")
+    is_certain, step = prompt | among(start, issued), np.searchsorted(marks, start, side="right")
     # Step of the next certain wait, by the step of the last one up to each wait.
-    following = np.append(step[certain], -1)[np.cumsum(certain)]
-    return _HostWaits(start, end, prompt).take(certain | (following != step))
+    following = np.append(step[is_certain], -1)[np.cumsum(is_certain)]
+    return _HostWaits(start, end, prompt).take(is_certain | (following != step))

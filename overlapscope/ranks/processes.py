@@ -73,8 +73,8 @@ def outcomes(
 
 def _start(*arguments: Any) -> tuple[SpawnProcess, Connection]:
     context = get_context("spawn")
-    connection, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, *arguments), daemon=True)
+    connection, child_connection = context.Pipe()
+    process = context.Process(target=_work, args=(child_connection, *arguments), daemon=True)
     main, signals = sys.modules["__main__"], signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         # Ctrl-C reaches all processes of a terminal. This process must end the others; each of them would print a
@@ -83,7 +83,7 @@ def _start(*arguments: Any) -> tuple[SpawnProcess, Connection]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         # The process would run the program's main module once more.
         sys.modules["__main__"] = ModuleType("__main__")
-        with theirs:
+        with child_connection:
             process.start()
     except OSError as error:
         raise ClusterFailed(f"cannot start processes to read the traces ({error_text(error)}).") from None

@@ -80,8 +80,8 @@ class RankSteps(Struct, frozen=True, eq=False):
         """Return begin and end of each judged step by its name, without steps that share a name."""
         times = Counter(self.judged_names())
         ends = (self.start_ns + self.span_ns).tolist()
-        every = zip(self.names, self.judged.tolist(), self.start_ns.tolist(), ends, strict=True)
-        return {name: (start, end) for name, judged, start, end in every if judged and times[name] == 1}
+        steps = zip(self.names, self.judged.tolist(), self.start_ns.tolist(), ends, strict=True)
+        return {name: (start, end) for name, judged, start, end in steps if judged and times[name] == 1}
 
     def judged_names(self) -> list[str]:
         """Return the names of the judged steps."""

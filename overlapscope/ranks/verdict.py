@@ -210,9 +210,9 @@ def _communication(report: RanksReport) -> Iterator[str]:
     part = f"{ends(low, high)} of the time"
     if shares.ranks >= _MIN_RANKS_FOR_MEDIAN and low != high:
         part = f"{percent(shares.median)} of the median rank's time ({ends(low, high)})"
-    every = report.communication
-    longest = sorted(every.exposed_by_cause.items(), key=lambda item: -item[1])[:_MAX_CAUSES]
-    whole = every.time.exposed_ns
+    communication = report.communication
+    longest = sorted(communication.exposed_by_cause.items(), key=lambda item: -item[1])[:_MAX_CAUSES]
+    whole = communication.time.exposed_ns
     named = [f"{cause} {percent(100 * ns / whole)}" for cause, ns in longest if ns >= _WORTH_NAMING * whole > 0]
     yield f"Exposed communication takes {part}.{f' Its causes: {listed(named)}.' if named else ''}"
 

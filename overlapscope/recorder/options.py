@@ -229,8 +229,8 @@ def with_keywords(
     signature = inspect.Signature([path_parameter, *fields])
 
     def record(*args: Any, **kwargs: Any) -> Made:
-        given = signature.bind(*args, **kwargs).arguments
-        return make(given.pop("path"), options(**given))  # type: ignore[call-arg]  # `signature` has checked them.
+        arguments = signature.bind(*args, **kwargs).arguments
+        return make(arguments.pop("path"), options(**arguments))  # type: ignore[call-arg]  # `signature` has checked them.
 
     record.__dict__["__signature__"] = signature
     record.__doc__ = make.__doc__

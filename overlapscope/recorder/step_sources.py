@@ -410,14 +410,14 @@ def _wrap_own(optimizer: Optimizer, call: Callable[..., Any]) -> Undo:
     """Wrap a `step` of an optimizer itself in `call(step, optimizer, ...)`. Returns as `restoring`."""
     kept, step = weakref.ref(optimizer), optimizer.step
 
-    def own(_: Any, /, *args: Any, **options: Any) -> Any:
+    def original_step(_: Any, /, *args: Any, **options: Any) -> Any:
         return step(*args, **options)
 
     @functools.wraps(step)
     def wrapped(known: Any, /, *args: Any, **options: Any) -> Any:
         optimizer = kept()
         try:
-            return call(own, known if optimizer is None else optimizer, *args, **options)
+            return call(original_step, known if optimizer is None else optimizer, *args, **options)
         except BaseException as error:
             leave_no_frame(error)
             raise

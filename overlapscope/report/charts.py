@@ -46,19 +46,19 @@ def drawn_steps(device: Device) -> I64:
 
 def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
     """Return a stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
-    unit, colors, every, rows = section.unit, palette(dark), device.steps, drawn_steps(device).tolist()
-    names = {row: escape(every[row].name) for row in rows}
-    efficiency = [efficiency_shown(every[row]) for row in rows]
-    outliers = find_outliers(every)
+    unit, colors, all_steps, rows = section.unit, palette(dark), device.steps, drawn_steps(device).tolist()
+    names = {row: escape(all_steps[row].name) for row in rows}
+    efficiency = [efficiency_shown(all_steps[row]) for row in rows]
+    outliers = find_outliers(all_steps)
     unusual = [row for row in rows if outliers[row]]
     # A dozen labels at most, without the prefix that all share.
-    labelled = distinct(np.linspace(0, len(every) - 1, min(12, len(every))).astype(int)).tolist()
+    labelled = distinct(np.linspace(0, len(all_steps) - 1, min(12, len(all_steps))).astype(int)).tolist()
     marks = {
         "type": "scatter",
         "mode": "markers",
         "name": "outlier",
         "x": unusual,
-        "y": [every[row].span_ns / unit.ns for row in unusual],
+        "y": [all_steps[row].span_ns / unit.ns for row in unusual],
         "marker": {"symbol": "star-triangle-down", "size": 13, "color": colors["poor"]},
         "customdata": [[row, names[row]] for row in unusual],
         "hovertemplate": f"%{{customdata[1]}}: an outlier, %{{y:.4~g}} {unit.name}<extra></extra>",
@@ -77,15 +77,15 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
         "customdata": [[row, names[row], percent(value)] for row, value in zip(rows, efficiency, strict=True)],
         "hovertemplate": "%{customdata[1]}<br>efficiency %{customdata[2]}<extra></extra>",
     }
-    bars = stacked_bars([partition(every[row]) for row in rows], [*names.values()], unit, dark, positions=rows)
-    ticks = {"tickvals": labelled, "ticktext": [f"#{step_number(every[row].name)}" for row in labelled]}
+    bars = stacked_bars([partition(all_steps[row]) for row in rows], [*names.values()], unit, dark, positions=rows)
+    ticks = {"tickvals": labelled, "ticktext": [f"#{step_number(all_steps[row].name)}" for row in labelled]}
     return figure(
         [*bars, *([marks] if unusual else []), line],
         dark,
         height=440,
         barmode="stack",
         # A few steps would otherwise get bars as wide as they are high.
-        bargap=0.15 if len(every) > _MAX_WIDE_BARS else 0.6,
+        bargap=0.15 if len(all_steps) > _MAX_WIDE_BARS else 0.6,
         hovermode="closest",
         xaxis=axis(dark, anchor="y2", showgrid=False, **ticks),
         yaxis=axis(dark, f"step, {unit.name}", domain=[0.32, 1]),
@@ -114,14 +114,14 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
     running = sum(part.running for part in parts if part.caller < 0)
     unit = unit_for(host.step_ns)
     step = FlamePart(-1, "", 0, "step", False, host.samples, running)
-    every = (step, *parts)
+    all_parts = (step, *parts)
     fills = [colors["panel"], *(colors["accent" if part.is_own else "cpu-op"] for part in parts)]
     drawn = {
         "type": "icicle",
-        "ids": [str(number) for number in range(len(every))],
+        "ids": [str(number) for number in range(len(all_parts))],
         "parents": ["", *(str(part.caller + 1) for part in parts)],
         "labels": ["step", *map(_flame_label, parts)],
-        "values": [part.samples for part in every],
+        "values": [part.samples for part in all_parts],
         "branchvalues": "total",
         "maxdepth": _MAX_LEVELS,
         "tiling": {"orientation": "v", "pad": 1},
@@ -132,7 +132,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
             "colors": fills,
             "line": {"color": colors["panel"], "width": 1},
             "pattern": {
-                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
+                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in all_parts],
                 # With the mode `overlay`, Plotly would warn in the console of the list of colors.
                 "bgcolor": fills,
                 "fgcolor": "#ffffff",
@@ -143,7 +143,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
         "textinfo": "label",
         "textfont": {"color": [legible(fill) for fill in fills]},
         "customdata": [
-            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in every
+            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in all_parts
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
     }

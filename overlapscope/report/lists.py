@@ -370,8 +370,8 @@ def ranges(section: DeviceReport, device: Device, most: int | None = None) -> Ta
     for period in judged_ranges(device):
         by_name.setdefault(period.name, []).append(period)
     times = {name: _times(periods, section.steps) for name, periods in by_name.items()}
-    every = sorted(by_name, key=lambda name: (-times[name]["time"], name))
-    shown = every[:most]
+    ordered_names = sorted(by_name, key=lambda name: (-times[name]["time"], name))
+    shown = ordered_names[:most]
     return table_of(
         shown,
         column.text("range", lambda name: name, id="name", width=180, flexible=True, heads=True),
@@ -379,5 +379,5 @@ def ranges(section: DeviceReport, device: Device, most: int | None = None) -> Ta
         *_time_columns(unit, times, {}, "compute", "exposed comm"),
         title="Ranges",
         place=lambda name: _place(max(by_name[name], key=lambda period: period.span_ns).window),
-        note=_more(every, shown),
+        note=_more(ordered_names, shown),
     )

@@ -185,13 +185,13 @@ def _copies(device: Device) -> str:
 
 def main_cause(device: Device) -> tuple[int, Subject, Cause]:
     """Return the largest cause of all buckets that have causes, with its time and the bucket."""
-    every = (
+    all_causes = (
         (ns, subject, CAUSES[subject][cause])
         for subject, by_cause in by_subject(device).items()
         for cause, ns in by_cause.items()
         if cause not in _NO_LOSS
     )
-    return max(every, key=lambda each: each[0])
+    return max(all_causes, key=lambda each: each[0])
 
 
 # -- Steps: how much they differ, how they were found, and what lies outside them ------------------
@@ -270,10 +270,12 @@ def steps_sentence(steps: Sequence[Period], trace: TraceResult, device: Device |
     if isinstance(trace.period, OwnPeriod):
         sentences.append(trace.period.sentence(noun_for(trace.environment.gpus)))
     if device is not None and device.served and device.served.tokens_per_s:
-        every, decoded = device.served.tokens_per_s, device.served.decode_tokens_per_s
-        of_decode = f", {rate(decoded)} of them by decoding" if decoded and decoded < every else ""
+        tokens_per_s, decoded_per_s = device.served.tokens_per_s, device.served.decode_tokens_per_s
+        of_decode = (
+            f", {rate(decoded_per_s)} of them by decoding" if decoded_per_s and decoded_per_s < tokens_per_s else ""
+        )
         phases = "Steps of all phases together" if len(device.served.phases) > 1 else f"{phase}steps".capitalize()
-        sentences.append(f"{phases} compute {rate(every)} tokens a second{of_decode}.")
+        sentences.append(f"{phases} compute {rate(tokens_per_s)} tokens a second{of_decode}.")
     if device is not None and device.served and device.served.awaiting_requests_ns:
         waited = duration(device.served.awaiting_requests_ns)
         sentences.append(f"The server waited for requests for {waited}, which belongs to no step.")

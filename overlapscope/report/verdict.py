@@ -93,8 +93,8 @@ def judge(section: DeviceReport) -> Verdict:
     level = "recorded" if section.page.recorded else _known_level(section, device, _level(part), least_level, known_ns)
     reach = "up to " if least_level != _level(part) else ""
     # The largest losses come first.
-    every = sentences.of_device(device, lost="copies" in trust.lost, reach=reach)
-    named = sorted(every, key=lambda loss: -loss.ns)[:_MAX_CLAUSES]
+    losses = sentences.of_device(device, lost="copies" in trust.lost, reach=reach)
+    named = sorted(losses, key=lambda loss: -loss.ns)[:_MAX_CLAUSES]
     figures = f"{_frame(section, device)} {' and '.join(loss.clause for loss in named)}"
     if reach and any(loss.is_idle for loss in named):
         of = "that" if named[-1].is_idle else "the idle time"

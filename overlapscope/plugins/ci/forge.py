@@ -232,12 +232,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _ask(method: str, address: str, headers: dict[str, str], body: object = None) -> tuple[Any, Message]:
     """Return the answer of an API, as decoded JSON, and its headers. Raises UsageError."""
     data = None if body is None else msgspec.json.encode(body)
-    given = {"Content-Type": "application/json", "User-Agent": "overlapscope", **headers}
+    all_headers = {"Content-Type": "application/json", "User-Agent": "overlapscope", **headers}
     system = "GitHub" if "Authorization" in headers else "GitLab"
     if not address.startswith(("https://", "http://")):
         raise UsageError(f"{clean(address, 100)}: is no address of an API.")
     try:
-        request = urllib.request.Request(address, data, given, method=method)
+        request = urllib.request.Request(address, data, all_headers, method=method)
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(_MAX_BYTES)), answer.headers
     except urllib.error.HTTPError as error:

@@ -185,12 +185,12 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
     elements = [sum(rank.received_elements or 0 for rank in exchange.ranks) for exchange in experts]
     least, steps = max(1, _MIN_SHARE * sum(elements)), report.communication.steps or 1
     exchanges = [exchange for exchange, count in zip(experts, elements, strict=True) if count >= least]
-    every: list[_Row] = [(exchange, rank) for exchange in exchanges for rank in exchange.ranks]
-    every.sort(key=lambda row: (-(row[1].load or 0), -(row[1].received_elements or 0), row[1].rank))
+    pairs: list[_Row] = [(exchange, rank) for exchange in exchanges for rank in exchange.ranks]
+    pairs.sort(key=lambda row: (-(row[1].load or 0), -(row[1].received_elements or 0), row[1].rank))
     computed = {row.rank: row.buckets.compute_ns for row in rows_of(report) if row.joined}
-    unit = unit_for(max((rank.time.busy_ns // steps for _, rank in every), default=0))
-    longest = unit_for(max((computed.get(rank.rank) or 0 for _, rank in every), default=0))
-    counted = any(rank.loaded_rows is not None for _, rank in every)
+    unit = unit_for(max((rank.time.busy_ns // steps for _, rank in pairs), default=0))
+    longest = unit_for(max((computed.get(rank.rank) or 0 for _, rank in pairs), default=0))
+    counted = any(rank.loaded_rows is not None for _, rank in pairs)
 
     def mean_of(total: int | None) -> int | None:
         return None if total is None else rounded_mean(total, steps)
@@ -213,7 +213,7 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
         return time(lambda spent: of(spent) if spent.unjudged_ns < spent.busy_ns else None)
 
     table = table_of(
-        every[:rows],
+        pairs[:rows],
         (words("rank"), lambda row: Cell(str(row[1].rank))),
         (
             Column("group", number=False, flexible=True),
@@ -229,7 +229,7 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
         (Column(f"compute {longest.name}"), lambda row: Cell(longest.number(computed.get(row[1].rank)))),
         title=f"Load of experts, {'an average step' if report.communication.steps else 'all time after the lead-in'}",
     )
-    return replace(table, note=_note(exchanges, len(every) - rows, counted=counted), id="experts")
+    return replace(table, note=_note(exchanges, len(pairs) - rows, counted=counted), id="experts")
 
 
 def _note(exchanges: list[ExpertExchange], left_out: int, *, counted: bool) -> str:

@@ -101,19 +101,19 @@ def variables(
         UsageError: Python doesn't run.
     """
     values = environment()
-    given = [part for part in values.get("PYTHONPATH", "").split(os.pathsep) if part]
+    paths = [part for part in values.get("PYTHONPATH", "").split(os.pathsep) if part]
     command = [program.python, "-c", _PLACES]
     done = subprocess.run(command, env=values, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode:
         raise UsageError(f"{program.python}: does not run ({clean(done.stderr.decode(errors='replace'), 200)}).")
     places: list[str] = json.loads(done.stdout.splitlines()[-1])
     moved, kept = [], []
-    for place in dict.fromkeys([*map(os.path.abspath, given), *places]):
+    for place in dict.fromkeys([*map(os.path.abspath, paths), *places]):
         inside = Path(os.path.realpath(place)).is_relative_to(os.path.realpath(repository.top))
         relative = Path(os.path.relpath(os.path.realpath(place), os.path.realpath(repository.top)))
         if inside and any(repository.tracks(relative, commit) for commit in commits):
             moved.append(os.fspath(tree / relative))
-        elif place in map(os.path.abspath, given):
+        elif place in map(os.path.abspath, paths):
             kept.append(place)
     if os.fspath(ROOT) not in places:
         kept.append(os.fspath(ROOT))

@@ -106,9 +106,9 @@ class _HostPieces:
             return
         for which, values in enumerate((self.calls_ns, self.launches_ns)):
             rows = self._rows[which].get(segment, _NO_ROWS)
-            theirs = [each.in_segment(number, which) for each, number in others]
-            if all(len(each) == len(rows) for each in theirs):
-                values[rows] = _typical(np.sort(np.stack(theirs), axis=0), stance)
+            of_others = [each.in_segment(number, which) for each, number in others]
+            if all(len(each) == len(rows) for each in of_others):
+                values[rows] = _typical(np.sort(np.stack(of_others), axis=0), stance)
             elif which == 0:
                 values[rows] = _shortened(values[rows], factor)
             else:
@@ -273,8 +273,8 @@ def contended_replay(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties, s
         Deadlock: Ranks wait for each other in a circle.
     """
     common = lost_speed(job)[:3]
-    every = [rank.lost_speed or common for rank in job.ranks]
-    lost = [(usual,) if stance == Stance.EXPECTED else (least, most) for least, usual, most in every]
+    lost_speeds = [rank.lost_speed or common for rank in job.ranks]
+    lost = [(usual,) if stance == Stance.EXPECTED else (least, most) for least, usual, most in lost_speeds]
     replayed = replay_job(job, parts, tied)
     if not any(map(any, lost)):
         return replayed
