@@ -68,7 +68,7 @@ def measure(step: Callable[[], object], way: bool | None, directory: Path) -> tu
     """Milliseconds of a step, and of the stop with the writing."""
     recording = None
     if way is not None:
-        all_threads.possible = lambda: way
+        all_threads.is_supported = lambda: way
         recording = overlapscope.record(directory / "x.json", plain_steps=0)
         recording.begin()
     times = []

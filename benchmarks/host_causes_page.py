@@ -10,16 +10,7 @@ from pathlib import Path
 
 import overlapscope
 from benchmarks.data_files import csv_text
-from benchmarks.host_causes import (
-    SCRIPTS,
-    HostCauseRun,
-    PlantedCauses,
-    StepBlock,
-    possible,
-    programs,
-    read,
-    trace_path,
-)
+from benchmarks.host_causes import SCRIPTS, HostCauseRun, PlantedCauses, StepBlock, possible, programs, read, trace_path
 from benchmarks.whatif_page import milliseconds
 from overlapscope.analysis.results import Plain, SampledStep
 from overlapscope.catalog.causes import CAUSES, IdleCause

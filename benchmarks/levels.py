@@ -25,7 +25,7 @@ from overlapscope.catalog.measures import METRICS
 from overlapscope.compare.noise import CONFIDENCE, F64
 from overlapscope.plugins.history.course import DEFAULT
 from overlapscope.plugins.history.entry import HistoryFigure, figures
-from overlapscope.plugins.history.levels import FEWEST, LEAST, Group, LevelChange, levels, newest
+from overlapscope.plugins.history.levels import MIN_LEVEL_POINTS, MIN_SERIES_POINTS, Group, LevelChange, levels, newest
 
 ORDERS, ALARM_ORDERS = 10, 50
 COMMITS, PLACES = 20, (4, 10, 16)
@@ -243,12 +243,13 @@ that didn't happen?
 1. Values more than three standard deviations from the median of their neighbors are replaced by it (Hampel's filter,
    with a standard deviation that allows for autocorrelation: Chakar et al., Bernoulli 23, 2017).
 2. PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; package `ruptures`) proposes candidates. A level has at least
-   {LEAST} values.
+   {MIN_LEVEL_POINTS} values.
 3. A candidate counts if the medians of both levels differ by more than the [noise floor](noise.md#noise-floor) of
    `check`, and by more than chance explains: Student's t with an error of {100 * (1 - CONFIDENCE):.0f}%, shared among
    all places where a change could be. The weakest candidate is dropped until all count.
 
-Nothing is reported for fewer than {FEWEST} values. `history check` compares the newest value with the last level by the
+Nothing is reported for fewer than {MIN_SERIES_POINTS} values. `history check` compares the newest value with the last \
+level by the
 same floor and test, with the error shared among the metrics."""
     parts = [
         _plain(intro),

@@ -39,7 +39,15 @@ from benchmarks.noise_measured import (
     told_apart,
     unpack,
 )
-from overlapscope.compare.noise import CONFIDENCE, GPU_SHARE, HOST_SHARE, LINK_SHARE, POINTS, SLOW_HOST, SLOW_LOADING
+from overlapscope.compare.noise import (
+    CONFIDENCE,
+    GPU_SHARE,
+    HOST_SHARE,
+    LINK_SHARE,
+    MIN_NOISE_POINTS,
+    SLOW_HOST,
+    SLOW_LOADING,
+)
 
 By = Mapping[str, Sequence[RepeatedRecording]]
 """The recordings of each program."""
@@ -185,7 +193,8 @@ Loading data varies less than launching. In ten processes each on an H200 (recor
 1.3 times the shortest if the loader had no workers (106 to 135 ms; 1.2 times if it pinned batches), and 1.6 times if
 four workers were too slow for the GPU (22.5 to 36.4 ms; 1.5 times).
 
-Link and host count on the side that has less of them. A percentage must change by at least {POINTS:g} point. Median
+Link and host count on the side that has less of them. A percentage must change by at least {MIN_NOISE_POINTS:g} \
+point. Median
 floors over the pairs of the first set, in ms:
 
 {table(["program", "step", *FLOORS], rows, words=1)}

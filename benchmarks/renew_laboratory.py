@@ -19,13 +19,7 @@ import msgspec
 from overlapscope.base.saved import decode
 from overlapscope.plugins.laboratory import RESULTS, catalog
 from overlapscope.plugins.laboratory.experiment import Experiment
-from overlapscope.plugins.laboratory.results import (
-    ExperimentResult,
-    Results,
-    VariantResult,
-    merged,
-    write_results,
-)
+from overlapscope.plugins.laboratory.results import ExperimentResult, Results, VariantResult, merged, write_results
 from overlapscope.plugins.laboratory.runner import analyse, declared
 
 

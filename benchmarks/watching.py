@@ -80,16 +80,16 @@ class MeasuredWatching(Continuous):
     def start(self) -> None:
         """Continue after `stop`, as if no time had passed."""
         away_ns = clock.now_ns() - self._stopped_ns
-        self._turns.due_ns += away_ns
-        self._turns.begun_ns += away_ns
+        self._schedule.due_ns += away_ns
+        self._schedule.begun_ns += away_ns
         super().start()
 
     def stop(self) -> None:
         super().stop()
         self._stopped_ns = clock.now_ns()
 
-    def _reckon(self, cost_ns: int) -> None:
-        super()._reckon(cost_ns)
+    def _delay_next(self, cost_ns: int) -> None:
+        super()._delay_next(cost_ns)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         before_s, self._cpu_s = self._cpu_s, used.ru_utime + used.ru_stime
         self.stood_ns.append(max(0, cost_ns))

@@ -52,7 +52,7 @@ _PLACES = {
     "step": "overlapscope.recorder.recording:step",
     "whatif": "overlapscope.api:whatif",
 }
-"""Where the API is: each name is imported when first used, and the command line starts without typing."""
+"""Places of the API's names: each is imported when first used, and the command line starts without typing."""
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.errors import UsageError
-from overlapscope.inputs import TOLD_OF_A_REPORT, Source, each, read_report, read_trace, read_traces
+from overlapscope.inputs import TOLD_OF_A_REPORT, Source, as_list, read_report, read_trace, read_traces
 from overlapscope.reading import find_traces, load
 from overlapscope.reading.patterns import using
 from overlapscope.report.model import Report, build
@@ -170,7 +170,7 @@ def files_of(job: Job) -> list[str]:
     if isinstance(job, Report):
         return [trace.source for trace in job.traces]
     files: list[str] = []
-    for source in each(job):
+    for source in as_list(job):
         files += [source.source] if isinstance(source, Trace) else map(str, find_traces(os.fspath(source)).files)
     return files
 
@@ -181,7 +181,7 @@ def report_of(job: Job, plain_step_ns: int | None = None) -> Report:
         if plain_step_ns is not None:
             raise UsageError(TOLD_OF_A_REPORT)
         return job
-    sources = each(job)
+    sources = as_list(job)
     files = [os.fspath(source) for source in sources if not isinstance(source, Trace)]
     if len(files) == len(sources):
         return read_report(files, plain_step_ns=plain_step_ns)

@@ -1,4 +1,4 @@
-"""What can go wrong that a user can do something about: one class for each thing to do."""
+"""Errors that a user can do something about: one class for each thing to do."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from overlapscope.plugin import plugins
 from overlapscope.rules import RULES
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.rule import Rule
-from overlapscope.trace.lost import WORDS, rests
+from overlapscope.trace.lost import PARTS_IN_WORDS, reliance
 
 _CAUSE: Final[dict[Subject, str]] = {
     "exposed-copy": "cause of exposed copies",
@@ -122,15 +122,15 @@ def entries() -> tuple[GlossaryEntry, ...]:
         *map(_intervention, INTERVENTIONS.values()),
         *(entry for plugin in plugins() if plugin.words for entry in load(plugin.words)()),
         *starmap(_check, trust_checks().items()),
-        *(GlossaryEntry(part, "part of a recording", f"{capital(text)}.") for part, text in WORDS.items()),
+        *(GlossaryEntry(part, "part of a recording", f"{capital(text)}.") for part, text in PARTS_IN_WORDS.items()),
         *(GlossaryEntry(word, "term", meaning) for word, meaning in terms.items()),
     )
 
 
 def titled(title: str, *sentences: str) -> tuple[Block, ...]:
     """Return a titled part; nothing if there are no sentences."""
-    given = tuple(filter(None, sentences))
-    return (Heading(title, 3), Items(given) if len(given) > 1 else Text(given[0])) if given else ()
+    texts = tuple(filter(None, sentences))
+    return (Heading(title, 3), Items(texts) if len(texts) > 1 else Text(texts[0])) if texts else ()
 
 
 # -- Rules and interventions -----------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _rule(rule: Rule) -> GlossaryEntry:
             Text(words.meaning),
             *titled("How it is computed", words.computation),
             *titled("What the fix saves", rule.cost),
-            *titled("What it needs", rests(rule.rests_on)),
+            *titled("What it needs", reliance(rule.rests_on)),
             *titled(
                 "Related",
                 f"Explains the causes {listed(causes)}." if causes else "",
@@ -262,7 +262,7 @@ def _metric(metric: Measure) -> GlossaryEntry:
         f"{capital(metric.meaning)}.",
         (
             Text(_direction(metric.unit, bool(metric.more_is_better))),
-            *titled("What it needs", rests(metric.rests_on)),
+            *titled("What it needs", reliance(metric.rests_on)),
             *titled(
                 "Related",
                 f"Explained by the causes {listed(dict.fromkeys(causes))}." if causes else "",
@@ -280,7 +280,7 @@ def _figure(measure: Measure) -> GlossaryEntry:
         f"{capital(measure.meaning)}.",
         (
             Text(_direction(measure.unit, measure.more_is_better)),
-            *titled("What it needs", rests(measure.rests_on)),
+            *titled("What it needs", reliance(measure.rests_on)),
             *titled("In JSON", f"`{measure.groups[0]}.{measure.id}`."),
         ),
     )

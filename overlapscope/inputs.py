@@ -41,7 +41,7 @@ class LoadOptions(TypedDict, total=False):
     steps_by: str | None
 
 
-def each(sources: Source | Iterable[Source]) -> list[Source]:
+def as_list(sources: Source | Iterable[Source]) -> list[Source]:
     """Return the sources as a list."""
     return [sources] if isinstance(sources, Trace | str | os.PathLike) else list(sources)
 
@@ -49,7 +49,7 @@ def each(sources: Source | Iterable[Source]) -> list[Source]:
 def read_traces(sources: Source | Iterable[Source]) -> list[Trace]:
     """Return the traces, reading those in files. Raises UnreadableTrace."""
     traces: list[Trace] = []
-    for source in each(sources):
+    for source in as_list(sources):
         traces += [source] if isinstance(source, Trace) else load_all(os.fspath(source))
     return traces
 
@@ -79,7 +79,7 @@ def recordings_of(job: Report | Source | Iterable[Source]) -> list[Trace]:
         )
     return [
         trace
-        for source in each(job)
+        for source in as_list(job)
         for trace in ([source] if isinstance(source, Trace) else read_recordings([os.fspath(source)]))
     ]
 

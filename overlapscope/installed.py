@@ -1,4 +1,4 @@
-"""Which plugins are installed, found without importing anything."""
+"""Installed plugins, found without importing anything."""
 
 import os
 import sys

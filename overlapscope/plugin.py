@@ -88,7 +88,7 @@ class Recorder(NamedTuple):
     sync_events: str
     """How to record waits between streams, in a sentence."""
     host_ops: str = "ops"
-    """What it records as ops of the host."""
+    """Name of the host's ops that it records."""
 
 
 KINETO: Final = Recorder(

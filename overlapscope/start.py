@@ -6,7 +6,7 @@ import sys
 from overlapscope.installed import built_in_names, others_registered
 
 HELP = os.path.join(os.path.dirname(__file__), "help.txt")
-"""What `overlapscope --help` prints at 80 columns or more, below a line with the names of the plugins that it lists."""
+"""Output of `overlapscope --help` at 80 columns or more, below a line with the names of the plugins that it lists."""
 _WIDTH = 80
 
 

@@ -1,3 +1,3 @@
-"""Which version this is: the one place, which the package's metadata is made from."""
+"""Version, stated only here: the package's metadata is made from it."""
 
 __version__ = "0.2.0"

@@ -21,11 +21,7 @@ from overlapscope.plugins.laboratory.experiment import Experiment, Program, Trut
 try:
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 except ImportError:  # torch 2.5
-    from torch.distributed._composable.fsdp import (  # type: ignore[attr-defined]
-        CPUOffloadPolicy,
-        OffloadPolicy,
-        fully_shard,
-    )
+    from torch.distributed._composable.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard  # type: ignore[attr-defined]
 
 
 class ShardedFeedForward(torch.nn.Module):

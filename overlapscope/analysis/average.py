@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
 from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause, figures_in
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.periods import behind_warm_up, find_steps
+from overlapscope.analysis.periods import after_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, PlainStep
 from overlapscope.analysis.timeline import build
@@ -32,7 +32,7 @@ from overlapscope.trace.model import Trace
 from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
 WARM_UP_FACTOR = 1.5
-_FEWEST_BESIDE_WARM_UP = 3
+_MIN_BESIDE_WARM_UP = 3
 
 
 # -- Which steps ------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def begins_with_warm_up(spans_ns: Sequence[int]) -> bool:
 
     Then it allocated, compiled or chose kernels. With fewer than three steps, the result is False.
     """
-    enough = len(spans_ns) >= _FEWEST_BESIDE_WARM_UP
+    enough = len(spans_ns) >= _MIN_BESIDE_WARM_UP
     return enough and spans_ns[0] > WARM_UP_FACTOR * max(spans_ns[1:])
 
 
@@ -146,7 +146,7 @@ def step_ns(trace: Trace) -> float:
 def _recorded_ns(trace: Trace) -> int:
     """Return the mean of the judged steps on the first device, where a host that runs ahead does not shorten them."""
     for device in trace.devices[:1]:
-        steps = find_steps(trace, behind_warm_up(trace, build(trace, device)))
+        steps = find_steps(trace, after_warm_up(trace, build(trace, device)))
         spans = steps.end_ns - steps.start_ns
         names = [trace.annotations.name(row) for row in steps.row.tolist()]
         judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())
@@ -250,7 +250,7 @@ def _with(device: Device, figures: TimeFigures, changed: Callable[[Any], Any]) -
 
 # -- Steps of an inference server by phase -----------------------------------------------------------
 
-_NS: Final = 10**9
+_NS_PER_S: Final = 10**9
 
 
 def describe_served(facts: Facts, steps: Sequence[Period], window: Period) -> ServedSteps | None:
@@ -264,13 +264,13 @@ def describe_served(facts: Facts, steps: Sequence[Period], window: Period) -> Se
         _phase(phase, facts, steps, batches, judged.get(phase, ()))
         for phase in dict.fromkeys(batch.phase for batch in batches.values())
     ]
-    every = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
-    span_ns = sum(steps[number].span_ns for number in every)
+    all_steps = [number for phase, numbers in judged.items() if phase is not None for number in numbers]
+    span_ns = sum(steps[number].span_ns for number in all_steps)
     return ServedSteps(
         phases=tuple(sorted(phases, key=_total_ns, reverse=True)),
-        tokens_per_s=_rate((batches[number].tokens for number in every), span_ns),
+        tokens_per_s=_rate((batches[number].tokens for number in all_steps), span_ns),
         awaiting_requests_ns=window.idle_by_cause[IdleCause.AWAITING_REQUESTS],
-        decode_tokens_per_s=_rate((_decoded(batches[number]) for number in every), span_ns),
+        decode_tokens_per_s=_rate((_decoded(batches[number]) for number in all_steps), span_ns),
     )
 
 
@@ -310,20 +310,20 @@ def _rate(counts: Iterable[int | None], span_ns: int) -> float | None:
         if count is None:
             return None
         total += count
-    return total * _NS / span_ns if span_ns else None
+    return total * _NS_PER_S / span_ns if span_ns else None
 
 
 # -- Typical steps and outliers ----------------------------------------------------------------------
 
 
-FEWEST = 5
+MIN_STEPS_FOR_OUTLIERS = 5
 """Minimum number of steps for outliers."""
 
 DEVIATIONS = 3.0
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Minimum deviation of an outlier as a share of the median span, however even the other steps are."""
 
-_SCALE = 1.4826
+_MAD_TO_SIGMA = 1.4826
 """Factor that turns the median absolute deviation of a normal distribution into its standard deviation."""
 
 
@@ -344,9 +344,9 @@ def find_outliers(steps: Sequence[Period]) -> Bool:
         Mask of the steps; all false if there are too few to judge.
     """
     spans = np.array([step.span_ns for step in steps], np.float64)
-    if len(spans) < FEWEST:
+    if len(spans) < MIN_STEPS_FOR_OUTLIERS:
         return np.zeros(len(spans), np.bool_)
     usual = quantile(spans, 0.5)
     away = np.abs(spans - usual)
-    unusual: Bool = (away > DEVIATIONS * _SCALE * quantile(away, 0.5)) & (away >= LEAST_SHARE * usual)
+    unusual: Bool = (away > DEVIATIONS * _MAD_TO_SIGMA * quantile(away, 0.5)) & (away >= MIN_SHARE * usual)
     return unusual

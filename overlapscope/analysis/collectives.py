@@ -37,7 +37,7 @@ _BYTES: Final = {
     "ComplexDouble": 16,
 }
 """Size of an element by its type."""
-_PARTS = re.compile(r"\[(\d{1,15}(?:, \d{1,15})*)\]")
+_LIST_OF_PARTS = re.compile(r"\[(\d{1,15}(?:, \d{1,15})*)\]")
 
 _FACTORS: Final[tuple[tuple[re.Pattern[str], Callable[[int], Fraction]], ...]] = (
     (re.compile(r"all_?reduce", re.IGNORECASE), lambda ranks: Fraction(2 * (ranks - 1), ranks)),
@@ -101,8 +101,8 @@ def has_splits(recorded: Collectives, names: Sequence[str]) -> Bool:
     """Return a mask of the collectives that were called with split sizes."""
     sides = (recorded.parts_in, recorded.parts_out)
     one, other = (_from_texts(parts, names, lambda text: int(text not in {"", "[]"})) == 1 for parts in sides)
-    given: Bool = one | other
-    return given
+    is_given: Bool = one | other
+    return is_given
 
 
 def split_rows(parts: I32, names: Sequence[str]) -> I64:
@@ -111,7 +111,7 @@ def split_rows(parts: I32, names: Sequence[str]) -> I64:
 
 
 def _split(text: str) -> list[int]:
-    parts = _PARTS.fullmatch(text)
+    parts = _LIST_OF_PARTS.fullmatch(text)
     return [int(part) for part in parts[1].split(", ")] if parts else []
 
 

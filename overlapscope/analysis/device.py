@@ -19,7 +19,7 @@ from overlapscope.analysis.groups import find_evidence, find_stalls, group_copie
 from overlapscope.analysis.holds import Edges, find_edges
 from overlapscope.analysis.host_work import host_times
 from overlapscope.analysis.missing_ops import find_unanswered
-from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, find_steps, without_request_waits
+from overlapscope.analysis.periods import Periods, after_warm_up, find_ranges, find_steps, without_request_waits
 from overlapscope.analysis.pieces import CommOps, Exposed, IdleTime
 from overlapscope.analysis.plain_step import step_interval
 from overlapscope.analysis.results import Device, Outside, StepRange
@@ -159,7 +159,7 @@ def _after_lead_in(timeline: Timeline, windows: Intervals) -> Intervals:
 
 
 def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> Causes:
-    timeline = behind_warm_up(trace, build(trace, device))
+    timeline = after_warm_up(trace, build(trace, device))
     steps, ranges = find_steps(trace, timeline), find_ranges(trace, timeline)
     # The last step ends with the window, so it is never judged, and stands for those that the end cut off.
     before_last = np.arange(len(steps)) < len(steps) - 1
@@ -259,7 +259,7 @@ def _outside(trace: Trace, timeline: Timeline, steps: Periods, periods: Sequence
     unmeasured_ns = 0
     launch = int(ops.launch[ops.start_ns == first].max(initial=-1))
     # An op that began long after its launch waited for work that was not recorded.
-    soon = launch < 0 or first - int(trace.runtime_calls.end_ns[launch]) <= idle_time.MOST_LATENCY_NS
+    soon = launch < 0 or first - int(trace.runtime_calls.end_ns[launch]) <= idle_time.MAX_LATENCY_NS
     if soon and len(periods) == 1 and first == timeline.start_ns == timeline.judged_from_ns:
         unmeasured_ns = max(0, first - int(trace.annotations.start_ns[steps.row[0]]))
     return Outside(

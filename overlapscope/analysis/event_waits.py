@@ -21,9 +21,9 @@ from overlapscope.trace.model import Kind, Sync, Trace, stream_keys
 
 # -- Waits of NCCL's launches ------------------------------------------------------------------------
 
-_OP = "record_param_comms"
+_NCCL_OP = "record_param_comms"
 """CPU op in which ProcessGroupNCCL launches a collective (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp)."""
-_RECORD = "cudaEventRecord"
+_NCCL_RECORD_CALL = "cudaEventRecord"
 """NCCL's call. PyTorch records events of its own by `cudaEventRecordWithFlags`."""
 _FIRST_STREAM = 1 << 30
 """Number of the first communicator's stream, larger than those of recorded streams."""
@@ -62,7 +62,7 @@ def find_nccl_waits(trace: Trace, records: I64, waits: I64, stream: I64, event: 
     rows = distinct(np.concatenate([records, waits, call_kinds.launching(trace)]))
     number = np.full(len(calls), -1, np.int64)
     number[waits] = np.arange(len(waits))
-    recording = mask_of(records, len(calls)) & calls.named(_RECORD.__eq__)
+    recording = mask_of(records, len(calls)) & calls.named(_NCCL_RECORD_CALL.__eq__)
     found = [
         _sequences(trace, rows[of_thread], recording, number, launched_on)
         for _, of_thread in (rows_by(calls.thread[rows]) if len(collectives) else ())
@@ -94,7 +94,7 @@ def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on:
     five = five[records[:, 0] & waits[:, 1] & (launched_on[five[:, 2]] >= 0) & records[:, 3] & waits[:, 4]]
     calls = trace.runtime_calls
     op = around(trace.cpu_ops, calls.thread[five].ravel(), calls.start_ns[five].ravel()).reshape(five.shape)
-    found: I64 = five[(op == op[:, :1]).all(axis=1) & pick(trace.cpu_ops.named(_OP.__eq__), op[:, 0], False)]
+    found: I64 = five[(op == op[:, :1]).all(axis=1) & pick(trace.cpu_ops.named(_NCCL_OP.__eq__), op[:, 0], False)]
     return found
 
 
@@ -190,6 +190,6 @@ def _next_on_thread(times: I64, threads: I64, at: I64, thread: I64) -> I64:
     """Return the place in `times`, which are sorted, of the first at or after each instant on its thread; or -1."""
     following, by_thread = np.full(len(at), -1, np.int64), dict(rows_by(threads))
     for thread_id, of_thread in rows_by(thread):
-        theirs = by_thread.get(thread_id, of_thread[:0])
-        following[of_thread] = pick(theirs, np.searchsorted(times[theirs], at[of_thread]))
+        candidates = by_thread.get(thread_id, of_thread[:0])
+        following[of_thread] = pick(candidates, np.searchsorted(times[candidates], at[of_thread]))
     return following

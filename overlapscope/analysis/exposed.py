@@ -50,7 +50,7 @@ class DeviceRecording(Struct, frozen=True, eq=False, weakref=True):
     """Time at which each op's launch call returned; `NEVER` where not recorded."""
 
 
-MOST_AT_ONCE: Final = 32
+MAX_AT_ONCE: Final = 32
 """Maximum number of ops to look at in a piece of exposed time."""
 
 
@@ -68,13 +68,13 @@ def recorded(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking,
 def running_in(start: I64, begin: I64, end: I64) -> tuple[Index, Index]:
     """Return which ops run in which pieces, given by their starts. Pieces must be cut at the ops' edges.
 
-    If a piece has more than `MOST_AT_ONCE` ops, only those that end last count. A GPU hardly runs so many at once.
+    If a piece has more than `MAX_AT_ONCE` ops, only those that end last count. A GPU hardly runs so many at once.
 
     Returns:
         Places of the ops and of the pieces, one for each pair, by op.
     """
     first, last = np.searchsorted(start, begin, side="left"), np.searchsorted(start, end, side="left")
-    return expand(first, few_at_once(first, last, end, MOST_AT_ONCE))
+    return expand(first, few_at_once(first, last, end, MAX_AT_ONCE))
 
 
 def host_was_blocked(recording: DeviceRecording, blocking: I64, launch: I64, since: I64, until: I64) -> Bool:
@@ -241,9 +241,9 @@ def _on_compute_stream(recording: DeviceRecording, pairs: _Pairs) -> Bool:
     on_legacy = np.zeros(len(pairs), np.bool_)
     pairs_of = dict(rows_by(ops.stream[pairs.copy]))
     for stream, rows in rows_by(ops.stream):
-        mine = pairs_of.get(stream, np.empty(0, np.int64))
+        pairs_on_stream = pairs_of.get(stream, np.empty(0, np.int64))
         if stream in LEGACY_STREAMS:
-            on_legacy[mine] = _orders_all(recording, stream)
+            on_legacy[pairs_on_stream] = _orders_all(recording, stream)
         kernels = rows[ops.kind[rows] == Kind.COMPUTE]
         computes = union(ops.start_ns[kernels], ops.end_ns[kernels])
         if not len(computes.starts):
@@ -256,7 +256,7 @@ def _on_compute_stream(recording: DeviceRecording, pairs: _Pairs) -> Bool:
         ):
             in_period = covered(intervals, bounds[:-1][here], bounds[1:][here])
             most[here] = np.maximum(most[here], in_period)
-            of_pair[mine] = pick(in_period, pairs.period[mine] - here.start, 0)
+            of_pair[pairs_on_stream] = pick(in_period, pairs.period[pairs_on_stream] - here.start, 0)
     alone, most = alone_ns, most_alone_ns[pairs.period]
     ordered: Bool = (alone > 0) & (2 * alone >= most)
     ordered &= 2 * compute_ns >= most_compute_ns[pairs.period]

@@ -82,7 +82,7 @@ def by_communicator(recording: DeviceRecording) -> Bool:
 # -- What lets collectives begin ---------------------------------------------------------------------
 
 _LONGEST_CHAIN = 16
-_MOST_STREAMS = 64
+_MAX_STREAMS = 64
 """Maximum streams of compute to follow, because each takes time and memory in proportion to all ops; likewise of
 communication."""
 NOT_AWAITED, UNFOLLOWED = -(1 << 62), -(1 << 62) - 1
@@ -97,7 +97,7 @@ ComputeStreams = Mapping[int, I64]
 NO_LEAD = -1
 
 
-@kept(most=_MOST_STREAMS)
+@kept(most=_MAX_STREAMS)
 def awaited(recording: DeviceRecording, stream: int) -> I64:
     """Return how many of a stream's ops must have ended before each op begins, by streams and event waits."""
     ops, edges = recording.timeline.ops, recording.edges
@@ -133,7 +133,7 @@ def _levels(recording: DeviceRecording) -> tuple[I64, I64]:
 def followed(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
     """Return the stream of each communication op whose order is followed, else `NOT_AWAITED` or `UNFOLLOWED`.
 
-    Each stream takes time in proportion to all ops, so at most `_MOST_STREAMS` are followed besides those of compute.
+    Each stream takes time in proportion to all ops, so at most `_MAX_STREAMS` are followed besides those of compute.
     """
     ops, edges = recording.timeline.ops, recording.edges
     stream = ops.stream.astype(np.int64)
@@ -143,7 +143,7 @@ def followed(recording: DeviceRecording, work: ComputeStreams, op: I64) -> I64:
     awaited_ones = distinct(np.concatenate([stream[passed_on], computing]))
     number = locate(awaited_ones, stream)
     ns = np.bincount(number[number >= 0], weights=((ops.end_ns - ops.start_ns) * (ops.kind == Kind.COMM))[number >= 0])
-    busiest = awaited_ones[np.argsort(-ns, kind="stable")[:_MOST_STREAMS]]
+    busiest = awaited_ones[np.argsort(-ns, kind="stable")[:_MAX_STREAMS]]
     result = np.where(number[op] >= 0, UNFOLLOWED, NOT_AWAITED)
     return np.where(among(stream[op], np.concatenate([busiest, computing])), stream[op], result)
 
@@ -156,7 +156,7 @@ def find_compute(ops: GpuOps) -> ComputeStreams:
     computes = (ops.kind == Kind.COMPUTE) & (ops.end_ns > ops.start_ns)
     rows_of = {stream: rows[computes[rows]] for stream, rows in rows_by(ops.stream)}
     ns = {stream: total(union(ops.start_ns[rows], ops.end_ns[rows])) for stream, rows in rows_of.items()}
-    busiest = sorted(ns, key=ns.__getitem__, reverse=True)[:_MOST_STREAMS]
+    busiest = sorted(ns, key=ns.__getitem__, reverse=True)[:_MAX_STREAMS]
     return {stream: rows_of[stream] for stream in sorted(busiest) if ns[stream] and 2 * ns[stream] >= ns[busiest[0]]}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from overlapscope.analysis.figures import HostTime, Period, TimeFigures, Window, by_cause
 from overlapscope.analysis.measured import figures_of
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.catalog.measures import BY_CAUSE, LONGEST, MEASURED, PARTS, of_group
+from overlapscope.catalog.measures import BY_CAUSE, FIELD_OF_LENGTH, JOINED_BY_MAXIMUM, PARTS_OF_SPAN, of_group
 
 Facts = Mapping[str, I64]
 UNKNOWN: Final[int] = np.iinfo(np.int64).min
@@ -29,7 +29,7 @@ _HOST_PARTS: Final = tuple(name for name, field in _HOST.items() if field.endswi
 _FIELDS: Final = {
     "span": "span_ns",
     **{measure.name: f"buckets.{measure.id}" for measure in of_group("buckets")},
-    **{name: f"{group}.{id}" for name, (group, id) in MEASURED.items()},
+    **{name: f"{group}.{id}" for name, (group, id) in FIELD_OF_LENGTH.items()},
 }
 _CAUSES: Final = {
     f"{bucket}_by_cause": [name.partition(":")[2] for name in parts] for bucket, parts in BY_CAUSE.items()
@@ -43,7 +43,7 @@ _read_host: Final = attrgetter(*_HOST.values())
 
 def facts_of(parts: Sequence[TimeFigures]) -> Facts:
     """Return the figures of parts of a report."""
-    names = (*_FIELDS, *PARTS[1:], *_HOST)
+    names = (*_FIELDS, *PARTS_OF_SPAN[1:], *_HOST)
     return dict(zip(names, np.array([_row(part) for part in parts], np.int64).reshape(-1, len(names)).T, strict=True))
 
 
@@ -103,7 +103,7 @@ def sums(facts: Facts) -> dict[str, int]:
 def together(facts: Facts) -> dict[str, int]:
     """Return the lengths in all windows together, from those in each of them."""
     ns = sums(facts)
-    ns |= {name: int(facts[name].max(initial=0)) for name in LONGEST}
+    ns |= {name: int(facts[name].max(initial=0)) for name in JOINED_BY_MAXIMUM}
     return ns | {"ideal": max(ns["sm"], ns["h2d"], ns["d2h"])}
 
 
@@ -114,10 +114,10 @@ def means(facts: Facts) -> dict[str, int]:
     to the exposed copy.
     """
     exact, count = sums(facts), len(facts["span"])
-    ns = {name: rounded_mean(exact[name], count) for name in MEASURED}
-    ns |= rounded_parts({name: exact[name] for name in PARTS}, count)
+    ns = {name: rounded_mean(exact[name], count) for name in FIELD_OF_LENGTH}
+    ns |= rounded_parts({name: exact[name] for name in PARTS_OF_SPAN}, count)
     ns |= {name: sum(ns[part] for part in parts) for name, parts in BY_CAUSE.items()}
-    ns["span"] = sum(ns[part] for part in PARTS)
+    ns["span"] = sum(ns[part] for part in PARTS_OF_SPAN)
     exposed, exposed_total = ns["exposed_copy"], sum(exact[part] for part in BY_CAUSE["exposed_copy"])
     ns["copy"] = exposed + rounded_mean(exact["copy"] - exposed_total, count)
     only_h2d = min(exposed, rounded_mean(exposed_total - exact["exposed_d2h"], count))

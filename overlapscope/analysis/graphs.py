@@ -20,12 +20,7 @@ from overlapscope.base.columns import I64, Bool, Columns, locate, mask_of, pick
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.kept import kept
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import (
-    around,
-    line_ids_around,
-    modules_called,
-    op_ids_around,
-)
+from overlapscope.trace.host import around, line_ids_around, modules_called, op_ids_around
 from overlapscope.trace.model import GpuOps, Kind, Trace
 
 
@@ -44,7 +39,7 @@ class Origins(Columns, frozen=True):
     """True if all captures that fit agree on all of them."""
 
 
-_MOST_ALIKE: Final = 500
+_MAX_ALIKE: Final = 500
 """Maximum number of different captures of as many ops; with more, all are unknown, since each would be looked at."""
 
 
@@ -159,7 +154,7 @@ def origins(trace: Trace) -> Origins:
     for number, launch in enumerate(launches):
         # A graph that ran before a capture in the same recording is another one.
         since_ns = first_ns.setdefault(_identity(trace, launch), int(trace.runtime_calls.start_ns[launch.call]))
-        candidates = different[len(launch.ops)] if len(different[len(launch.ops)]) <= _MOST_ALIKE else ()
+        candidates = different[len(launch.ops)] if len(different[len(launch.ops)]) <= _MAX_ALIKE else ()
         shape = _shape(trace, launch)
         if shape not in fitting:
             fitting[shape] = [capture for capture in candidates if _fits(trace, launch, capture)]
@@ -193,8 +188,8 @@ def _shape(trace: Trace, launch: _Launch) -> tuple[bytes, ...]:
     """Return all that `_fits` looks at."""
     ops = trace.gpu_ops
     after = np.diff(ops.start_ns[launch.ops]) > 0
-    told = np.array([launch.by_node, len(distinct(ops.stream[launch.ops])) == 1])
-    return tuple(column.tobytes() for column in (told, launch.kernels, ops.name_id[launch.ops], after))
+    flags = np.array([launch.by_node, len(distinct(ops.stream[launch.ops])) == 1])
+    return tuple(column.tobytes() for column in (flags, launch.kernels, ops.name_id[launch.ops], after))
 
 
 def _branched(launch: _Launch, capture: _Capture) -> slice:
@@ -248,9 +243,11 @@ def _in_turn(trace: Trace, launches: list[_Launch], captures: list[_Capture]) ->
     """Return the captures of launches in steps that launch as many graphs as a recording, or all together, captured."""
     steps = trace.annotations.start_ns[is_step(trace.annotations)]
     called = trace.runtime_calls.start_ns[[launch.call for launch in launches]]
-    given = [capture for capture in captures if capture.recording is not trace]
-    together = [[capture for capture in given if capture.recording is recording] for recording in trace.captures]
-    together.append(sorted(given, key=lambda capture: capture.ended_ns))
+    separate_captures = [capture for capture in captures if capture.recording is not trace]
+    together = [
+        [capture for capture in separate_captures if capture.recording is recording] for recording in trace.captures
+    ]
+    together.append(sorted(separate_captures, key=lambda capture: capture.ended_ns))
     turns = defaultdict[int, list[_Capture]](list)
     for _, numbers in rows_by(np.searchsorted(steps, called, side="right")):
         # Nodes tell a graph from others.

@@ -311,7 +311,7 @@ def _fields(
 
 # -- Evidence for causes -----------------------------------------------------------------------------
 
-MOST = 40
+MAX_EVIDENCE_ROWS = 40
 """Maximum number of rows of evidence per device and subject; the largest are kept. Totals of causes are always
 complete."""
 
@@ -319,7 +319,7 @@ complete."""
 def find_evidence(
     trace: Trace, timeline: Timeline, subject: Subject, pieces: Exposed | IdleTime, steps: Periods, windows: Intervals
 ) -> list[Evidence]:
-    """Return the evidence for the causes of time inside the windows: the `MOST` largest groups of its pieces.
+    """Return the evidence for the causes of time inside the windows: the largest groups of its pieces.
 
     Pieces are grouped by cause, by the call, op and line to blame, and by memory kinds and stream of copies, or by
     collective and process group of communication.
@@ -342,7 +342,9 @@ def find_evidence(
     sure = np.full(sums.groups, EXACT, np.int64)
     np.minimum.at(sure, group, pieces.confidence)
     evidence = []
-    for number in np.lexsort((pieces.start_ns[example], np.array([-row[0] for row in times])))[:MOST].tolist():
+    for number in np.lexsort((pieces.start_ns[example], np.array([-row[0] for row in times])))[
+        :MAX_EVIDENCE_ROWS
+    ].tolist():
         first = int(example[number])
         site, cause, what = where.site_at(trace, first), causes[pieces.cause[first]], labels[label[first]]
         evidence.append(

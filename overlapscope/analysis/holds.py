@@ -60,14 +60,14 @@ def _guessed_sources(trace: Trace) -> dict[int, _Hold]:
 
     If there are several devices, a stream that launched nothing is as good as unknown, since Kineto states no device.
     """
-    lanes, every, ops = find_lanes(trace), event_waits(trace), trace.gpu_ops
+    lanes, all_waits, ops = find_lanes(trace), event_waits(trace), trace.gpu_ops
     items = lanes.items
     begins, ends = ops.start_ns[items.op], ops.end_ns[items.last_op]
     launches = items.call >= 0
     with_launches = np.array(lanes.keys, np.int64)[distinct(items.lane[launches])]
-    known = among(every.source, with_launches) | ((every.source >= 0) & (len(trace.devices) == 1))
-    rows = np.flatnonzero(~(every.stated & known))
-    waits = every.take(rows)
+    known = among(all_waits.source, with_launches) | ((all_waits.source >= 0) & (len(trace.devices) == 1))
+    rows = np.flatnonzero(~(all_waits.stated & known))
+    waits = all_waits.take(rows)
     source = np.where(known[rows], waits.source, -1)
     recorded_at = np.where(waits.nearest >= 0, waits.nearest, waits.call)
     held = np.full(len(waits), -1, np.int64)
@@ -193,8 +193,8 @@ class _Walk:
         records = {(source.record, source.lane) for source in sources if source.record >= 0}
         of_blocks = {call: [self._lane_of[key] for key in block.streams] for call, block in blocks.items()}
         records |= {(block.record, of_blocks[call][0]) for call, block in blocks.items() if block.record >= 0}
-        own = np.array([call for call, block in blocks.items() if block.own_ops], np.int64)
-        of_own = np.flatnonzero(among(self._lanes.items.call, own))
+        calls_of_own_ops = np.array([call for call, block in blocks.items() if block.own_ops], np.int64)
+        of_own = np.flatnonzero(among(self._lanes.items.call, calls_of_own_ops))
         events = [(record, 0, lane) for record, lane in records]
         events += [(call, 1, row) for row, call in enumerate(self._waits.call.tolist())]
         events += [(call, 2, 0) for call, block in blocks.items() if not block.own_ops]
@@ -339,8 +339,8 @@ def own_stream_waits(trace: Trace) -> tuple[I64, I64]:
     source, held = [], []
     for lane, (key, of_lane) in enumerate(zip(lanes.keys, lanes.rows, strict=True)):
         others = {of: of_lane[sort[of_lane] != of] for of in (-1, Kind.H2D, Kind.D2H)}
-        theirs = waits.take(waits.stream == key)
-        for record, wait in zip(theirs.record.tolist(), theirs.call.tolist(), strict=True):
+        waits_of_lane = waits.take(waits.stream == key)
+        for record, wait in zip(waits_of_lane.record.tolist(), waits_of_lane.call.tolist(), strict=True):
             before = lanes.last(lane, record)
             if before < 0 or lanes.items.call[before] < 0:
                 continue

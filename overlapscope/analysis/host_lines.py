@@ -31,9 +31,9 @@ _WRAPPERS: Final = frozenset(
 )
 """Names of functions that only call another function, which says more."""
 _TORCH: Final = re.compile(r"(?:^|[/\\])torch[/\\]")
-_LEAST_SHARE = 0.005
+_MIN_SHARE = 0.005
 """Smallest share of all samples that is a part of its own in a flame graph."""
-_DEEPEST = 100
+_MAX_DEPTH = 100
 """Maximum number of functions above one another in a flame graph. Deeper ones belong to the last of these."""
 
 LOADER: Final = "torch/utils/data/"
@@ -148,7 +148,7 @@ def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart,
         node = root
         node.add(stack)
         shown = [key for number in stack.frames if (key := keys[number]) is not None]
-        for key in shown[:_DEEPEST] or [_JOINED]:
+        for key in shown[:_MAX_DEPTH] or [_JOINED]:
             node = node.inner[key]
             node.add(stack)
     parts = list[FlamePart]()
@@ -156,7 +156,7 @@ def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart,
     while callers:
         (caller, node), small = callers.pop(), _SampleSum()
         for key, part in sorted(node.inner.items(), key=lambda item: (-item[1].samples, item[0])):
-            if part.samples < _LEAST_SHARE * root.samples or key == _JOINED:
+            if part.samples < _MIN_SHARE * root.samples or key == _JOINED:
                 small.add(part)
                 continue
             callers.append((len(parts), part))
@@ -181,8 +181,8 @@ class _SampleSum:
 
 def _own_line(frames: Sequence[StackFrame]) -> int:
     """Return the position of the innermost frame of the user's code, or else of the innermost frame."""
-    own = (at for at in range(len(frames) - 1, -1, -1) if not is_library(frames[at].file))
-    return next(own, len(frames) - 1)
+    user_frames = (at for at in range(len(frames) - 1, -1, -1) if not is_library(frames[at].file))
+    return next(user_frames, len(frames) - 1)
 
 
 def has_wrappers(activity: HostActivity) -> bool:

@@ -28,16 +28,16 @@ from overlapscope.trace.model import Kind, Memory, Sync, Syncs, Trace, split_str
 
 _SHIFTS = (np.arange(1, 33) * (np.sqrt(5) - 1) / 2) % 1
 """Shifts, as fractions of the recording. Multiples of the golden ratio spread evenly over any number of steps."""
-_CHANCE = 0.1
+_MAX_SHARE_BY_CHANCE = 0.1
 """Maximum fraction of shifts that may look like taking turns."""
-_OVERLAP = 0.01
+_OVERLAP_TOLERANCE = 0.01
 """Fraction of the overlap under a shift that counts as none, because of clocks and rounding."""
-_FEW = 3
+_MAX_ABSENT_BY_CHANCE = 3
 """Maximum number of overlaps that may be absent by chance."""
-_ALIKE = 2
+_MAX_ALTERNATION_RATIO = 2
 """A shift looks like the recording if threads alternate at most this many times as often, and as late."""
-_SAMPLED = 2048
-_MOST_THREADS = 32
+_SAMPLE_SIZE = 2048
+_MAX_THREADS = 32
 """Maximum number of threads to compare with each other, at about 0.3 ms a pair."""
 
 
@@ -73,7 +73,7 @@ def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Rel
     if len(threads) < 2:
         return {}
     begun = [len(rows_of(trace.cpu_ops, thread)) + len(rows_of(trace.runtime_calls, thread)) for thread in threads]
-    busiest = np.argsort(np.negative(begun), kind="stable")[:_MOST_THREADS].tolist()
+    busiest = np.argsort(np.negative(begun), kind="stable")[:_MAX_THREADS].tolist()
     works = {number: _work(trace, threads[number]) for number in sorted(busiest)}
     return {(lower, upper): _relation(works[lower], works[upper]) for lower, upper in combinations(works, 2)}
 
@@ -93,29 +93,32 @@ def _work(trace: Trace, thread: int) -> _Work:
 
 def _relation(work: _Work, peer: _Work) -> Relation:
     seen = int(contains(peer.inside, work.begins_ns).sum() + contains(work.inside, peer.begins_ns).sum())
-    if seen > _OVERLAP * (len(work.begins_ns) + len(peer.begins_ns)):
+    if seen > _OVERLAP_TOLERANCE * (len(work.begins_ns) + len(peer.begins_ns)):
         return Relation.BESIDE
     first = min(work.begins_ns[0], peer.begins_ns[0])
     window = int(max(work.begins_ns[-1], peer.begins_ns[-1])) + 1 - first
     shifts = np.rint(_SHIFTS * window).astype(np.int64)
     overlaps = _overlaps(work, peer, shifts, first, window) + _overlaps(peer, work, -shifts, first, window)
-    if seen > _OVERLAP * np.median(overlaps):
+    if seen > _OVERLAP_TOLERANCE * np.median(overlaps):
         return Relation.BESIDE
-    disjoint_shifts = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
-    if len(disjoint_shifts) > _CHANCE * len(shifts):
+    disjoint_shifts = shifts[overlaps <= max(seen / _OVERLAP_TOLERANCE, _MAX_ABSENT_BY_CHANCE)]
+    if len(disjoint_shifts) > _MAX_SHARE_BY_CHANCE * len(shifts):
         changes, delay = _handovers(work.begins_ns, peer.begins_ns)
         shifted = [_handovers(first + (work.begins_ns - first + by) % window, peer.begins_ns) for by in disjoint_shifts]
-        alike = [many <= _ALIKE * changes and each <= _ALIKE * delay for many, each in shifted]
-        if sum(alike) > _CHANCE * len(shifts):
+        alike = [
+            many <= _MAX_ALTERNATION_RATIO * changes and each <= _MAX_ALTERNATION_RATIO * delay
+            for many, each in shifted
+        ]
+        if sum(alike) > _MAX_SHARE_BY_CHANCE * len(shifts):
             return Relation.UNKNOWN
     return Relation.TURNS
 
 
 def _overlaps(work: _Work, peer: _Work, shifts: I64, first: int, window: int) -> I64:
     """Return how often a thread begins something during the other's work, for each circular shift of its times."""
-    every = len(work.begins_ns) // _SAMPLED + 1
-    at = first + (work.begins_ns[::every] - first + shifts[:, None]) % window
-    overlaps: I64 = every * contains(peer.inside, at).sum(axis=1)
+    stride = len(work.begins_ns) // _SAMPLE_SIZE + 1
+    at = first + (work.begins_ns[::stride] - first + shifts[:, None]) % window
+    overlaps: I64 = stride * contains(peer.inside, at).sum(axis=1)
     return overlaps
 
 

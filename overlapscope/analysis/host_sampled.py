@@ -27,14 +27,14 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.host_activity import HostActivity, StackFrame, SystemFacts
 from overlapscope.trace.model import Trace
 
-WORK = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
+WORK_CAUSES = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
 """Causes that the recording shows where the launching thread works."""
 _IN_TURN = (IdleCause.PYTHON, IdleCause.DISPATCH, IdleCause.CPU_OPS)
-SAMPLED = (IdleCause.FILE_IO, IdleCause.GIL_WAIT, IdleCause.CPU_THROTTLED, IdleCause.PREEMPTED)
+SAMPLED_CAUSES = (IdleCause.FILE_IO, IdleCause.GIL_WAIT, IdleCause.CPU_THROTTLED, IdleCause.PREEMPTED)
 """Causes that only samples and facts show."""
-_DIFFERS = 0.25
+_DIFFERENCE_BETWEEN_STEPS = 0.25
 """Relative difference of the same cause between steps of a process (`docs/evaluation/host-causes.md`)."""
-_NORMAL = 1.96
+_NORMAL_QUANTILE = 1.96
 """Quantile of the normal distribution for 95%."""
 _WAITS, _MOSTLY = 0.1, 0.5
 """Minimum shares of a line's samples in which the thread waits, for its calls to be what waits, and for all of the line
@@ -70,7 +70,7 @@ def amounts(activity: HostActivity) -> tuple[_Amount, ...]:
     return (
         _Amount(IdleCause.FILE_IO, *_interval(_in_file_calls(activity), samples), (IdleCause.PYTHON,), False),
         _Amount(IdleCause.GIL_WAIT, *_interval(gil_wait, samples), _IN_TURN, True),
-        _Amount(IdleCause.CPU_THROTTLED, *_interval(throttled_ns / span_ns), WORK, True),
+        _Amount(IdleCause.CPU_THROTTLED, *_interval(throttled_ns / span_ns), WORK_CAUSES, True),
         _Amount(IdleCause.PREEMPTED, *_interval(preempted_ns / span_ns), _preempting(activity), True),
     )
 
@@ -80,7 +80,7 @@ def _interval(share: float, samples: int = 0) -> tuple[float, float, float]:
     if not share:
         return 0.0, 0.0, 0.0
     low, high = proportion(share, samples) if samples else (share, share)
-    return share, min(low, (1 - _DIFFERS) * share), max(high, (1 + _DIFFERS) * share)
+    return share, min(low, (1 - _DIFFERENCE_BETWEEN_STEPS) * share), max(high, (1 + _DIFFERENCE_BETWEEN_STEPS) * share)
 
 
 def proportion(share: float, samples: int) -> tuple[float, float]:
@@ -88,7 +88,7 @@ def proportion(share: float, samples: int) -> tuple[float, float]:
 
     Wilson, Journal of the American Statistical Association 22, 1927.
     """
-    middle, squared = share + _NORMAL**2 / (2 * samples), _NORMAL**2 / samples
+    middle, squared = share + _NORMAL_QUANTILE**2 / (2 * samples), _NORMAL_QUANTILE**2 / samples
     aside = math.sqrt(squared * share * (1 - share) + squared**2 / 4)
     return (middle - aside) / (1 + squared), (middle + aside) / (1 + squared)
 
@@ -136,7 +136,7 @@ def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:
     """
     facts = activity.facts
     torch_competes = cpus_to_match(activity) is not None and not _exceeds_other_threads(facts, facts.run_queue_ns)
-    return (IdleCause.PYTHON, IdleCause.DISPATCH) if torch_competes else WORK
+    return (IdleCause.PYTHON, IdleCause.DISPATCH) if torch_competes else WORK_CAUSES
 
 
 def beside_others(activity: HostActivity) -> bool:
@@ -173,7 +173,8 @@ def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> I
         if amount.anywhere:
             waited = _by_step(shown, steps, amount.taken_from)
             whole = sum(
-                (times[f"host:{cause.replace('-', '_')}"] for cause in WORK if times), np.zeros(len(steps), np.int64)
+                (times[f"host:{cause.replace('-', '_')}"] for cause in WORK_CAUSES if times),
+                np.zeros(len(steps), np.int64),
             )
             # A host that runs ahead may mark more work than fits into the step on the device.
             whole = np.minimum(whole, steps.end_ns - steps.start_ns)
@@ -208,9 +209,9 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
     order = np.lexsort((pieces.start_ns[rows], -length, step[rows]))
     rows, length = rows[order], length[order]
     number = step[rows]
-    given = first_part(wanted[number], number, length)
+    allotted = first_part(wanted[number], number, length)
     granted = np.zeros(len(pieces), np.int64)
-    granted[rows] = given
+    granted[rows] = allotted
     changed = np.flatnonzero(granted)
     part = pieces.take(changed)
     part = replace(
@@ -221,12 +222,12 @@ def _taken(pieces: IdleTime, steps: Periods, cause: IdleCause, instead: IdleCaus
         call=np.full(len(part), -1),
     )
     rest = pieces.parts(np.arange(len(pieces)), pieces.start_ns + granted, pieces.end_ns)
-    return IdleTime.in_order([part, rest]), np.bincount(number, given, len(steps)).astype(np.int64)
+    return IdleTime.in_order([part, rest]), np.bincount(number, allotted, len(steps)).astype(np.int64)
 
 
 # -- The average step of the launching thread, by line and by cause ----------------------------------
 
-_MOST_LINES = 20
+_MAX_LINES = 20
 _NOT_SAMPLED = (IdleCause.DATA_LOADING, IdleCause.PYTHON, IdleCause.UNRECORDED)
 """Causes that the recording itself shows of a host without a GPU, and what nothing shows."""
 
@@ -268,5 +269,5 @@ def _lines(activity: HostActivity, step_ns: float) -> tuple[LineTime, ...]:
             calls=next((name for name, _ in first[place].calls), ""),
             time_ns=round(step_ns * count / whole),
         )
-        for place, count in samples.most_common(_MOST_LINES)
+        for place, count in samples.most_common(_MAX_LINES)
     )

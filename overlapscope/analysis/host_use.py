@@ -12,18 +12,18 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.facts import Facts, periods_of
 from overlapscope.analysis.host_lines import phase_samples
-from overlapscope.analysis.host_sampled import WORK, amounts
+from overlapscope.analysis.host_sampled import WORK_CAUSES, amounts
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.analysis.plain_step import FEWEST, lengths_of, measured
+from overlapscope.analysis.plain_step import MIN_TIMED_STEPS, lengths_of, measured
 from overlapscope.analysis.results import HostUse, OpTime, Plain, PlainStep, ThreadUse, host_parts
 from overlapscope.analysis.timeline import lengths
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, IdleCause
-from overlapscope.catalog.measures import PARTS
-from overlapscope.trace.host import ALONE, loading, rows_by_thread
+from overlapscope.catalog.measures import PARTS_OF_SPAN
+from overlapscope.trace.host import SINGLE_PROCESS_LOADER, loading, rows_by_thread
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
@@ -38,7 +38,7 @@ def known_step(trace: Trace, recorded_ns: int) -> PlainStep | None:
     """Return the step without the profiler as timed; with too few timed steps, the mean of those with facts."""
     plain = measured(trace.plain_steps, recorded_ns, trace.host_activity)
     facts = trace.host_activity.facts
-    if plain is not None or facts.steps < FEWEST:
+    if plain is not None or facts.steps < MIN_TIMED_STEPS:
         return plain
     mean_ns = round(facts.span_ns / facts.steps)
     timed = mean_ns, *lengths_of(trace.plain_steps.before), *lengths_of(trace.plain_steps.after)
@@ -111,7 +111,7 @@ def _with_sampled(parts: dict[str, int], loader: str, activity: HostActivity, un
     # Ops and Python are where anything may happen to a thread. Python pauses for its garbage collector in both.
     pauses = facts.gc_pause_ns / max(1, facts.span_ns) if facts.gc_pause_ns else 0.0
     waits = [(each.cause, each.share, each.taken_from, each.anywhere) for each in amounts(activity)]
-    for cause, share, taken_from, anywhere in (*waits, (IdleCause.GC_PAUSE, pauses, WORK, True)):
+    for cause, share, taken_from, anywhere in (*waits, (IdleCause.GC_PAUSE, pauses, WORK_CAUSES, True)):
         of = (*hidden, IdleCause.PYTHON, *(("ops",) if IdleCause.CPU_OPS in taken_from else ()))
         around = beside + sum(shown[name] for name in (shown if anywhere else of))
         left = share * sum(shown[name] for name in of) / around if around else 0.0
@@ -123,7 +123,7 @@ def _with_sampled(parts: dict[str, int], loader: str, activity: HostActivity, un
 
 # -- Use of the host ---------------------------------------------------------------------------------
 
-MOST_OPS = 20
+MAX_OPS = 20
 
 
 class HostTimeline(Ran, frozen=True, dict=True):
@@ -148,7 +148,7 @@ class HostTimeline(Ran, frozen=True, dict=True):
 
     def facts(self) -> Facts:
         """Return the figures of each step."""
-        ns = dict.fromkeys(PARTS, np.zeros_like(self.starts)) | lengths(self, self.starts, self.ends)
+        ns = dict.fromkeys(PARTS_OF_SPAN, np.zeros_like(self.starts)) | lengths(self, self.starts, self.ends)
         waited = union(self.loads.start_ns, self.loads.end_ns)
         loading_ns = covered(subtract(waited, self.comm), self.starts, self.ends)
         ns[f"exposed-comm:{CommCause.UNKNOWN}"] = ns["exposed_comm"]
@@ -224,7 +224,7 @@ def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:
     """Return what makes the DataLoader's batches, judged by the names that PyTorch gives its iterators."""
     if not len(loads):
         return "none"
-    return "own-thread" if loads.named(lambda name: ALONE in name).any() else "workers"
+    return "own-thread" if loads.named(lambda name: SINGLE_PROCESS_LOADER in name).any() else "workers"
 
 
 def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
@@ -237,7 +237,7 @@ def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
     sums: I64 = np.zeros(len(ops.names), np.int64)
     np.add.at(sums, name, end - begin)
     counts = np.bincount(ops.name_id[outer[distinct(row)]], minlength=len(ops.names))
-    longest = np.argsort(-sums, kind="stable")[:MOST_OPS]
+    longest = np.argsort(-sums, kind="stable")[:MAX_OPS]
     return tuple(
         OpTime(op=ops.names[op], count=int(counts[op]), time_ns=int(sums[op])) for op in longest.tolist() if sums[op]
     )

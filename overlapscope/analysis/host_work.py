@@ -61,7 +61,7 @@ class Launcher(Struct, frozen=True):
 
     def inside(self, events: HostEvents) -> Intervals:
         """Return the times inside any of the given events."""
-        return self._both(lambda thread: on_thread(events, thread))
+        return self._of_both_threads(lambda thread: on_thread(events, thread))
 
     @property
     def cpu_ops(self) -> Intervals:
@@ -71,7 +71,7 @@ class Launcher(Struct, frozen=True):
     @property
     def dispatch(self) -> Intervals:
         """Times in dispatch."""
-        return self._both(lambda thread: _dispatch(self.trace, thread))
+        return self._of_both_threads(lambda thread: _dispatch(self.trace, thread))
 
     @property
     def pauses_elsewhere(self) -> Intervals:
@@ -94,11 +94,11 @@ class Launcher(Struct, frozen=True):
         begin = min(int(table.start_ns.min(initial=2**62)) for table in recorded)
         return complement(busy, begin, max(int(table.end_ns.max(initial=0)) for table in recorded))
 
-    def _both(self, of_thread: Callable[[int], Intervals]) -> Intervals:
-        own = of_thread(self.thread)
-        if self.companion == self.thread or not len((other := of_thread(self.companion)).starts):
-            return own
-        return join(own, subtract(other, _busy(self.trace, self.thread)))
+    def _of_both_threads(self, of_thread: Callable[[int], Intervals]) -> Intervals:
+        of_launcher = of_thread(self.thread)
+        if self.companion == self.thread or not len((of_companion := of_thread(self.companion)).starts):
+            return of_launcher
+        return join(of_launcher, subtract(of_companion, _busy(self.trace, self.thread)))
 
 
 def launchers(trace: Trace, launch: I64) -> Iterator[tuple[Launcher, I64]]:
@@ -112,14 +112,14 @@ def launchers(trace: Trace, launch: I64) -> Iterator[tuple[Launcher, I64]]:
         return
     launches, thread = launching(trace), trace.runtime_calls.thread
     previous = pick(launches, np.searchsorted(launches, launch) - 1)
-    own, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
+    launcher, companion = thread[launch], thread[np.where(previous >= 0, previous, launch)]
     enqueuing = np.flatnonzero(enqueues(trace.runtime_calls))
     if len(enqueuing):
         # A queue is only waited for when it is empty, and then the last task that was put there is the next one.
         last = np.searchsorted(trace.runtime_calls.start_ns[enqueuing], trace.runtime_calls.start_ns[launch]) - 1
         companion = np.where(last >= 0, thread[enqueuing[last]], companion)
-    for _, which in rows_by(groups_of((own, companion))):
-        yield Launcher(trace, int(own[which[0]]), int(companion[which[0]])), which
+    for _, which in rows_by(groups_of((launcher, companion))):
+        yield Launcher(trace, int(launcher[which[0]]), int(companion[which[0]])), which
 
 
 @kept()

@@ -104,7 +104,7 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     """Return the causes of idle time that ended with a late launch."""
     calls = trace.runtime_calls
     of_causes = (blocking.row[blocking.staging], blocking.row[blocking.allocation], blocking.waits)
-    every = calls.take(blocking.row)
+    blocking_calls = calls.take(blocking.row)
     blocked = dict(zip(_AT_CALL, map(calls.take, of_causes), strict=True))
     waiting = blocking.row[~blocking.allocation]
     waiting = waiting[calls.end_ns[waiting] - calls.start_ns[waiting] >= _SHORTEST_WAIT_NS]
@@ -117,7 +117,7 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
     until = np.minimum(late.start_ns, called)
     labelled, waits = [], []
     for launcher, rows in launchers(trace, late.launch):
-        pieces = _label(launcher, every, blocked, late.take(rows))
+        pieces = _label(launcher, blocking_calls, blocked, late.take(rows))
         labelled.append(replace(pieces, late=rows[pieces.late], call=pick(blocking.row, pieces.call)))
         waited = subtract(launcher.inside(outer_calls), timeline.idle)
         threads = {launcher.thread, launcher.companion}
@@ -150,7 +150,7 @@ def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, Ho
     `calls` are those that block, to which the pieces refer, and `blocked` has them by the idle time that they cause.
     """
     trace, inside, ops_shown = launcher.trace, launcher.inside, launcher.shows_ops
-    every = (
+    activities = (
         (IdleCause.AWAITING_REQUESTS, inside(request_waits(trace))),
         (IdleCause.PROFILER_OVERHEAD, inside(trace.overheads)),
         (IdleCause.GC_PAUSE, inside(gc_pauses(trace))),
@@ -169,15 +169,17 @@ def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, Ho
         slow, sampled = _slow_stretches(trace), trace.host_activity.stacks
         python = slow if sampled else intersect(slow, inside(trace.python_frames))
         rest += [(IdleCause.PYTHON, python), (IdleCause.NOT_RECORDED, slow)]
-    layers = [(name, layer) for name, layer in (*every, *rest) if len(layer.starts)]
+    layers = [(name, layer) for name, layer in (*activities, *rest) if len(layer.starts)]
     row, start, end = cut_at(late.start_ns, late.end_ns, [side for _, layer in layers for side in layer])
     cause = np.full(len(start), RANK[IdleCause.PYTHON if ops_shown else IdleCause.DISPATCH])
     for name, layer in reversed(layers):
         cause[contains(layer, start)] = RANK[name]
-    chargeable_ns = np.where(contains(join(*(layer for _, layer in every)), start), 0, end - start)
-    threads = launcher.thread, launcher.companion
-    own, other = (outermost_around(calls, np.full(len(start), thread), start) for thread in threads)
-    call = np.where(among(cause, [RANK[each] for each in _AT_CALL]), np.where(own < 0, other, own), -1)
+    chargeable_ns = np.where(contains(join(*(layer for _, layer in activities)), start), 0, end - start)
+    around = outermost_around(calls, np.full(len(start), launcher.thread), start)
+    if launcher.companion != launcher.thread:
+        of_companion = outermost_around(calls, np.full(len(start), launcher.companion), start)
+        around = np.where(around < 0, of_companion, around)
+    call = np.where(among(cause, [RANK[at_call] for at_call in _AT_CALL]), around, -1)
     return _Labelled(row, start, end, cause, call, chargeable_ns)
 
 
@@ -293,9 +295,9 @@ def _overhead_elsewhere(trace: Trace) -> Intervals:
 LAUNCH_LATENCY_NS = 10_000
 """Maximum time from a launch call's end to its op's start on a drained device, unless the trace shows longer ones."""
 
-MOST_LATENCY_NS = 100_000
+MAX_LATENCY_NS = 100_000
 """Maximum time from a launch call's end to its op's start on a drained device, whatever the trace shows."""
-_ENOUGH = 3
+_MIN_DRAINED = 3
 
 
 def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking) -> IdleTime:
@@ -407,9 +409,9 @@ def _latency_limit(latency: I64, held: Bool, drained: Bool) -> int:
         held: Ops that an event held back.
         drained: Ops that were launched onto an idle device, and that nothing held.
     """
-    if int(drained.sum()) >= _ENOUGH:
+    if int(drained.sum()) >= _MIN_DRAINED:
         typical = int(np.median(latency[drained]))
     else:
         quick, middle = (0, 0) if held.all() else (quantile(latency[~held], share) for share in (0.1, 0.5))
         typical = int(middle) if middle - quick <= LAUNCH_LATENCY_NS else 0
-    return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), MOST_LATENCY_NS)
+    return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), MAX_LATENCY_NS)

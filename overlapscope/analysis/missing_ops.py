@@ -34,23 +34,23 @@ In some 300 recordings none was longer than 0.06 ms in a synchronize, 0.2 ms bef
 UNEXPLAINED_NS = 10_000_000
 """Maximum normal wait without ops otherwise, because a busy machine may be late to wake the thread."""
 
-_FEWEST_ALIKE = 3
+_MIN_ALIKE = 3
 _ALMOST_ALL = 0.1
 """Minimum number of waits after the same op to judge them together, and the share of them that may be short. A busy
 machine wakes a thread late now and then, but not almost every time."""
 
-_USUAL = 10
+_MAX_USUAL_RATIO = 10
 _SHORTEST_NS = 200_000
 """Maximum normal wait of almost all of them: as a multiple of the call's quick returns in the recording, and at least.
 """
 
-MOST_CUT_OFF = 0.05
+MAX_CUT_OFF = 0.05
 """Maximum share of the launches that the end of a recording cuts off, and of the recording that counts as its end."""
 
 _LONG_CALL_NS = 100_000
 """Minimum length of another thread's call that can delay a wait through the driver's locks."""
 
-_MOST_AT_ONCE = 32
+_MAX_AT_ONCE = 32
 """Maximum number of waits at once to look at. More threads hardly wait for a GPU."""
 _HOST_BYTES_PER_NS = 1
 """Speed at which a blocking copy may first pin the host's memory, page by page."""
@@ -119,8 +119,8 @@ def find_unanswered(trace: Trace) -> Unanswered:
         last = int(np.append(-1, np.flatnonzero(answered[alike]))[-1])
         since = alike[last + 1 :]
         if last >= 0 and len(since) and at[launches[since[0]]] > last_wait:
-            late[since] = ended[launches[alike[last]]] >= end - MOST_CUT_OFF * (end - begin)
-    late &= late.sum() <= MOST_CUT_OFF * len(launches)
+            late[since] = ended[launches[alike[last]]] >= end - MAX_CUT_OFF * (end - begin)
+    late &= late.sum() <= MAX_CUT_OFF * len(launches)
     absent = launches[~answered]
     memsets, none = _sets_memory(calls)[launches], launches[:0]
     if memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all():
@@ -156,7 +156,7 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> IdleTi
         waits = waits[:0]
     until, allowed = _waiting(trace, waits)
     quiet = _quiet(trace, timeline, waits)
-    wait, start, end = cut(calls.start_ns[waits], until, quiet, most=_MOST_AT_ONCE)
+    wait, start, end = cut(calls.start_ns[waits], until, quiet, most=_MAX_AT_ONCE)
     launches, answered = recorded_launches(trace)
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
     # An op that ends a stretch may have been launched already when it began.
@@ -259,9 +259,9 @@ def _return_limits(trace: Trace, waits: I64, launch: I64, wait: I64, end: I64) -
     sync = (call_kinds.synchronises(calls) & ~calls.named(op_names.XLA_WAIT.fullmatch))[waits]
     sync &= of_graph | (worked_until > calls.start_ns[waits])
     for _, of_call in rows_by(np.where(sync, calls.name_id[waits], -1)):
-        limit = min(HELD_NS, max(_SHORTEST_NS, _USUAL * int(quantile(late[of_call], _ALMOST_ALL))))
+        limit = min(HELD_NS, max(_SHORTEST_NS, _MAX_USUAL_RATIO * int(quantile(late[of_call], _ALMOST_ALL))))
         for _, after_op in rows_by(ops.name_id[op[of_call]]):
             alike = of_call[after_op]
-            if sync[alike[0]] and len(alike) >= _FEWEST_ALIKE and quantile(late[alike], _ALMOST_ALL) > limit:
+            if sync[alike[0]] and len(alike) >= _MIN_ALIKE and quantile(late[alike], _ALMOST_ALL) > limit:
                 limits[alike] = limit
     return np.where(end == returned[wait], limits[wait], UNEXPLAINED_NS)

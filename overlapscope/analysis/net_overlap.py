@@ -26,19 +26,19 @@ from overlapscope.base.grouping import among, groups_of, rows_by
 from overlapscope.base.intervals import Intervals, clip, covered, intersect, join, side_by_side, subtract, union
 from overlapscope.trace.model import Kind
 
-MOSTLY: Final = 0.8
+MIN_OVERLAPPED_SHARE: Final = 0.8
 """Minimum share of a kernel's length that other work must overlap for the kernel to be compared."""
-ALIKE: Final = 1.5
+MAX_LENGTH_RATIO: Final = 1.5
 """Maximum ratio of the 90th to the 10th percentile of lengths. Kernels that differ more do different work."""
-_TAIL: Final = 0.025
-_MOST: Final = 128
+_TAIL_PROBABILITY: Final = 0.025
+_MAX_COMPARED_KERNELS: Final = 128
 """Maximum number of kernels that are compared on each side of a group, evenly chosen."""
-_EXACT: Final = 20
+_MAX_KERNELS_FOR_EXACT_TEST: Final = 20
 """Maximum number of kernels on the smaller side for which the test's distribution is counted, not approximated."""
-_NORMAL: Final = 1.96
-_MOST_LOST: Final = 0.6
+_NORMAL_QUANTILE: Final = 1.96
+_MAX_LOST_SHARE: Final = 0.6
 """Maximum share of its speed that compute loses."""
-_WORST: Final = 5
+_MAX_NAMED_KERNELS: Final = 5
 """Number of kernels that a result names."""
 
 
@@ -98,7 +98,7 @@ def speed_lost(timeline: Timeline) -> tuple[float, float, float] | None:
     if cost.slowed_low_ns is None or cost.slowed_ns is None or cost.slowed_high_ns is None or not cost.judged_ns:
         return None
     low, middle, high = (
-        min(max(ns / cost.judged_ns, 0.0), _MOST_LOST)
+        min(max(ns / cost.judged_ns, 0.0), _MAX_LOST_SHARE)
         for ns in (cost.slowed_low_ns, cost.slowed_ns, cost.slowed_high_ns)
     )
     return low, middle, high
@@ -138,7 +138,9 @@ def _judge(
     others, unlike = (comm, copy) if beside == "communication" else (subtract(copy, comm), comm)
     overlapped_ns, inside_ns = covered(others, start, end), covered(intersect(others, windows), start, end)
     # Everything beside a compared kernel must be of the same kind.
-    sample = kernels.compared & (overlapped_ns >= MOSTLY * (end - start)) & (covered(unlike, start, end) == 0)
+    sample = (
+        kernels.compared & (overlapped_ns >= MIN_OVERLAPPED_SHARE * (end - start)) & (covered(unlike, start, end) == 0)
+    )
     alone = kernels.compared & kernels.alone
     costs: list[_Cost] = []
     unjudged_by_cause: dict[Unjudged, int] = {"never-alone": 0, "too-few": 0, "varying": 0}
@@ -161,7 +163,7 @@ def _judge(
     judged = {"judged": sum(cost.overlapped_ns for cost in costs)}
     judged_ns, *unjudged = rounded_parts(judged | unjudged_by_cause, steps).values()
     low, middle, high = (round(sum(cost.slowed_ns[end] for cost in costs) / steps) for end in range(3))
-    worst = sorted(costs, key=lambda cost: (-cost.slowed_ns[1], cost.name_id))[:_WORST]
+    worst = sorted(costs, key=lambda cost: (-cost.slowed_ns[1], cost.name_id))[:_MAX_NAMED_KERNELS]
     return NetOverlap(
         beside=beside,
         hidden_ns=hidden_ns,
@@ -191,12 +193,16 @@ def _slowed_kernel(timeline: Timeline, cost: _Cost, steps: int) -> SlowedKernel:
 
 
 def _sampled(lengths: I64) -> I64:
-    """Return at most `_MOST` of some lengths, evenly chosen."""
-    return lengths if len(lengths) <= _MOST else lengths[np.linspace(0, len(lengths) - 1, _MOST).astype(np.int64)]
+    """Return at most `_MAX_COMPARED_KERNELS` of some lengths, evenly chosen."""
+    return (
+        lengths
+        if len(lengths) <= _MAX_COMPARED_KERNELS
+        else lengths[np.linspace(0, len(lengths) - 1, _MAX_COMPARED_KERNELS).astype(np.int64)]
+    )
 
 
 def _alike(lengths: I64) -> bool:
-    return quantile(lengths, 0.9) <= ALIKE * quantile(lengths, 0.1)
+    return quantile(lengths, 0.9) <= MAX_LENGTH_RATIO * quantile(lengths, 0.1)
 
 
 def _longer(alone: I64, beside: I64) -> tuple[float, float, float] | None:
@@ -217,8 +223,8 @@ def _left_out(fewer: int, more: int) -> int:
     Source: Hollander and Wolfe, Nonparametric Statistical Methods, section 4.3.
     """
     pairs = fewer * more
-    if fewer > _EXACT:
-        return math.floor(pairs / 2 - _NORMAL * math.sqrt(pairs * (fewer + more + 1) / 12))
+    if fewer > _MAX_KERNELS_FOR_EXACT_TEST:
+        return math.floor(pairs / 2 - _NORMAL_QUANTILE * math.sqrt(pairs * (fewer + more + 1) / 12))
     # Ways to get each value of the statistic: the coefficients of the Gaussian binomial.
     ways = [1] + [0] * pairs
     for size in range(1, fewer + 1):
@@ -227,6 +233,6 @@ def _left_out(fewer: int, more: int) -> int:
         for value in range(size, pairs + 1):
             ways[value] += ways[value - size]
     tail, left_out = 0, -1
-    while (tail := tail + ways[left_out + 1]) <= _TAIL * math.comb(fewer + more, fewer):
+    while (tail := tail + ways[left_out + 1]) <= _TAIL_PROBABILITY * math.comb(fewer + more, fewer):
         left_out += 1
     return left_out

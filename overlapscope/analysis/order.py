@@ -37,7 +37,7 @@ from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I64, Trace
 
-_MOST_ENDS = 1 << 27
+_MAX_ENDS = 1 << 27
 """Maximum number of waits, times the streams, because each wait may note what has ended on every stream."""
 
 _Clock = tuple[int, ...]
@@ -67,7 +67,7 @@ class HappensBefore(ItemLanes, frozen=True, weakref=True):
     clocks: tuple[I64, ...]
     """Number of items of each lane that have ended, before the first of these places and from each on."""
     added: tuple[tuple[_Added, ...], ...]
-    """What added to them at each of these places."""
+    """Items that added to them at each of these places."""
     blocks: tuple[int, ...]
     """Calls in which the host waited."""
     host_clocks: I64
@@ -159,7 +159,7 @@ class _HostWalk:
     def __init__(self, trace: Trace, lanes: ItemLanes, holds: Holds) -> None:
         self._trace, streams, count = trace, holds.streams, len(lanes.keys)
         waits = len(streams.then) + len(holds.host.item)
-        if count * waits > _MOST_ENDS:
+        if count * waits > _MAX_ENDS:
             raise UnreadableTrace(
                 trace.source,
                 f"has {plural(count, 'stream')} and {plural(waits, 'wait')} for them, too many to find their order; "

@@ -21,7 +21,7 @@ from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
 from overlapscope.trace.servers import WAITS, Phase, phase_in
 
-_RUNS = 8
+_MAX_LISTED_RUNS = 8
 """Maximum number of runs of steps in a message."""
 
 
@@ -98,7 +98,7 @@ def check_step(source: str, name: str, annotations: HostEvents) -> None:
     if not steps or not is_step_name(name):
         check_known(source, "step", name, steps)
     elif name not in steps:
-        numbers = listed(number_runs(map(step_number, steps)), _RUNS)
+        numbers = listed(number_runs(map(step_number, steps)), _MAX_LISTED_RUNS)
         raise NotInTrace(f"{source}: there is no step {step_number(name)}; steps: {numbers}.")
 
 
@@ -107,7 +107,7 @@ def judged_steps(trace: Trace) -> I64:
     return np.flatnonzero(is_step(trace.annotations))[trace.warm_up_steps :]
 
 
-def behind_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
+def after_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
     """Return the timeline with its lead-in extended over the recorder's warm-up steps, in which the pipeline fills.
 
     It is not extended if no judged step launched anything, because there is nothing else to judge.
@@ -144,7 +144,7 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
     rows, end = rows[launched_any][order], timeline.end_ns
     if trace.period is not None and len(rows):
         end = int(launches.first_after(trace.annotations.end_ns[rows[-1:]], end)[0])
-    return _judged(timeline, rows, begins, np.append(begins[1:], end))
+    return _after_lead_in(timeline, rows, begins, np.append(begins[1:], end))
 
 
 def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
@@ -176,10 +176,10 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     begins[other], ends[other], launched_any[other] = spans
     row, begin, end = rows[launched_any], begins[launched_any], ends[launched_any]
     order = np.lexsort((-end, begin))
-    return _judged(timeline, row[order], begin[order], end[order])
+    return _after_lead_in(timeline, row[order], begin[order], end[order])
 
 
-def _judged(timeline: Timeline, row: I64, start: I64, end: I64) -> Periods:
+def _after_lead_in(timeline: Timeline, row: I64, start: I64, end: I64) -> Periods:
     begin = np.maximum(start, timeline.judged_from_ns)
     kept = end > begin
     return Periods(row[kept], begin[kept], end[kept], (begin > start)[kept])

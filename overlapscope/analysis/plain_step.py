@@ -15,15 +15,15 @@ from overlapscope.errors import UsageError
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.model import I64, PlainSteps, TimedSteps, Trace
 
-FEWEST = 5
+MIN_TIMED_STEPS = 5
 """Minimum number of timed steps for a mean."""
-_MANY = 2
+_MIN_CLOCKED_RATIO = 2
 """Minimum ratio of all clocked steps to those timed one by one for the mean of the former to count."""
-_LONGER = 1.5
+_OTHER_KIND_RATIO = 1.5
 """Minimum ratio of a step to the longest recorded one for it to be of another kind. Recording only makes steps longer.
 """
-_NONE = HostActivity()
-_NORMAL = 1.96
+_NO_ACTIVITY = HostActivity()
+_NORMAL_QUANTILE = 1.96
 """Quantile of the normal distribution for 95%."""
 _CONFIDENCE = 0.95
 _LONGEST_NS = 1 << 53
@@ -42,7 +42,7 @@ def from_user(step_ns: int) -> PlainStep:
     return PlainStep(step_ns, step_ns, step_ns, "told")
 
 
-def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NONE) -> PlainStep | None:
+def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NO_ACTIVITY) -> PlainStep | None:
     """Return the plain step from timed steps; None if there are too few.
 
     It is the mean of the means before and after the recording if both are known, otherwise the one mean. The steps in
@@ -51,11 +51,11 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NONE
     speed changed, and only the other side is comparable with the recording. The interval contains the 95% intervals of
     both means, by Student's t. Where many more steps were clocked, all of them count instead (`_clocked`).
     """
-    sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= FEWEST]
+    sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= MIN_TIMED_STEPS]
     if not sides:
         return None
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
-    if steps.clocked.steps >= _MANY * sum(map(len, sides)):
+    if steps.clocked.steps >= _MIN_CLOCKED_RATIO * sum(map(len, sides)):
         return _clocked(steps, recorded_ns)
     alike = [each for each in means if each <= recorded_ns] or means
     step_ns = mean(alike)
@@ -69,20 +69,20 @@ def _clocked(plain: PlainSteps, recorded_ns: int) -> PlainStep:
     A host that runs ahead of its GPU marks steps in bursts, so that single lengths mean nothing. Steps count as longer
     only as far as those that were timed on the GPU are shorter than the mean.
     """
-    clocked, least_ns = plain.clocked, _LONGER * max(plain.clocked.recorded_ns, recorded_ns)
+    clocked, least_ns = plain.clocked, _OTHER_KIND_RATIO * max(plain.clocked.recorded_ns, recorded_ns)
     alike = [(steps, span_ns) for steps, span_ns in clocked.lengths if span_ns <= least_ns * steps] or clocked.lengths
     mean_ns, usual_ns = (sum(ns for _, ns in each) / sum(n for n, _ in each) for each in (clocked.lengths, alike))
     on_device = [ns for side in (plain.before, plain.after) for ns in side.device_ns if ns <= least_ns]
     if on_device:
         usual_ns = min(mean_ns, max(usual_ns, mean(on_device)))
     squares = sum(steps * (span_ns / steps - mean_ns) ** 2 for steps, span_ns in clocked.lengths)
-    aside_ns = _NORMAL * math.sqrt(squares) / clocked.steps
+    aside_ns = _NORMAL_QUANTILE * math.sqrt(squares) / clocked.steps
     longer_ns, longer = round(mean_ns) - round(usual_ns), clocked.steps - sum(steps for steps, _ in alike)
     low_ns, high_ns = math.floor(max(0, mean_ns - aside_ns)), math.ceil(mean_ns + aside_ns)
     return PlainStep(round(mean_ns), low_ns, high_ns, "measured", clocked.steps, longer if longer_ns else 0, longer_ns)
 
 
-def mean_of(lengths: Sequence[int], activity: HostActivity = _NONE) -> float:
+def mean_of(lengths: Sequence[int], activity: HostActivity = _NO_ACTIVITY) -> float:
     """Return the mean of timed steps, and of the steps in which facts of the host were taken, if those are alike.
 
     There are many more of the latter, but only their mean is known. If it is not between the shortest and the longest
@@ -127,9 +127,9 @@ def _student_t(freedom: int) -> float:
 
 # -- Interval of an untimed step -------------------------------------------------------------------
 
-_QUICK = 0.1
+_QUICK_CALL_QUANTILE = 0.1
 """Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue."""
-_FEWEST_LAUNCHES = 20
+_MIN_LAUNCHES = 20
 """Minimum number of launch calls for a quantile; of fewer, the longest is used."""
 
 
@@ -153,7 +153,9 @@ def step_interval(trace: Trace, device: Device, launches: I64, host: Intervals) 
     calls = trace.runtime_calls
     if len(launches):
         lengths = calls.end_ns[launches] - calls.start_ns[launches]
-        quick_ns = math.ceil(quantile(lengths, _QUICK)) if len(lengths) >= _FEWEST_LAUNCHES else int(lengths.max())
+        quick_ns = (
+            math.ceil(quantile(lengths, _QUICK_CALL_QUANTILE)) if len(lengths) >= _MIN_LAUNCHES else int(lengths.max())
+        )
         events = sum(
             int((np.searchsorted(table.start_ns, host.ends) - np.searchsorted(table.start_ns, host.starts)).sum())
             for table in (trace.cpu_ops, trace.annotations, trace.python_frames, calls)

@@ -12,7 +12,7 @@ from overlapscope.analysis.results import StreamUse
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.intervals import I64, Intervals, covered, join, subtract, total, union
 from overlapscope.base.kept import kept
-from overlapscope.catalog.measures import OWN_LENGTHS
+from overlapscope.catalog.measures import LENGTH_FUNCTIONS
 from overlapscope.trace.lost import lead_in_end
 from overlapscope.trace.model import GpuOps, Kind, Trace
 from overlapscope.trace.ran import Ran, when_ran
@@ -103,7 +103,7 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
         "exposed_other": of["any"] - ns["busy"],
         "idle": of["window"] - of["any"],
     }
-    return ns | {name: length(ran, starts, ends) for name, length in OWN_LENGTHS.items()}
+    return ns | {name: length(ran, starts, ends) for name, length in LENGTH_FUNCTIONS.items()}
 
 
 def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:

@@ -22,7 +22,7 @@ from overlapscope.base.words import clean, duration, fill, listed, plural
 from overlapscope.plugin import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.calls import records_captures
-from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
+from overlapscope.trace.lost import EVERYTHING, GPU_OPS, PART_OF_KIND, PARTS_IN_WORDS, Part, in_order
 from overlapscope.trace.model import I64, HostEvents, Kind, Trace
 from overlapscope.trace.servers import front_end, is_capture
 
@@ -32,7 +32,7 @@ warning."""
 CLOCK_LIMIT_NS = 1_000_000
 """Minimum skew at which host and device times can't be compared."""
 _US_NS = 1_000
-_NAMED = 4
+_MAX_NAMED_CALLS = 4
 """Maximum number of calls to name."""
 UNTOUCHED_SHARE = 0.001
 """Maximum share of the host's time that events without a duration may have taken without touching a figure."""
@@ -118,7 +118,7 @@ def _complete(trace: Trace) -> Judgement:
 
 def _counted(counts: Counter[Part]) -> str:
     """Return counts as text, such as `copies between host and device (4), runtime calls (2)`."""
-    return ", ".join(f"{WORDS[part]} ({counts[part]})" for part in in_order(counts))
+    return ", ".join(f"{PARTS_IN_WORDS[part]} ({counts[part]})" for part in in_order(counts))
 
 
 def _readable(trace: Trace) -> Judgement:
@@ -134,7 +134,7 @@ def _readable(trace: Trace) -> Judgement:
 
 
 def _times(trace: Trace) -> Judgement:
-    left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in WORDS})
+    left_out = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in PARTS_IN_WORDS})
     timeless, touched = _timeless(trace)
     if not trace.damage.impossible_times and not timeless:
         return ok("All times are possible.")
@@ -156,7 +156,7 @@ def _times(trace: Trace) -> Judgement:
 
 
 def _sizes(trace: Trace) -> Judgement:
-    wrong = Counter({part: count for part, count in trace.damage.impossible_sizes.items() if part in WORDS})
+    wrong = Counter({part: count for part, count in trace.damage.impossible_sizes.items() if part in PARTS_IN_WORDS})
     if not wrong:
         return ok("All sizes are possible.")
     count = wrong.total()
@@ -183,7 +183,7 @@ def _timeless(trace: Trace) -> tuple[Counter[Part], set[Part]]:
     )
     none = length == 0
     timeless: Counter[Part] = Counter()
-    for kind, part in OF_KIND.items():
+    for kind, part in PART_OF_KIND.items():
         of_kind = ops.kind == kind
         timeless[part] += int((of_kind & none).sum()) if not coarse or none[of_kind].all() else 0
     hosts: tuple[tuple[Part, HostEvents], ...] = (
@@ -294,7 +294,7 @@ def _dropped(trace: Trace) -> Judgement:
             GPU_OPS,
         )
     if len(dropped):
-        counts = Counter(map(trace.runtime_calls.name, dropped.tolist())).most_common(_NAMED)
+        counts = Counter(map(trace.runtime_calls.name, dropped.tolist())).most_common(_MAX_NAMED_CALLS)
         named = ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts)
         return warn(
             f"{len(dropped):,} of {plural(len(launches), 'recorded launch')} {'has' if len(dropped) == 1 else 'have'} "
@@ -302,14 +302,14 @@ def _dropped(trace: Trace) -> Judgement:
             f"({named}). Where nothing else ran, the {trace.gpu}'s work is unknown.",
             launched_parts(trace, dropped),
         )
-    every = f"Every recorded launch has its {trace.gpu} op"
+    complete = f"Every recorded launch has its {trace.gpu} op"
     if len(late):
         tail = duration(int(trace.runtime_calls.end_ns.max() - trace.runtime_calls.start_ns[late[0]]))
-        return ok(f"{every}, except {len(late):,} in the last {tail}: the recording ended before they ran.")
+        return ok(f"{complete}, except {len(late):,} in the last {tail}: the recording ended before they ran.")
     if len(unanswered.empty):
         memsets = plural(len(unanswered.empty), "memset")
-        return ok(f"{every}, except {memsets} of unknown size: a memset of no bytes has none.")
-    return ok(f"{every}.")
+        return ok(f"{complete}, except {memsets} of unknown size: a memset of no bytes has none.")
+    return ok(f"{complete}.")
 
 
 def _directions(trace: Trace) -> Judgement | None:

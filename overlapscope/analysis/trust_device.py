@@ -18,7 +18,7 @@ from overlapscope.base.columns import pick, quantile
 from overlapscope.base.grouping import among, rows_by
 from overlapscope.base.intervals import I64, covered, total, union
 from overlapscope.base.marks import STEP, step_number
-from overlapscope.base.median import FEWEST_PLAIN, drifted, mean, median, middle_half_ns
+from overlapscope.base.median import MIN_PLAIN, drifted, mean, median, middle_half_ns
 from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.plugin import recorder_by_id
@@ -30,16 +30,16 @@ from overlapscope.trace.servers import phase_in
 
 # -- Steady state ------------------------------------------------------------------------------------
 
-SHORTER = 0.03
+MAX_SHORTFALL = 0.03
 """Maximum shortfall of recorded steps against plain ones that is ignored. Recording only ever adds work."""
-FEW = 0.1
+MIN_SHARE_OF_LONGER_STEPS = 0.1
 """Minimum share of the program's time that longer steps than the recorded ones take."""
-TREND = 0.1
+MIN_DRIFT = 0.1
 """Minimum drift over the whole recording, as a share of the median step."""
-FEWEST = 5
+MIN_STEPS_FOR_DRIFT = 5
 """Minimum number of steps for a trend."""
 
-_MOST_COMPARED = 500
+_MAX_COMPARED = 500
 """Maximum number of steps of which all pairs are compared. If there are more steps, every second, third... is used."""
 _SIGNIFICANT = 2.2
 """Standard deviations of Kendall's S, which 3% of recordings without a trend exceed. Among five steps, each must be
@@ -48,7 +48,7 @@ _USUAL_QUEUE = 24
 """Maximum number of ready batches of a DataLoader with 12 workers, at PyTorch's default of two each."""
 _NO_WAIT, _WAIT = 0.01, 0.1
 """Shares of a step. Below the first, a loader's `next` returned a ready batch; above the second, it waited."""
-_FEWEST_READY, _FEWEST_WAITING = 3, 2
+_MIN_READY_STEPS, _MIN_WAITING_STEPS = 3, 2
 
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
@@ -65,7 +65,7 @@ def judge_steady(trace: Trace, steps: Periods) -> Judgement:
     if phases_of(trace):
         return ok("The steps of a server differ by their batches, so a trend means nothing.")
     spans = (steps.end_ns - steps.start_ns)[~steps.partial]
-    spans = spans[:-1] if len(spans) > FEWEST else spans
+    spans = spans[:-1] if len(spans) > MIN_STEPS_FOR_DRIFT else spans
     waits = _loader_waits(trace)
     doubts = [
         *_few_of_all(trace, spans),
@@ -89,7 +89,7 @@ def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:
         )
     if compared:
         return "The recorded steps are no shorter than steps without the profiler, and have no trend."
-    return "The recorded steps have no trend." if len(spans) >= FEWEST else "Too few steps to see a trend."
+    return "The recorded steps have no trend." if len(spans) >= MIN_STEPS_FOR_DRIFT else "Too few steps to see a trend."
 
 
 def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
         return
     plain = min(median(side) for side in sides)
     recorded = quantile(spans, 0.5)
-    if plain - recorded > max(SHORTER * plain, *map(middle_half_ns, sides)):
+    if plain - recorded > max(MAX_SHORTFALL * plain, *map(middle_half_ns, sides)):
         reserve = (
             "the DataLoader may have had batches queued"
             if loads
@@ -114,7 +114,7 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
 def _few_of_all(trace: Trace, spans: I64) -> Iterator[str]:
     """Yield a sentence if the program's steps took a tenth of their time longer than steps like the recorded ones."""
     plain = measured(trace.plain_steps, round(float(spans.mean())) if len(spans) else 0)
-    if plain is not None and plain.longer_ns > FEW * plain.step_ns:
+    if plain is not None and plain.longer_ns > MIN_SHARE_OF_LONGER_STEPS * plain.step_ns:
         yield (
             f"{plain.longer_steps:,} of {plural(plain.clocked_steps, 'step')} took much longer than any recorded one: "
             f"a step takes {_ms(plain.step_ns)} with them, {_ms(plain.usual.step_ns)} without. Record more steps "
@@ -128,16 +128,16 @@ def _trend(spans: I64) -> Iterator[str]:
     The drift is Theil and Sen's slope, the median of the slopes of all pairs, and Mann and Kendall's test judges it.
     Both are robust against single outliers.
     """
-    spans = spans[:: -(-len(spans) // _MOST_COMPARED) or 1]
+    spans = spans[:: -(-len(spans) // _MAX_COMPARED) or 1]
     count = len(spans)
-    if count < FEWEST:
+    if count < MIN_STEPS_FOR_DRIFT:
         return
     earlier, later = np.triu_indices(count, 1)
     change = spans[later] - spans[earlier]
     s = int(np.sign(change).sum())
     deviation = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     drift = quantile(change / (later - earlier), 0.5) * (count - 1)
-    if (abs(s) - 1) / deviation > _SIGNIFICANT and abs(drift) > TREND * quantile(spans, 0.5):
+    if (abs(s) - 1) / deviation > _SIGNIFICANT and abs(drift) > MIN_DRIFT * quantile(spans, 0.5):
         yield (
             f"Steps get {'longer' if drift > 0 else 'shorter'} from first to last, by {_ms(abs(drift))} of "
             f"{_ms(quantile(spans, 0.5))}: the program had not settled. Begin later (--wait, --warmup), or record "
@@ -162,7 +162,7 @@ def _drained(trace: Trace, waits: I64) -> Iterator[str]:
     spans = trace.annotations.end_ns[rows] - trace.annotations.start_ns[rows]
     ready = int(np.argmax(np.append(waits >= _NO_WAIT * spans, True)))
     waiting = len(rows) - ready
-    if ready >= _FEWEST_READY and waiting >= _FEWEST_WAITING and (waits[ready:] > _WAIT * spans[ready:]).all():
+    if ready >= _MIN_READY_STEPS and waiting >= _MIN_WAITING_STEPS and (waits[ready:] > _WAIT * spans[ready:]).all():
         yield (
             f"The DataLoader had batches ready for {ready} steps and was waited for in each of the {waiting} after "
             "them: its queue ran empty while it was recorded. Only the later steps are the program's usual ones: begin "
@@ -187,7 +187,7 @@ def _loader_waits(trace: Trace) -> I64 | None:
 def _sides(trace: Trace) -> list[tuple[int, ...]]:
     """Return the plain steps before and after the recording, if enough were timed; by the device's clock if known."""
     both = (lengths_of(side) for side in (trace.plain_steps.before, trace.plain_steps.after))
-    return [side for side in both if len(side) >= FEWEST_PLAIN]
+    return [side for side in both if len(side) >= MIN_PLAIN]
 
 
 def _ms(ns: float) -> str:
@@ -199,7 +199,7 @@ def _ms(ns: float) -> str:
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5
 """Share of the window above which the lead-in leaves too little to judge, unless several whole steps are left."""
-FEWEST_STEPS = 2
+MIN_STEPS = 2
 MISSING_SHARE = 0.01
 MUCH_MISSING = 0.1
 """Share of missing ops in the window above which the program's activity is unknown."""
@@ -257,7 +257,7 @@ def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Judgement:
     length = timeline.lead_in_end_ns - timeline.start_ns
     share = length / (timeline.end_ns - timeline.start_ns)
     whole_steps = int((~steps.partial).sum())
-    if share > MUCH_LEAD_IN and whole_steps < FEWEST_STEPS:
+    if share > MUCH_LEAD_IN and whole_steps < MIN_STEPS:
         detail = (
             f"Only the last {percent(100 * (1 - share))} of the window, with {plural(whole_steps, 'whole step')}, can "
             "be judged: before, the device worked off what was queued before the recording. That is too little."

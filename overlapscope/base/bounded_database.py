@@ -6,9 +6,9 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, Final
 
-_EVERY: Final = 10_000
+_INSTRUCTIONS_PER_CHECK: Final = 10_000
 """Number of SQLite's virtual machine instructions between two checks of the limit."""
-_LEAST: Final = 1_000_000
+_MIN_INSTRUCTIONS: Final = 1_000_000
 _PER_BYTE: Final = 32
 """Maximum instructions per byte of the file. A statement on a history needs up to 0.2, and so do all statements that
 read a report of Nsight Systems."""
@@ -27,10 +27,10 @@ class BoundedConnection(sqlite3.Connection):
         self._together = together
 
         def look() -> bool:
-            self._executed += _EVERY
-            return self._executed > _LEAST + _PER_BYTE * size_bytes()
+            self._executed += _INSTRUCTIONS_PER_CHECK
+            return self._executed > _MIN_INSTRUCTIONS + _PER_BYTE * size_bytes()
 
-        self.set_progress_handler(look, _EVERY)
+        self.set_progress_handler(look, _INSTRUCTIONS_PER_CHECK)
 
     def execute(self, *statement: Any) -> sqlite3.Cursor:
         """Execute a statement, and restart the count of instructions if each statement has its own."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, BinaryIO, Final
 
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 WAITS: Final = "reading it waits for data that may never come"
 
 
@@ -256,7 +256,7 @@ def _removed_by_signals(path: Path) -> Iterator[None]:
         signal.raise_signal(number)
 
     here = threading.current_thread() is threading.main_thread()
-    heeded = [number for number in _ENDS if here and signal.getsignal(number) == signal.SIG_DFL]
+    heeded = [number for number in _ENDING_SIGNALS if here and signal.getsignal(number) == signal.SIG_DFL]
     for number in heeded:
         signal.signal(number, end)
     try:

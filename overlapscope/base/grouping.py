@@ -13,8 +13,8 @@ from overlapscope.base.intervals import I64, Bool
 
 Column = NDArray[np.signedinteger[Any]]
 
-_SMALL = 1 << 15
-_DENSE = 8
+_INT16_LIMIT = 1 << 15
+_MAX_RANGE_PER_VALUE = 8
 """Maximum length of a range per value for a table of the range to be faster than sorting."""
 
 
@@ -94,7 +94,7 @@ def among(values: Column, wanted: Column | Sequence[int]) -> Bool:
 
 def _is_dense(low: int, high: int, count: int) -> bool:
     """Return whether values fill their range well enough to mark them in a table of the range, without sorting."""
-    return high - low < _DENSE * count
+    return high - low < _MAX_RANGE_PER_VALUE * count
 
 
 def numbered(values: Column) -> tuple[I64, I64]:
@@ -121,7 +121,9 @@ def rows_by(values: Column) -> list[tuple[int, I64]]:
     if low == high:
         return [(low, np.arange(len(values)))]
     # Small numbers sort in linear time.
-    order = np.argsort(values.astype(np.int16) if low >= -_SMALL and high < _SMALL else values, kind="stable")
+    order = np.argsort(
+        values.astype(np.int16) if low >= -_INT16_LIMIT and high < _INT16_LIMIT else values, kind="stable"
+    )
     ordered = values[order]
     first = group_starts(ordered)
     return list(zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True))

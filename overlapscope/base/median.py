@@ -29,7 +29,7 @@ def median_ns(lengths_ns: Iterable[int]) -> int:
 
 # -- Drift -------------------------------------------------------------------------------------------
 
-FEWEST_PLAIN = 3
+MIN_PLAIN = 3
 """Minimum plain steps on each side; fewer do not show how much steps vary."""
 _DRIFT_PCT = 2
 """Maximum relative difference of sides that agree."""
@@ -37,7 +37,7 @@ _DRIFT_PCT = 2
 
 def drifted(before_ns: Sequence[int], after_ns: Sequence[int]) -> bool:
     """Return whether the medians of both sides differ by more than their steps vary, and by more than 2%."""
-    if min(len(before_ns), len(after_ns)) < FEWEST_PLAIN:
+    if min(len(before_ns), len(after_ns)) < MIN_PLAIN:
         return False
     before, after = median(before_ns), median(after_ns)
     difference = abs(after - before)

@@ -97,7 +97,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 # -- Cores -------------------------------------------------------------------------------------------
 
-_MOST_CORES: Final = 8
+_MAX_CORES: Final = 8
 
 
 def cores() -> int:
@@ -113,5 +113,5 @@ def cores() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores for threads that share work on one trace, up to _MOST_CORES."""
-    return min(cores(), _MOST_CORES) if sys.platform == "linux" else 1
+    """Return the number of cores for threads that share work on one trace, up to _MAX_CORES."""
+    return min(cores(), _MAX_CORES) if sys.platform == "linux" else 1

@@ -12,7 +12,7 @@ from typing import TextIO
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
 
-LEAST_WIDTH, MOST_WIDTH = 40, 500
+MIN_WIDTH, MAX_WIDTH = 40, 500
 """Limits in columns: a narrower layout would be unreadable, and a wider layout too long to read."""
 
 
@@ -91,7 +91,7 @@ def settle() -> None:
 
 def bounded(width: int) -> int:
     """Return a width within the limits."""
-    return min(max(width, LEAST_WIDTH), MOST_WIDTH)
+    return min(max(width, MIN_WIDTH), MAX_WIDTH)
 
 
 def columns() -> int:
@@ -122,8 +122,8 @@ def _forget(stream: TextIO) -> None:
 
 # -- Descriptors that we keep open in the user's program, which may close any and use their numbers itself
 
-_HIGHEST = 1024
-_ROOM = 64
+_MAX_DESCRIPTOR = 1024
+_ROOM_FOR_DESCRIPTORS = 64
 
 
 class Descriptor:
@@ -132,7 +132,10 @@ class Descriptor:
     def __init__(self, descriptor: int) -> None:
         """Take over a descriptor, whose number is free afterwards."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest = max(descriptor, (_HIGHEST if soft == resource.RLIM_INFINITY else min(soft, _HIGHEST)) - _ROOM)
+        lowest = max(
+            descriptor,
+            (_MAX_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(soft, _MAX_DESCRIPTOR)) - _ROOM_FOR_DESCRIPTORS,
+        )
         try:
             self._number = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
             os.close(descriptor)

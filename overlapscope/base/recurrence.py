@@ -27,36 +27,36 @@ from overlapscope.base.columns import Index
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 
-FEWEST: Final = 3
+MIN_UNITS: Final = 3
 """Minimum units of a period."""
-_SHORTEST: Final = 2
+_MIN_UNIT_SYMBOLS: Final = 2
 """Minimum symbols of a unit. A symbol that follows itself is not a period."""
-_RUN: Final = 4
+_RUN_SYMBOLS: Final = 4
 """Symbols of a run."""
-_MOST: Final = 0.5
+_MIN_SHARE: Final = 0.5
 """Minimum share of the sequence that units cover, and of their span that lies between evenly spaced anchors."""
-_ALIKE: Final = 0.6
+_MIN_LIKENESS: Final = 0.6
 """Minimum share of its symbols by which a unit at either end must resemble the typical unit."""
-REGULAR: Final = 0.7
+MIN_REGULARITY: Final = 0.7
 """Minimum regularity of a period."""
 _FEW_UNITS: Final = 6
 """With fewer units, runs of symbols must be as regular as symbols, because three are evenly spaced by chance."""
-_COVERED: Final = 0.9
+_WANTED_COVERAGE: Final = 0.9
 """Share of the sequence that units should cover, even if they begin at a less clear place."""
-_SAME: Final = 0.8
+_MIN_COMMON_SHARE: Final = 0.8
 """Minimum share of a unit's symbols that a sequence must begin with to begin within a unit."""
-_LEVELS: Final = 40
-_ANCHORS: Final = 64
+_MAX_LEVELS: Final = 40
+_MAX_ANCHORS: Final = 64
 """Maximum anchors of a level to compare by the pauses before them."""
-_SAMPLE: Final = 64
+_SAMPLED_UNITS: Final = 64
 """Number of units that represent all units when levels are compared."""
-_CELLS: Final = 1 << 22
+_MAX_CELLS: Final = 1 << 22
 """Maximum size of the table of counts, units by symbols."""
-_EXTRA: Final = 0.005
+_MAX_EXTRA_SHARE: Final = 0.005
 """Maximum share of its symbols that an outer unit may add to its inner units to count as a loop with a log."""
-_PAUSE: Final = 0.5
+_MIN_PAUSE_SHARE: Final = 0.5
 """Minimum share of the longest pause at which a pause is equally good."""
-_MARKS: Final = 1.5
+_MIN_MARKS_PER_UNIT: Final = 1.5
 """Number of marks of a kind at which a unit holds several."""
 
 _Keys = NDArray[np.uint16]
@@ -93,11 +93,11 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
         marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs, if any. A
             unit with several marks of every kind is rejected.
     """
-    if len(symbols) < 2 * FEWEST:
+    if len(symbols) < 2 * MIN_UNITS:
         return None
     names, runs = (symbols & 0xFFFF).astype(np.uint16), _runs(symbols)
     best: Recurrence | None = None
-    for level in islice(_levels([_find_anchors(names), _find_anchors(runs)]), _LEVELS):
+    for level in islice(_levels([_find_anchors(names), _find_anchors(runs)]), _MAX_LEVELS):
         if best is not None and 2 * np.median(np.diff(level[0])) > best.length:
             continue
         units = (_trimmed(places, names, runs) for places in _by_pause(level, pause))
@@ -106,8 +106,10 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
             continue
         each = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
         if best is None:
-            best = None if each and min(each) >= _MARKS else unit
-        elif 1 - unit.regular <= _EXTRA and any(1 / _MARKS < number < _MARKS for number in each):
+            best = None if each and min(each) >= _MIN_MARKS_PER_UNIT else unit
+        elif 1 - unit.regular <= _MAX_EXTRA_SHARE and any(
+            1 / _MIN_MARKS_PER_UNIT < number < _MIN_MARKS_PER_UNIT for number in each
+        ):
             best = unit
     return best
 
@@ -116,7 +118,7 @@ def _runs(symbols: I64) -> _Keys:
     """Return a key for the run of symbols that begins at each place; runs at the end are shorter."""
     mixed = np.zeros(len(symbols), np.uint32)
     values = symbols.astype(np.uint32) + np.uint32(1)
-    for shift in range(min(_RUN, len(symbols))):
+    for shift in range(min(_RUN_SYMBOLS, len(symbols))):
         mixed *= np.uint32(0x9E3779B1)
         mixed[: len(symbols) - shift] += values[shift:]
     mixed *= np.uint32(0x85EBCA6B)
@@ -142,7 +144,7 @@ def _find_anchors(keys: _Keys) -> _Anchors:
     near = distance >= np.repeat((spacing / 2).astype(np.int32), count)
     near &= distance <= np.repeat((spacing * 1.5).astype(np.int32), count)
     even = np.add.reduceat(distance * near, first, dtype=np.int64) / np.maximum(span, 1)
-    kept = (count >= FEWEST) & (even >= _MOST) & (span + spacing >= _MOST * len(keys)) & (spacing > 1)
+    kept = (count >= MIN_UNITS) & (even >= _MIN_SHARE) & (span + spacing >= _MIN_SHARE * len(keys)) & (spacing > 1)
     sides = zip(first[kept].tolist(), (last[kept] + 1).tolist(), strict=True)
     return [places[begin:end] for begin, end in sides], spacing[kept], even[kept]
 
@@ -160,7 +162,7 @@ def _levels(candidates: Sequence[_Anchors]) -> Iterator[list[I64]]:
     edges = np.flatnonzero(np.append(True, widths[1:] < 0.95 * widths[:-1]))
     for begin, end in zip(edges.tolist(), [*edges[1:].tolist(), len(order)], strict=True):
         of_level = order[begin:end]
-        best = of_level[even[of_level] >= even[of_level].max() - 0.01][:_ANCHORS]
+        best = of_level[even[of_level] >= even[of_level].max() - 0.01][:_MAX_ANCHORS]
         yield [places[row].astype(np.int64) for row in best.tolist()]
 
 
@@ -168,7 +170,7 @@ def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:
     """Return the first of the anchors before which the program pauses longest, and the first of all anchors."""
     ordered = sorted(level, key=lambda places: int(places[0]))
     pauses = [float(np.median(pause[places])) for places in ordered]
-    longest = _PAUSE * max(pauses)
+    longest = _MIN_PAUSE_SHARE * max(pauses)
     return [next(places for places, length in zip(ordered, pauses, strict=True) if length >= longest), ordered[0]]
 
 
@@ -179,21 +181,21 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     cut = int(places[0])
     bounds = _whole(places, length, total)
     # A unit is not given up for a better beginning if that leaves too much out.
-    much = bounds[-1] - bounds[0] < _COVERED * total and 0 < cut < length <= places[1]
-    if much and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
+    much = bounds[-1] - bounds[0] < _WANTED_COVERAGE * total and 0 < cut < length <= places[1]
+    if much and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _MIN_COMMON_SHARE:
         bounds = _whole(bounds - cut, length, total)
-    if length < _SHORTEST or len(bounds) <= FEWEST:
+    if length < _MIN_UNIT_SYMBOLS or len(bounds) <= MIN_UNITS:
         return None
     alike = _likeness(bounds, names)
-    good = np.flatnonzero(alike >= _ALIKE)
-    if len(good) < FEWEST:
+    good = np.flatnonzero(alike >= _MIN_LIKENESS)
+    if len(good) < MIN_UNITS:
         return None
     bounds = bounds[good[0] : good[-1] + 2]
     shares = alike[good[0] : good[-1] + 1]
     regular = float((shares * np.diff(bounds)).sum() / (bounds[-1] - bounds[0]))
-    if regular < REGULAR or bounds[-1] - bounds[0] < _MOST * total:
+    if regular < MIN_REGULARITY or bounds[-1] - bounds[0] < _MIN_SHARE * total:
         return None
-    if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _ALIKE:
+    if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _MIN_LIKENESS:
         return None
     return Recurrence(bounds[:-1], int(bounds[-1]), length, regular)
 
@@ -212,11 +214,11 @@ def _likeness(bounds: I64, keys: _Keys) -> _Floats:
     units = len(bounds) - 1
     used = np.bincount(keys[bounds[0] : bounds[-1]], minlength=1 << 16) > 0
     kinds, number = int(used.sum()), (np.cumsum(used) - 1).astype(np.int32)
-    sample = distinct(np.linspace(0, units - 1, min(units, _SAMPLE)).astype(np.int64))
+    sample = distinct(np.linspace(0, units - 1, min(units, _SAMPLED_UNITS)).astype(np.int64))
     typical = np.median([_counts(bounds[row : row + 2], keys, number, kinds)[0] for row in sample], axis=0)
     whole = typical.sum()
     alike = np.empty(units)
-    at_once = max(1, _CELLS // kinds)
+    at_once = max(1, _MAX_CELLS // kinds)
     for begin in range(0, units, at_once):
         counts = _counts(bounds[begin : begin + at_once + 1], keys, number, kinds)
         common = np.minimum(counts, typical).sum(axis=1)

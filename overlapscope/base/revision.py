@@ -19,7 +19,7 @@ _CI: Final = (
 """Variables with the commit and with the branch, in the order of lookup: GitHub Actions, GitLab, Buildkite, CircleCI,
 Azure Pipelines and Jenkins."""
 _PATIENCE_S = 5.0
-_LONGEST = 200
+_MAX_LENGTH = 200
 
 
 class Revision(NamedTuple):
@@ -41,7 +41,7 @@ def revision(directory: Path) -> Revision:
 
 def _first(variables: tuple[str, ...]) -> str | None:
     values = (os.environ.get(variable, "") for variable in variables)
-    return next((value[:_LONGEST] for value in values if value), None)
+    return next((value[:_MAX_LENGTH] for value in values if value), None)
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
@@ -54,7 +54,7 @@ def _git(directory: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode(errors="replace").strip()[:_LONGEST] or None
+    return done.stdout.decode(errors="replace").strip()[:_MAX_LENGTH] or None
 
 
 def running_script() -> Path:

@@ -18,9 +18,9 @@ Quantity = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 SCHEMA_VERSION: Final = 1
 """Version of every file's schema. Files of other versions are refused."""
-MOST: Final = 10**15
+MAX_FIGURE: Final = 10**15
 """Maximum of nanoseconds, bytes and counts: more than any recording has, and small enough to add up."""
-_WIDEST: Final = 2**63
+_MAX_NUMBER: Final = 2**63
 """Maximum of any other number, such as an instant or a thread id: 64 bits."""
 _INSTANTS: Final = ("at_ns", "start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
 """Names of times on some file's or machine's clock, which may be negative."""
@@ -104,7 +104,7 @@ def _bounds(name: str) -> tuple[int, int]:
     if name.endswith("_pct"):
         return 0, 100
     if name in _DIFFERENCES:
-        return -MOST, MOST
+        return -MAX_FIGURE, MAX_FIGURE
     if (name.endswith(("_ns", "by_cause")) and name not in _INSTANTS) or name in ("bytes", "count"):
-        return 0, MOST
-    return -_WIDEST, _WIDEST
+        return 0, MAX_FIGURE
+    return -_MAX_NUMBER, _MAX_NUMBER

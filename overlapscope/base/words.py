@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOTHING = "n/a"
-MOST_BYTES = 2**63 - 1
+MAX_BYTES = 2**63 - 1
 _FORMULA = r"[=+@\t\r-]"
 _SPAN = r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*"
 _SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -211,7 +211,7 @@ def parse_size(text: str) -> int:
         raise ValueError(f"{text!r} is not a size; write it like 20GB or 512MiB")
     base = 1024 if match[3] else 1000
     count = Decimal(match[1]) * base ** " kmgt".index(match[2].lower() or " ")
-    if count > MOST_BYTES:
+    if count > MAX_BYTES:
         raise ValueError(f"{shorten(text, 40)!r} is more than any file holds")
     return int(count)
 
@@ -340,13 +340,13 @@ def number_runs(numbers: Iterable[int]) -> list[str]:
 
 T = TypeVar("T")
 GPU: Final = "GPU"
-_OTHERS: Final = {"Ascend": "NPU", "MTIA": "MTIA"}
+_DEVICE_NOUNS: Final = {"Ascend": "NPU", "MTIA": "MTIA"}
 """Nouns for other devices, by the first word of their names. In lower case, they are PyTorch's modules for them."""
 
 
 def noun_for(devices: Iterable[str | None]) -> str:
     """Return the noun for devices, given by name. Devices of several kinds are called GPUs."""
-    kinds = {_OTHERS.get(re.split(r"\W", name or "", maxsplit=1)[0], GPU) for name in devices}
+    kinds = {_DEVICE_NOUNS.get(re.split(r"\W", name or "", maxsplit=1)[0], GPU) for name in devices}
     return kinds.pop() if len(kinds) == 1 else GPU
 
 

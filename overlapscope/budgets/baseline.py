@@ -23,16 +23,16 @@ from overlapscope.analysis.facts import UNKNOWN
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Environment, TraceResult
-from overlapscope.base.saved import MOST, SCHEMA_VERSION, Tool, decode
+from overlapscope.base.saved import MAX_FIGURE, SCHEMA_VERSION, Tool, decode
 from overlapscope.base.words import clean, plural, size
 from overlapscope.budgets.places import LENGTHS, MetricSamples, of_range, steps_of
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.compare.doubts import PREDICTED, ProgramIdentity, doubt, fingerprint, program_of, refuse_predicted
-from overlapscope.compare.noise import FEWEST
+from overlapscope.compare.noise import MIN_STEPS_FOR_BOOTSTRAP
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program
-from overlapscope.trace.lost import FIGURES
+from overlapscope.trace.lost import PARTS_FOR_FIGURES
 from overlapscope.trace.servers import Phase
 
 STEPS: Final = "steps"
@@ -62,7 +62,7 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The mean of what is judged as text, for reviewers of the file."""
     steps: tuple[int, ...] | None = None
     """Number of the step in which each occurrence of a range begins; only for the `span` of ranges."""
-    values: tuple[Annotated[int, Meta(ge=0, le=MOST)] | None, ...]
+    values: tuple[Annotated[int, Meta(ge=0, le=MAX_FIGURE)] | None, ...]
     """Nanoseconds, bytes or a number of launches; null where the recording doesn't state it."""
 
     @property
@@ -192,7 +192,7 @@ def _refuse_if_doubtful(trace: TraceResult) -> None:
         raise UsageError(f"{trace.source}: is unusable, so it cannot be a baseline; `overlapscope analyze` shows why.")
     if "launches" in checks and checks["launches"].status == "fail":
         raise UsageError(f"{trace.source}: has no launches, and so no steps to compare; record it with CPU activity.")
-    if lost := doubt(trace, FIGURES):
+    if lost := doubt(trace, PARTS_FOR_FIGURES):
         raise UsageError(f"{trace.source}: cannot be a baseline, because {lost}; record it again.")
 
 
@@ -201,9 +201,9 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
     counts = [(device, len(baseline.compared(device))) for device in baseline.devices]
     return tuple(
         f"{'' if device.rank is None else f'rank {device.rank}, '}device {device.device} has "
-        f"{plural(count, 'step')} to compare; relative budgets need {FEWEST}."
+        f"{plural(count, 'step')} to compare; relative budgets need {MIN_STEPS_FOR_BOOTSTRAP}."
         for device, count in counts
-        if count < FEWEST
+        if count < MIN_STEPS_FOR_BOOTSTRAP
     )
 
 

@@ -37,14 +37,14 @@ from overlapscope.report.model import Report, of_program
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge as verdict_on
 from overlapscope.rules import RULES
-from overlapscope.trace.lost import FIGURES, HOST
+from overlapscope.trace.lost import PARTS_FOR_FIGURES, PARTS_FOR_HOST
 
 ExplainedVerdict = tuple[Budget, BudgetVerdict, Sequence[JudgedPlace]]
 """A budget, a verdict on it, and the places that it combines."""
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warnings mean that figures may be wrong."""
-_NAMED = 3
+_MAX_NAMED_BUDGETS = 3
 
 
 def check(
@@ -245,7 +245,7 @@ def _verdict_on_report(report: Report) -> BudgetVerdict:
     for section in Page(report).sections():
         judged = verdict_on(section)
         # Its figures may be wrong.
-        if lost := doubt(section.trace, FIGURES if section.device is not None else HOST):
+        if lost := doubt(section.trace, PARTS_FOR_FIGURES if section.device is not None else PARTS_FOR_HOST):
             judged = replace(judged, level="unknown", lead=f"Unknown: {lost}.", why="", remedy="")
         verdicts.append(judged)
     worst = min(verdicts, key=lambda verdict: _WORST.index(verdict.level))
@@ -313,7 +313,7 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, passed: Sequenc
 
 def _named(verdicts: list[BudgetVerdict]) -> str:
     """Return the names of the first few budgets, each once."""
-    return listed(dict.fromkeys(clean(verdict.budget, 80) for verdict in verdicts), _NAMED)
+    return listed(dict.fromkeys(clean(verdict.budget, 80) for verdict in verdicts), _MAX_NAMED_BUDGETS)
 
 
 # -- Explanations ------------------------------------------------------------------------------------

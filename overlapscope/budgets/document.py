@@ -37,13 +37,13 @@ SUMMARY_BYTES: Final = 1_000_000
 """Size limit of a step's summary; GitHub refuses more than 1 MiB."""
 PAGE_BYTES: Final = 900_000
 """Size limit of a page's body, so that the whole page stays below 1 MB."""
-MOST_STEPS: Final = 50
+MAX_STEPS: Final = 50
 """Maximum number of steps that an explanation lists for a place."""
 _FEW_REASONS: Final = 2
 """Maximum number of reasons for a verdict in the short form."""
 _FEW_KEPT: Final = 10
 """Maximum number of passed budgets in the short form."""
-_MOST_SOURCES: Final = 8
+_MAX_SOURCES: Final = 8
 """Maximum number of judged traces to name."""
 _SHORT: Final = ("skipped", "pass")
 """Statuses that need only a line. A warning explains once why budgets are skipped."""
@@ -99,7 +99,7 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
     )
     if len(result.sources) > 1:
         names = [words.name(PurePath(source).name) for source in result.sources]
-        yield Text(f"{plural(len(names), 'trace')} were judged: {listed(names, _MOST_SOURCES)}.", tone="muted")
+        yield Text(f"{plural(len(names), 'trace')} were judged: {listed(names, _MAX_SOURCES)}.", tone="muted")
 
 
 def _table(verdicts: Iterable[BudgetVerdict]) -> Table:
@@ -175,7 +175,7 @@ def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
     if exception and exception not in message:
         yield Text(exception, tone="muted")
     if verdict.status in ("fail", "accepted"):
-        reasons = verdict.reasons[: words.REASONS]
+        reasons = verdict.reasons[: words.MAX_SHOWN_REASONS]
         yield Items(tuple(_reason(reason, explained) for reason in reasons), few=_FEW_REASONS)
         more = len(verdict.reasons) - len(reasons)
         if more:
@@ -213,7 +213,7 @@ def explanation(report: Report, judged: Iterable[tuple[Budget, BudgetVerdict, Se
         state, _ = _state(verdict)
         blocks.append(panel(f"{state} {words.name(verdict.budget)}", Text(words.prose(verdict.message))))
         for title, text in (
-            ("Metric", f"{verdict.metric}: {budget.what.meaning}."),
+            ("Metric", f"{verdict.metric}: {budget.measure.meaning}."),
             ("Limit", budget.origin),
             ("How it is judged", _way(budget)),
         ):
@@ -241,13 +241,13 @@ def _way(budget: Budget) -> str:
 
 def _values(name: str, budget: Budget, place: JudgedPlace) -> Table:
     """Return the values of one place, sample by sample."""
-    unit, samples = budget.what.unit, series(place.samples, budget.what, budget.direction)
+    unit, samples = budget.measure.unit, series(place.samples, budget.measure, budget.direction)
     numbers = iter(distinct(samples.numbers, unit) if samples.numbers else ())
     cells = [next(numbers) if value is not None else NOTHING for value in samples.values]
     lines = [(clean(sample, words.NAME_LIMIT), cell) for sample, cell in zip(place.samples.names, cells, strict=True)]
     notes = []
-    if len(lines) > MOST_STEPS:
-        notes.append(f"{len(lines) - MOST_STEPS:,} more are not listed.")
+    if len(lines) > MAX_STEPS:
+        notes.append(f"{len(lines) - MAX_STEPS:,} more are not listed.")
     if budget.sample == "step" and place.device is not None:
         left_out = len(place.device.steps) - len(place.samples)
         if left_out:
@@ -258,4 +258,4 @@ def _values(name: str, budget: Budget, place: JudgedPlace) -> Table:
     if not lines:
         notes.append(f"{place.sentence}.")
     columns = (table.words(name or "Values", heads=True), Column("value"))
-    return Table(name or "Values", columns, table.rows(lines[:MOST_STEPS]), " ".join(notes))
+    return Table(name or "Values", columns, table.rows(lines[:MAX_STEPS]), " ".join(notes))

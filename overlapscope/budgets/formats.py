@@ -27,7 +27,7 @@ from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Status, Un
 
 # -- GitHub ------------------------------------------------------------------------------------------
 
-MOST_ANNOTATIONS: Final = 10
+MAX_ANNOTATIONS: Final = 10
 """Maximum number of annotations that GitHub shows for a step."""
 _TITLE: Final = "overlapscope check"
 
@@ -35,9 +35,9 @@ _TITLE: Final = "overlapscope check"
 def github(result: CheckResult) -> str:
     """Return the ten worst verdicts as annotations, and a notice with the summary."""
     annotations = list(_annotations(result))
-    more = len(annotations) - MOST_ANNOTATIONS
+    more = len(annotations) - MAX_ANNOTATIONS
     rest = f" {more:,} more {'is' if more == 1 else 'are'} in the step's summary." if more > 0 else ""
-    lines = [*annotations[:MOST_ANNOTATIONS], _command("notice", f"{words.prose(result.summary)}{rest}", title=_TITLE)]
+    lines = [*annotations[:MAX_ANNOTATIONS], _command("notice", f"{words.prose(result.summary)}{rest}", title=_TITLE)]
     return "\n".join(lines) + "\n"
 
 
@@ -58,7 +58,7 @@ def _annotations(result: CheckResult) -> Iterator[str]:
 
 def _annotation(command: str, verdict: BudgetVerdict) -> str:
     lines = [words.prose(verdict.message)]
-    for reason in verdict.reasons[: words.REASONS]:
+    for reason in verdict.reasons[: words.MAX_SHOWN_REASONS]:
         within = words.within(reason)
         lines.append(f"- {words.prose(reason.title)}{f' ({within})' if within else ''}")
     at = words.place(verdict)
@@ -79,7 +79,7 @@ def _data(text: str) -> str:
 
 # -- GitLab ------------------------------------------------------------------------------------------
 
-_WHOLE: Final = "overlapscope.toml"
+_FILE_OF_OTHERS: Final = "overlapscope.toml"
 """File of entries that belong to no other file."""
 
 
@@ -87,15 +87,15 @@ def gitlab(result: CheckResult) -> str:
     """Return the Code Quality report as a JSON document."""
     entries, seen = [], Counter[str]()
     if words.unexplained(result):
-        entries.append(_entry("outcome", words.prose(result.summary), "major", "outcome", _WHOLE, 1))
+        entries.append(_entry("outcome", words.prose(result.summary), "major", "outcome", _FILE_OF_OTHERS, 1))
     for verdict in result.verdicts:
         if verdict.status == "pass":
             continue
         subject = verdict.subject
         path = words.in_project(subject.source) if subject.source is not None else None
-        at, line = words.place(verdict) or (path or _WHOLE, 1)
+        at, line = words.place(verdict) or (path or _FILE_OF_OTHERS, 1)
         message = f"{words.title(verdict)}: {words.prose(verdict.message)}"
-        parts = [message, *(words.prose(reason.title) for reason in verdict.reasons[: words.REASONS])]
+        parts = [message, *(words.prose(reason.title) for reason in verdict.reasons[: words.MAX_SHOWN_REASONS])]
         severity = "major" if words.counted(verdict) else "minor" if verdict.status == "fail" else "info"
         # Stays the same between runs: without values, lines and the path of the checkout.
         source = path or subject.source
@@ -187,7 +187,7 @@ def _tell(case: Element, tag: str, kind: str, message: str, reasons: str) -> Non
 
 
 def _reasons(verdict: BudgetVerdict) -> Iterator[str]:
-    for number, reason in enumerate(verdict.reasons[: words.REASONS], 1):
+    for number, reason in enumerate(verdict.reasons[: words.MAX_SHOWN_REASONS], 1):
         yield f"{number}. {words.prose(reason.title)}"
         texts = (words.prose(reason.detail), words.within(reason), words.prose(reason.advice))
         yield from (f"   {text}" for text in texts if text)
@@ -200,7 +200,7 @@ def _reasons(verdict: BudgetVerdict) -> Iterator[str]:
 # -- OpenMetrics -------------------------------------------------------------------------------------
 
 Labels = dict[str, str]
-_BASE: Final[dict[Unit, tuple[str, float]]] = {unit: (unit, 1) for unit in get_args(Unit)} | {
+_BASE_UNITS: Final[dict[Unit, tuple[str, float]]] = {unit: (unit, 1) for unit in get_args(Unit)} | {
     "ns": ("seconds", 1e9),
     "pct": ("ratio", 100),
     "gb_per_s": ("bytes_per_second", 1e-9),
@@ -225,7 +225,7 @@ def openmetrics(result: CheckResult) -> str:
         *family("overlapscope_check_outcome", "Outcome of the check: 1 for the outcome that it has.", outcomes),
         *family("overlapscope_budget_status", "Status of a budget: 1 for the status that it has.", statuses),
     ]
-    for unit, (suffix, divisor) in _BASE.items():
+    for unit, (suffix, divisor) in _BASE_UNITS.items():
         of_unit = [(labels, case.value, _limit(case)) for labels, case in cases if case.unit == unit]
         values = [(labels, value / divisor) for labels, value, _ in of_unit if value is not None]
         lines += family(f"overlapscope_budget_value_{suffix}", "The measured value.", values, unit=suffix)

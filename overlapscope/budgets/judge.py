@@ -14,22 +14,13 @@ from msgspec.structs import replace
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.baseline import STEPS, Baseline
-from overlapscope.budgets.places import (
-    JudgedPlace,
-    Series,
-    aggregated,
-    lacking,
-    place_words,
-    series,
-    spent,
-    subjects,
-)
+from overlapscope.budgets.places import JudgedPlace, Series, aggregated, lacking, place_words, series, spent, subjects
 from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.reasons import finding_reason, reasons_of
 from overlapscope.budgets.settings import Budget, Exemption, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject
 from overlapscope.compare.doubts import doubt
-from overlapscope.compare.noise import F64, FEWEST, draw, interval, noise_floor
+from overlapscope.compare.noise import F64, MIN_STEPS_FOR_BOOTSTRAP, draw, interval, noise_floor
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -123,8 +114,8 @@ def judge(budget: Budget, place: JudgedPlace, baseline: Baseline | None, *, only
     """
     if place.status == "unknown":
         return _unknown(budget, place, place.sentence)
-    values = series(place.samples, budget.what, budget.direction)
-    lack = lacking(budget.what, budget.direction, place.samples, values)
+    values = series(place.samples, budget.measure, budget.direction)
+    lack = lacking(budget.measure, budget.direction, place.samples, values)
     place = replace(place, known=len(values.numbers))
     if budget.relative and baseline is not None:
         return _against_baseline(budget, place, values, lack, baseline, only=only)
@@ -132,7 +123,7 @@ def judge(budget: Budget, place: JudgedPlace, baseline: Baseline | None, *, only
         return _unknown(budget, place, lack)
     value, bound = aggregated(budget, values), float(budget.bound)
     failed = budget.excess(value, bound) > 0
-    value_text, bound_text = distinct((value, bound), budget.what.unit)
+    value_text, bound_text = distinct((value, bound), budget.measure.unit)
     sentence = f"{budget.metric} is {value_text}, {'but ' if failed else ''}{_demand(budget, bound_text)}"
     return replace(place, status="fail" if failed else "pass", value=value, limit=bound, sentence=sentence)
 
@@ -165,20 +156,22 @@ def _against_baseline(
     if samples is None:
         return _unknown(budget, place, f"the baseline has no such {'step' if budget.range is None else 'range'}")
     samples = samples.named(None if budget.range is not None else budget.step)
-    before = series(samples, budget.what, budget.direction)
+    before = series(samples, budget.measure, budget.direction)
     if lack is not None:
         return replace(_unknown(budget, place, lack), nothing=not any(before.numbers))
     whole, before, now = fmean(values.wholes), before.known(), values.known()
     for owner, side in (("", now), ("the baseline has ", before)):
-        if len(side.numbers) < FEWEST:
+        if len(side.numbers) < MIN_STEPS_FOR_BOOTSTRAP:
             count = plural(len(side.numbers), budget.sample)
-            return _unknown(budget, place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
+            return _unknown(
+                budget, place, f"not enough data: {owner}{count} to compare; {MIN_STEPS_FOR_BOOTSTRAP} are needed"
+            )
     floor = budget.noise_floor
     if budget.noise_floor_pct is not None:
         floor = budget.noise_floor_pct / 100 * (median(steps.facts["span"].tolist()) if steps else 0.0)
     elif floor is None:
         lengths = spent(samples, budget.direction), place.spent
-        floor = noise_floor(budget.what, lengths, whole=whole, base=aggregated(budget, before))
+        floor = noise_floor(budget.measure, lengths, whole=whole, base=aggregated(budget, before))
     return _relative(budget, replace(place, before=samples), now, before, floor)
 
 
@@ -191,20 +184,20 @@ def _relative(budget: Budget, place: JudgedPlace, now: Series, before: Series, f
     Returns:
         The place with the judgement and the interval of the change.
     """
-    sign = -1 if budget.what.more_is_better else 1
+    sign = -1 if budget.measure.more_is_better else 1
     value, base = aggregated(budget, now), aggregated(budget, before)
     allowed = base * float(budget.bound) / 100
     bound = base + sign * max(allowed, floor)
     low, high = (float(end[0]) for end in interval(_drawn(budget, before)[:, None], _drawn(budget, now)[:, None]))
-    beyond, certain = budget.excess(value, bound) > 0, min(sign * low, sign * high) > 0
+    beyond, is_certain = budget.excess(value, bound) > 0, min(sign * low, sign * high) > 0
     doubt = note = ""
-    if beyond and not certain:
+    if beyond and not is_certain:
         doubt, note = "; the steps vary so much that this may be chance", f"{_change(value, base)}, may be chance"
     elif not beyond and sign * (value - base) > allowed:
         note = f"{_change(value, base)}, within noise"
     return replace(
         place,
-        status="fail" if beyond and certain else "pass",
+        status="fail" if beyond and is_certain else "pass",
         value=value,
         limit=bound,
         baseline=base,
@@ -220,12 +213,12 @@ def _comparison(budget: Budget, value: float, base: float, bound: float, floor: 
 
     `floor` is given if the noise floor decides the limit.
     """
-    value_text, base_text, bound_text = distinct((value, base, bound), budget.what.unit)
+    value_text, base_text, bound_text = distinct((value, base, bound), budget.measure.unit)
     if value == base:
         return f"{budget.metric} is {value_text}, as in the baseline"
     demand = _demand(budget, bound_text)
     if floor is not None:
-        demand += f", because up to {difference(floor, budget.what.unit)} is noise"
+        demand += f", because up to {difference(floor, budget.measure.unit)} is noise"
     return f"{budget.metric} is {value_text}, {_change(value, base)} than the baseline's {base_text} ({demand})"
 
 
@@ -271,7 +264,7 @@ def combine(report: Report, places: Sequence[JudgedPlace], budget: Budget, setti
         metric=budget.metric,
         # The sentence with its place and the way in which its value was computed.
         message=f"{'; '.join(filter(None, (sentence, ', '.join(ways))))}. {decisive.exception}".rstrip(),
-        unit=budget.what.unit,
+        unit=budget.measure.unit,
         level=budget.level,
         more_is_better=budget.at_least,
         reasons=reasons_of(report, budget, decisive) if decisive.status in ("fail", "accepted") else (),
@@ -374,9 +367,9 @@ def _found_words(rule: str, found: Sequence[tuple[Finding, str]], floor_pct: flo
         least = f" that costs {show(floor_pct, 'pct')} of the time or more" if floor_pct else ""
         return f"There is no finding of {rule}{least}."
     costliest, where = found[0]
-    there_are, largest = "There is 1 finding", ", which"
+    count_words, largest = "There is 1 finding", ", which"
     if len(found) > 1:
-        there_are, largest = f"There are {plural(len(found), 'finding')}", "; the largest"
+        count_words, largest = f"There are {plural(len(found), 'finding')}", "; the largest"
     a_step = " a step" if costliest.steps else ""
     cost = f"{largest} costs {duration(costliest.mean_cost_ns)}{a_step}" if costliest.cost_ns else ""
-    return f"{there_are} of {rule}{cost}{f', on {where}' if where else ''}."
+    return f"{count_words} of {rule}{cost}{f', on {where}' if where else ''}."

@@ -1,4 +1,4 @@
-"""What budgets judge: samples of metrics, and the places that have them.
+"""Subjects of budgets: samples of metrics, and the places that have them.
 
 Samples are steps of a device, occurrences of its ranges, or its window. A `Series` has the values of a metric in them;
 `Spent` has mean times, for reasons and noise floors. `figures` yields everything that can be judged at devices.
@@ -27,20 +27,12 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.words import clean, percent
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import Status, Subject
-from overlapscope.catalog.measures import (
-    BY_CAUSE,
-    CAUSES_OF,
-    DIRECTIONS,
-    MEASURES,
-    METRICS,
-    Direction,
-    Measure,
-)
+from overlapscope.catalog.measures import BY_CAUSE, CAUSES_OF, DIRECTIONS, MEASURES, METRICS, Direction, Measure
 from overlapscope.compare.doubts import doubt
 from overlapscope.compare.noise import noise_floor
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import Finding
-from overlapscope.trace.lost import CAUSES
+from overlapscope.trace.lost import PARTS_FOR_CAUSES
 from overlapscope.trace.servers import Phase
 
 # -- Samples --------------------------------------------------------------------------------------
@@ -110,10 +102,10 @@ _MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
 
 def series(samples: MetricSamples, metric: Measure, direction: Direction | None) -> Series:
     """Return the values of a metric; None where a column is unknown."""
-    part, whole = metric.part.narrowed(direction), metric.whole and metric.whole.narrowed(direction)
+    part, whole = metric.amount.narrowed(direction), metric.divided_by and metric.divided_by.narrowed(direction)
     facts, parts = samples.facts, part.of(samples.facts).tolist()
     wholes: list[int] = [1] * len(parts) if whole is None else whole.of(facts).tolist()
-    names = [name for amount in (part, whole) if amount is not None for name in (*amount.added, *amount.taken)]
+    names = [name for amount in (part, whole) if amount is not None for name in (*amount.added, *amount.subtracted)]
     unknown = np.any([facts[name] == UNKNOWN for name in names], axis=0).tolist()
     values = tuple(
         None if lacks else float(share) if whole is None else metric.ratio(share, divisor)
@@ -187,7 +179,7 @@ Spent = Mapping[str, float]
 def spent(samples: MetricSamples, direction: Direction | None) -> Spent:
     """Return the mean times of some samples. `direction` narrows the copies."""
     facts = samples.facts
-    copy = METRICS["copy_time"].part.narrowed(direction).of(facts)
+    copy = METRICS["copy_time"].amount.narrowed(direction).of(facts)
     columns = {"span": facts["span"], "compute": facts["compute"], "copy": copy}
     columns |= {name: facts[name] for bucket in ("exposed_copy", "exposed_comm", "idle") for name in BY_CAUSE[bucket]}
     return {name: fmean(column[column != UNKNOWN].tolist() or [0.0]) for name, column in columns.items()}
@@ -197,13 +189,13 @@ def blamed(metric: Measure) -> list[str]:
     """Return the lengths of what a metric blames, by cause: those that are part of it, or else all of them."""
     lengths = ["copy"] if "copies" in metric.blames else []
     lengths += [name for blame in metric.blames for name in BY_CAUSE.get(blame.replace("-", "_"), ())]
-    own, _ = metric.part.columns()
-    return [name for name in lengths if name in own] or lengths
+    added, _ = metric.amount.columns()
+    return [name for name in lengths if name in added] or lengths
 
 
 def lacking(metric: Measure, direction: Direction | None, samples: MetricSamples, values: Series) -> str | None:
     """Return what the samples lack for a metric to be computed; None if they lack nothing."""
-    copies, way = MEASURES["copy_ns"].part.narrowed(direction).of(samples.facts), f"{direction} " if direction else ""
+    copies, way = MEASURES["copy_ns"].amount.narrowed(direction).of(samples.facts), f"{direction} " if direction else ""
     if metric.needs == "copies" and not copies.any():
         return f"there are no {way}copies between host and device"
     if values.numbers and metric.unit == "pct" and "exposed-copy" in metric.blames:
@@ -315,7 +307,7 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
             if place.status == "unknown" or lacking(metric, None, place.samples, values):
                 continue
             yield JudgedFigure(place, metric, values)
-            if place.trace is not None and not doubt(place.trace, CAUSES):
+            if place.trace is not None and not doubt(place.trace, PARTS_FOR_CAUSES):
                 for part in CAUSES_OF.get(metric.metric, {}).values():
                     yield JudgedFigure(place, part, series(place.samples, part, None))
 
@@ -371,11 +363,13 @@ def _sampled(budget: Budget, place: JudgedPlace) -> Iterator[JudgedPlace]:
     """Yield a device's place with its samples: one for each range that matches, otherwise a single one."""
     trace, device, skip = place.trace, place.device, budget.skip_steps
     assert trace is not None
-    if budget.what.of_host:
+    if budget.measure.of_host:
         place = replace(place, device=None)
-    if missing := doubt(trace, budget.what.rests_on) or (_host_lacks(budget, trace) if budget.what.of_host else None):
+    if missing := doubt(trace, budget.measure.rests_on) or (
+        _host_lacks(budget, trace) if budget.measure.of_host else None
+    ):
         yield place.unknown(missing)
-    elif budget.what.of_host and trace.host is not None:
+    elif budget.measure.of_host and trace.host is not None:
         yield _at_steps(budget, place, of_host(trace.host, skip=skip), marked=trace.host.by_steps)
     elif device is None:
         yield place.unknown("nothing ran on the GPU")

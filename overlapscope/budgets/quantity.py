@@ -25,12 +25,12 @@ _KINDS: Final[dict[Unit, tuple[str, str]]] = {
 }
 """Kind of a quantity, and an example."""
 _NUMBER = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(\S*)\s*")
-_LARGEST = Decimal(10) ** 18
+_MAX_VALUE = Decimal(10) ** 18
 """Thirty years in nanoseconds: no quantity may be larger."""
-_MOST_DECIMALS = 30
-_WRITTEN = 3
+_MAX_DECIMALS = 30
+_MAX_WRITTEN_DECIMALS = 3
 """Maximum number of decimals in a figure that a person wrote."""
-_WIDE = Context(prec=400)
+_EXACT_CONTEXT = Context(prec=400)
 
 
 def parse(text: str | float, unit: Unit, *, or_share: bool = False) -> float:
@@ -57,7 +57,7 @@ def parse(text: str | float, unit: Unit, *, or_share: bool = False) -> float:
     value = number.scaleb(_POWERS[unit][name])
     if value < 0:
         raise ConfigError(f"{text!r} is below zero, but {kind} cannot be negative")
-    if value > _LARGEST:
+    if value > _MAX_VALUE:
         raise ConfigError(f"{text!r} is larger than {kind} can be; {like}")
     return float(value)
 
@@ -105,9 +105,9 @@ def distinct(values: Iterable[float], unit: Unit, *, pct: str = "%") -> tuple[st
     largest = max(abs(exact[value]) for value in listed)
     # About three digits.
     start = max(0 if largest >= 1000 else 1 if largest >= 10 else 2, *(_short(exact[value]) for value in listed))
-    for decimals in range(start, _MOST_DECIMALS):
+    for decimals in range(start, _MAX_DECIMALS):
         step = Decimal(1).scaleb(-decimals)
-        rounded = {value: number.quantize(step, context=_WIDE) for value, number in exact.items()}
+        rounded = {value: number.quantize(step, context=_EXACT_CONTEXT) for value, number in exact.items()}
         if len(set(rounded.values())) == len(distinguished):
             return tuple(f"{_text(rounded[value], exact[value])}{suffix}" for value in listed)
     bare = pct if unit == "pct" else _scale((), unit)[0]
@@ -123,7 +123,7 @@ def _text(rounded: Decimal, exact: Decimal) -> str:
 def _short(number: Decimal) -> int:
     """Return the number of decimals in a figure that a person wrote; 0 for a measured figure."""
     exponent = number.normalize().as_tuple().exponent
-    return -exponent if isinstance(exponent, int) and -_WRITTEN <= exponent < 0 else 0
+    return -exponent if isinstance(exponent, int) and -_MAX_WRITTEN_DECIMALS <= exponent < 0 else 0
 
 
 def _scale(values: Iterable[float], unit: Unit) -> tuple[str, int]:

@@ -15,9 +15,9 @@ from overlapscope.catalog.measures import DIRECTIONS, Blame
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
-MOST = 4
+MAX_REASONS = 4
 """Maximum number of reasons to state. The report has the others."""
-LEAST_SHARE = 0.02
+MIN_SHARE = 0.02
 """Minimum time of a reason, as a fraction of the longest."""
 
 
@@ -26,12 +26,12 @@ def reasons_of(report: Report, budget: Budget, place: JudgedPlace) -> tuple[Fail
     if place.trace is None or place.device is None:
         return ()
     finder = _ReasonFinder(report, budget, place, place.trace, place.device)
-    reasons = [reason for blame in budget.what.blames for reason in finder.reasons(blame)]
+    reasons = [reason for blame in budget.measure.blames for reason in finder.reasons(blame)]
     if place.before is not None:
         reasons = [reason for reason in reasons if reason.time_ns > 0]
     reasons.sort(key=lambda reason: (-reason.time_ns, reason.title))
-    least = LEAST_SHARE * reasons[0].time_ns if reasons else 0
-    return tuple(reason for reason in reasons[:MOST] if reason.time_ns >= least)
+    least = MIN_SHARE * reasons[0].time_ns if reasons else 0
+    return tuple(reason for reason in reasons[:MAX_REASONS] if reason.time_ns >= least)
 
 
 def finding_reason(finding: Finding, place: str) -> FailureReason:
@@ -91,7 +91,7 @@ class _ReasonFinder:
         return f"{took}, {duration(grown)} more than in the baseline", grown
 
     def _causes(self, blame: Subject) -> Iterator[FailureReason]:
-        for name in blamed(self._budget.what):
+        for name in blamed(self._budget.measure):
             subject, _, cause = name.partition(":")
             mean_ns = self._now[name] if subject == blame else 0.0
             each_ns = round(mean_ns)

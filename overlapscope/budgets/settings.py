@@ -103,8 +103,8 @@ class Budget(Narrowed, frozen=True, kw_only=True):
     """Place in a file or on the command line where the user wrote the budget."""
 
     @property
-    def what(self) -> Measure:
-        """The metric itself."""
+    def measure(self) -> Measure:
+        """Measure of the metric."""
         return METRICS[self.metric]
 
     @property
@@ -146,7 +146,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
             self.direction,
             self.metric,
             _OPERATORS[self.limit],
-            exact(self.bound, "pct" if self.relative else self.what.unit),
+            exact(self.bound, "pct" if self.relative else self.measure.unit),
             *(f"{word} {pattern}" for word, pattern in narrowed.items() if pattern is not None),
         )
         return " ".join(filter(None, words))
@@ -159,7 +159,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         """
         percent = 100 if self.aggregate == "worst" else int(self.aggregate[1:])
         from_best = max(1, math.ceil(percent * count / 100)) - 1
-        return count - 1 - from_best if self.what.more_is_better else from_best
+        return count - 1 - from_best if self.measure.more_is_better else from_best
 
 
 class Exemption(Narrowed, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from overlapscope.trace.host import file_and_line
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
-REASONS: Final = 5
+MAX_SHOWN_REASONS: Final = 5
 """Maximum number of reasons to show for a verdict."""
 
 OUTCOME: Final = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}

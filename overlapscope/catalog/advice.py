@@ -62,8 +62,8 @@ class _Advice(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def advice_of(kind: str) -> Mapping[str, str]:
     """Return the advice for a framework, or for `other-devices`, by the ids of rules and interventions."""
-    every = read_texts(Path(__file__).with_name("advice.toml"), dict[str, tuple[_Advice, ...]])
-    return {id: each.advice for each in every.get(kind, ()) for id in each.of}
+    all_advice = read_texts(Path(__file__).with_name("advice.toml"), dict[str, tuple[_Advice, ...]])
+    return {id: each.advice for each in all_advice.get(kind, ()) for id in each.of}
 
 
 def for_program(trace: Trace, id: str, advice: str) -> str:

@@ -39,7 +39,7 @@ class CauseWords(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Follows(Struct, frozen=True, kw_only=True):
-    """What follows from a cause."""
+    """Consequences of a cause."""
 
     rule: str = ""
     explained_by: tuple[str, ...] = ()

@@ -18,15 +18,17 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.registry import load
 from overlapscope.base.words import size
 from overlapscope.catalog.buckets import BUCKETS
-from overlapscope.catalog.causes import (
-    FOUND,
-    STALL_CAUSES,
-    WORK_UNKNOWN,
-    IdleCause,
-)
+from overlapscope.catalog.causes import FOUND, STALL_CAUSES, WORK_UNKNOWN, IdleCause
 from overlapscope.errors import UsageError
 from overlapscope.plugin import plugins
-from overlapscope.trace.lost import CAUSES, ENGINES, FIGURES, FINDINGS, HOST, Part
+from overlapscope.trace.lost import (
+    PARTS_FOR_CAUSES,
+    PARTS_FOR_ENGINES,
+    PARTS_FOR_FIGURES,
+    PARTS_FOR_FINDINGS,
+    PARTS_FOR_HOST,
+    Part,
+)
 from overlapscope.trace.ran import Ran
 
 Group = Literal["buckets", "engines", "overlap"]
@@ -46,14 +48,13 @@ BY_CAUSE: Final[Mapping[str, tuple[str, ...]]] = {
     subject.replace("-", "_"): tuple(f"{subject}:{cause}" for cause in causes) for subject, causes in FOUND.items()
 }
 """Lengths of the causes of each bucket that has any, such as `idle:host-sync`."""
-PARTS: Final = ("compute", *(part for parts in BY_CAUSE.values() for part in parts))
+PARTS_OF_SPAN: Final = ("compute", *(part for parts in BY_CAUSE.values() for part in parts))
 """Lengths that add up to the span: the buckets, all but the first divided by cause."""
 
-_DIVIDED: Final = {**BY_CAUSE, "span": PARTS}
+_DIVIDED: Final = {**BY_CAUSE, "span": PARTS_OF_SPAN}
 
-
-_MISSING: Final = tuple(f"idle:{cause}" for cause in sorted(WORK_UNKNOWN))
-
+_IDLE_OF_MISSING_OPS: Final = tuple(f"idle:{cause}" for cause in sorted(WORK_UNKNOWN))
+"""Lengths of the idle time in which an op may be missing from the recording."""
 
 Length = TypeVar("Length", int, I64)
 """A length, or a column of lengths."""
@@ -63,24 +64,28 @@ class Amount(msgspec.Struct, frozen=True):
     """Some lengths minus others, by name (`analysis.timeline.lengths`)."""
 
     added: tuple[str, ...]
-    taken: tuple[str, ...] = ()
+    subtracted: tuple[str, ...] = ()
 
     def of(self, ns: Mapping[str, Length]) -> Length:
         """Return the amount in a window, or in each row of a table, from its lengths."""
         first, *others = (ns[name] for name in self.added)
-        return reduce(sub, (ns[name] for name in self.taken), reduce(add, others, first))
+        return reduce(sub, (ns[name] for name in self.subtracted), reduce(add, others, first))
 
     def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the lengths, where buckets and the span are divided by cause."""
-        return _divided(self.added), _divided(self.taken)
+        return _divided(self.added), _divided(self.subtracted)
 
     def narrowed(self, direction: Direction | None) -> Amount:
         """Return the amount for copies in one direction; unchanged for copies in both."""
         if direction is None:
             return self
-        one, other = {"copy": direction, "exposed_copy": f"exposed_{direction}"}, "d2h" if direction == "h2d" else "h2d"
-        both = (tuple(one.get(name, name) for name in names) for names in (self.added, self.taken))
-        return Amount(*(tuple(name for name in names if not name.startswith(f"{other}:")) for names in both))
+        of_direction = {"copy": direction, "exposed_copy": f"exposed_{direction}"}
+        opposite = "d2h" if direction == "h2d" else "h2d"
+
+        def narrow(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(of_direction.get(name, name) for name in names if not name.startswith(f"{opposite}:"))
+
+        return Amount(narrow(self.added), narrow(self.subtracted))
 
 
 def _divided(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -96,7 +101,7 @@ def _unit_of(measure: str) -> Unit:
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
-    """A measure: its words, its computation, and what it says about a program."""
+    """A measure: its words, its computation, and its meaning for a program."""
 
     id: str
     """Name in JSON, which ends with the unit: `exposed_copy_ns`, `efficiency_pct`, `launches`."""
@@ -106,9 +111,9 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """Name for readers."""
     meaning: str
     """Definition, without a capital letter and a full stop."""
-    part: Amount
+    amount: Amount
     """The time or number, or the dividend of a percentage or rate."""
-    whole: Amount | None = None
+    divided_by: Amount | None = None
     """Divisor of a percentage or rate; None for others."""
     length: Callable[[Ran, I64, I64], I64] | None = None
     """Function that measures the length of the measure's name in each window, from their starts and ends; None for
@@ -121,7 +126,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     of_copies: bool = False
     """True if it says nothing about a program whose copies take too little time."""
     noise: tuple[str, ...] | None = None
-    """Lengths that make it differ between recordings of a program; None for those that `part` adds."""
+    """Lengths that make it differ between recordings of a program; None for those that `amount` adds."""
     metric: str = ""
     """Id in `check`; empty if no budget limits it."""
     blames: tuple[Blame, ...] = ()
@@ -134,7 +139,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
     Measures of GPU programs don't exist for them, so that a recording without GPU activity can't meet their budgets.
     """
-    rests_on: frozenset[Part] = ENGINES
+    rests_on: frozenset[Part] = PARTS_FOR_ENGINES
     """Parts of the recording that it is computed from. If one of them may be incomplete, it is unknown."""
 
     @property
@@ -149,23 +154,23 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, ns: Mapping[str, int]) -> int | float | None:
         """Return the measure of a window from its lengths; None for a share of nothing."""
-        part = self.part.of(ns)
-        return part if self.whole is None else self.ratio(part, self.whole.of(ns))
+        amount = self.amount.of(ns)
+        return amount if self.divided_by is None else self.ratio(amount, self.divided_by.of(ns))
 
-    def ratio(self, part: int, whole: int) -> float | None:
+    def ratio(self, dividend: int, divisor: int) -> float | None:
         """Return a percentage or rate, correctly rounded; None for a share of nothing."""
-        return (100 * part if self.unit == "pct" else part) / whole if whole else None
+        return (100 * dividend if self.unit == "pct" else dividend) / divisor if divisor else None
 
 
 def _length(name: str, group: Group, label: str, meaning: str, **more: Any) -> Measure:
     """Return the measure that is the length of its name."""
-    return Measure(id=f"{name}_ns", groups=(group,), label=label, meaning=meaning, part=Amount((name,)), **more)
+    return Measure(id=f"{name}_ns", groups=(group,), label=label, meaning=meaning, amount=Amount((name,)), **more)
 
 
-_OF_HOST_THREAD: Final[Mapping[str, Any]] = {"needs": "host", "by_range": False, "rests_on": FINDINGS}
-_WITHOUT_GPU: Final[Mapping[str, Any]] = {"by_range": False, "of_host": True, "noise": (), "rests_on": HOST}
-_SERIAL: Final = ("sm", "h2d", "d2h")
-_OWN: Final = (
+_OF_HOST_THREAD: Final[Mapping[str, Any]] = {"needs": "host", "by_range": False, "rests_on": PARTS_FOR_FINDINGS}
+_WITHOUT_GPU: Final[Mapping[str, Any]] = {"by_range": False, "of_host": True, "noise": (), "rests_on": PARTS_FOR_HOST}
+_SERIAL_LENGTHS: Final = ("sm", "h2d", "d2h")
+_CORE_MEASURES: Final = (
     Measure(
         id="efficiency_pct",
         groups=("overlap",),
@@ -174,8 +179,8 @@ _OWN: Final = (
         "the three engines (kernels, H2D copies, D2H copies), busy is the time in which at least one of "
         "them worked, ideal is the longest of the three busy times. 0%: one thing at a time; 100%: "
         "nothing hides better",
-        part=Amount(_SERIAL, ("busy",)),
-        whole=Amount(_SERIAL, ("ideal",)),
+        amount=Amount(_SERIAL_LENGTHS, ("busy",)),
+        divided_by=Amount(_SERIAL_LENGTHS, ("ideal",)),
         more_is_better=True,
         of_copies=True,
         noise=("exposed_copy",),
@@ -187,8 +192,8 @@ _OWN: Final = (
         groups=("overlap",),
         label="hidden copy share",
         meaning="time in which copies ran beside kernels, as a share of the time in which copies ran",
-        part=Amount(("copy",), ("exposed_copy",)),
-        whole=Amount(("copy",)),
+        amount=Amount(("copy",), ("exposed_copy",)),
+        divided_by=Amount(("copy",)),
         more_is_better=True,
         of_copies=True,
         noise=("exposed_copy",),
@@ -201,8 +206,8 @@ _OWN: Final = (
         groups=("overlap",),
         label="comm under compute",
         meaning="time in which communication ran beside compute, as a share of the time in which it ran",
-        part=Amount(("comm",), ("exposed_comm",)),
-        whole=Amount(("comm",)),
+        amount=Amount(("comm",), ("exposed_comm",)),
+        divided_by=Amount(("comm",)),
         more_is_better=True,
         noise=("exposed_comm",),
     ),
@@ -210,8 +215,8 @@ _OWN: Final = (
         id="exposed_copy_pct",
         label="exposed copy share",
         meaning="time in which copies ran and no kernel did, as a share of the time in which copies ran",
-        part=Amount(("exposed_copy",)),
-        whole=Amount(("copy",)),
+        amount=Amount(("exposed_copy",)),
+        divided_by=Amount(("copy",)),
         more_is_better=False,
         of_copies=True,
         metric="exposed_copy_pct",
@@ -232,8 +237,8 @@ _OWN: Final = (
         id="exposed_comm_pct",
         label="exposed comm share",
         meaning="time in which collectives ran and no other kernel did, as a share of the time in which they ran",
-        part=Amount(("exposed_comm",)),
-        whole=Amount(("comm",)),
+        amount=Amount(("exposed_comm",)),
+        divided_by=Amount(("comm",)),
         more_is_better=False,
         metric="exposed_comm_pct",
         blames=("exposed-comm",),
@@ -253,39 +258,39 @@ _OWN: Final = (
         id="idle_pct",
         label="idle share",
         meaning="time in which nothing ran on the GPU and no op is missing, as a share of the step",
-        part=Amount(("idle",), _MISSING),
-        whole=Amount(("span",)),
+        amount=Amount(("idle",), _IDLE_OF_MISSING_OPS),
+        divided_by=Amount(("span",)),
         more_is_better=False,
         metric="idle_pct",
         blames=("idle",),
-        rests_on=FIGURES,
+        rests_on=PARTS_FOR_FIGURES,
     ),
     Measure(
         id="idle_without_missing_ns",
         label="idle",
         meaning="time in which nothing ran on the GPU and no op is missing",
-        part=Amount(("idle",), _MISSING),
+        amount=Amount(("idle",), _IDLE_OF_MISSING_OPS),
         more_is_better=False,
         metric="idle_time",
         blames=("idle",),
-        rests_on=FIGURES,
+        rests_on=PARTS_FOR_FIGURES,
     ),
     Measure(
         id="host_stall_ns",
         label="stall cost",
         meaning="idle time of the GPU caused by blocking calls of the host: the idle causes host-sync, allocation "
         "and host-staging added up",
-        part=Amount(tuple(f"idle:{cause}" for cause in STALL_CAUSES)),
+        amount=Amount(tuple(f"idle:{cause}" for cause in STALL_CAUSES)),
         more_is_better=False,
         metric="host_stall_time",
         blames=("idle",),
-        rests_on=CAUSES | {"fills"},
+        rests_on=PARTS_FOR_CAUSES | {"fills"},
     ),
     Measure(
         id="span_ns",
         label="step",
         meaning="length of the step on the device, from its first op on the main stream to the next step's",
-        part=Amount(("span",)),
+        amount=Amount(("span",)),
         more_is_better=False,
         metric="step_time",
         blames=("idle", "exposed-copy", "exposed-comm", "kernels"),
@@ -295,7 +300,7 @@ _OWN: Final = (
         groups=("buckets", "engines"),
         label="compute",
         meaning="time in which kernels other than collectives ran",
-        part=Amount(("compute",)),
+        amount=Amount(("compute",)),
         metric="compute_time",
         blames=("kernels",),
     ),
@@ -313,7 +318,7 @@ _OWN: Final = (
         groups=("overlap",),
         label="hidden copy",
         meaning="time in which copies ran beside kernels",
-        part=Amount(("copy",), ("exposed_copy",)),
+        amount=Amount(("copy",), ("exposed_copy",)),
         more_is_better=True,
         noise=("copy", "exposed_copy"),
     ),
@@ -339,7 +344,7 @@ _OWN: Final = (
         label="exposed at once",
         meaning="time in which copies in both directions ran and no kernel did: exposed H2D and exposed D2H together "
         "exceed the exposed copy by it",
-        part=Amount(("exposed_h2d", "exposed_d2h"), ("exposed_copy",)),
+        amount=Amount(("exposed_h2d", "exposed_d2h"), ("exposed_copy",)),
         noise=("exposed_copy",),
     ),
     _length("h2d_d2h", "overlap", "H2D and D2H at once", "time in which copies in both directions ran"),
@@ -348,7 +353,7 @@ _OWN: Final = (
         groups=("overlap",),
         label="engines added up",
         meaning="busy times of kernels, H2D copies and D2H copies added up",
-        part=Amount(_SERIAL),
+        amount=Amount(_SERIAL_LENGTHS),
     ),
     _length("busy", "overlap", "engines busy", "time in which kernels or copies between host and device ran"),
     _length("ideal", "overlap", "ideal", "the longest of the busy times of kernels, H2D copies and D2H copies"),
@@ -394,8 +399,8 @@ _OWN: Final = (
         label="copy bandwidth",
         meaning="bytes of the copies divided by the sum of their durations, without streams whose copies have "
         f"less than {size(TINY_BYTES)} on average: those copies only show latency",
-        part=Amount(("h2d:bytes", "d2h:bytes")),
-        whole=Amount(("h2d:moving", "d2h:moving")),
+        amount=Amount(("h2d:bytes", "d2h:bytes")),
+        divided_by=Amount(("h2d:moving", "d2h:moving")),
         more_is_better=True,
         metric="copy_bandwidth",
         blames=("copies",),
@@ -406,7 +411,7 @@ _OWN: Final = (
         id="python_ns",
         label="Python",
         meaning="time of a step in which the launching thread was in Python, between ops and runtime calls",
-        part=Amount(("host:python",)),
+        amount=Amount(("host:python",)),
         metric="python_ms_per_step",
         **_OF_HOST_THREAD,
     ),
@@ -414,7 +419,7 @@ _OWN: Final = (
         id="launches",
         label="launches",
         meaning="number of calls in a step that launch kernels, copies or graphs on the device",
-        part=Amount(("host:launches",)),
+        amount=Amount(("host:launches",)),
         metric="launches_per_step",
         **_OF_HOST_THREAD,
     ),
@@ -423,7 +428,7 @@ _OWN: Final = (
         label="garbage collector",
         meaning="time of a step in which Python's garbage collector held the launching thread; known if the recorder "
         "marked it",
-        part=Amount(("host:marked_gc_pause",)),
+        amount=Amount(("host:marked_gc_pause",)),
         metric="gc_ms_per_step",
         **_OF_HOST_THREAD,
     ),
@@ -431,7 +436,7 @@ _OWN: Final = (
         id="host_step_ns",
         label="step on the host",
         meaning="step time on the host, from one step mark to the next, for a program that does not use a GPU",
-        part=Amount(("span",)),
+        amount=Amount(("span",)),
         metric="host_step_time",
         **_WITHOUT_GPU,
     ),
@@ -440,8 +445,8 @@ _OWN: Final = (
         label="loading on the host",
         meaning="time that the thread of the steps was inside the DataLoader's next, as a share of the step, for "
         "a program that does not use a GPU",
-        part=Amount((f"idle:{IdleCause.DATA_LOADING}",)),
-        whole=Amount(("span",)),
+        amount=Amount((f"idle:{IdleCause.DATA_LOADING}",)),
+        divided_by=Amount(("span",)),
         metric="host_loading_pct",
         **_WITHOUT_GPU,
     ),
@@ -454,7 +459,7 @@ def _all() -> Mapping[str, Measure]:
     Raises:
         UsageError: A plugin's measure has the id of another.
     """
-    measures = {measure.id: measure for measure in _OWN}
+    measures = {measure.id: measure for measure in _CORE_MEASURES}
     for plugin in plugins():
         for measure in load(plugin.measures) if plugin.measures else ():
             if measures.setdefault(measure.id, measure) is not measure:
@@ -481,14 +486,14 @@ PARTS_OF: Final = {
 CAUSES_OF: Final = {f"{bucket}_time": parts for bucket, parts in PARTS_OF.items() if f"{bucket}_time" in METRICS}
 """The same by the metric whose time they divide."""
 
-OWN_LENGTHS: Final = {measure.name: measure.length for measure in MEASURES.values() if measure.length is not None}
+LENGTH_FUNCTIONS: Final = {measure.name: measure.length for measure in MEASURES.values() if measure.length is not None}
 """Functions that measure the lengths which the analysis itself doesn't."""
-LONGEST: Final = frozenset(measure.name for measure in MEASURES.values() if measure.joined == "max")
+JOINED_BY_MAXIMUM: Final = frozenset(measure.name for measure in MEASURES.values() if measure.joined == "max")
 """Lengths of which several windows together have the longest."""
-MEASURED: Final = {
+FIELD_OF_LENGTH: Final = {
     measure.name: (measure.groups[0], measure.id)
     for measure in MEASURES.values()
-    if measure.groups and measure.name not in ("compute", *BY_CAUSE) and measure.part == Amount((measure.name,))
+    if measure.groups and measure.name not in ("compute", *BY_CAUSE) and measure.amount == Amount((measure.name,))
 }
 """Object and field of the JSON report that has each length, except for the parts of the span."""
 

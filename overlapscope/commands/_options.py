@@ -212,6 +212,6 @@ def add_workers(parser: argparse._ActionsContainer) -> None:
 
 def positive(text: str) -> int:
     """Return a number of ranks or processes. Raises ArgumentTypeError."""
-    from overlapscope.ranks.reduced import MOST_RANKS
+    from overlapscope.ranks.reduced import MAX_RANKS
 
-    return whole_number(f"a number from 1 to {MOST_RANKS:,}", 1, MOST_RANKS)(text)
+    return whole_number(f"a number from 1 to {MAX_RANKS:,}", 1, MAX_RANKS)(text)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from overlapscope.base.output import Descriptor
 
-_NICEST = 19
+_LOWEST_PRIORITY = 19
 _ENDS_WITHIN_S = 5
 
 
@@ -41,10 +41,10 @@ class Reporter:
         if errors is None:
             return
         with suppress(OSError, ValueError, AttributeError):
-            tasks, ours = os.pipe()
-            self._tasks = Descriptor(ours)
-            ours, answers = os.pipe()
-            self._answers = Descriptor(ours)
+            tasks, our_end = os.pipe()
+            self._tasks = Descriptor(our_end)
+            our_end, answers = os.pipe()
+            self._answers = Descriptor(our_end)
             streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
             command = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
             try:
@@ -128,7 +128,7 @@ def _ended(program: int | None) -> bool:
 
 def _give_way() -> None:
     """Leave the cores to the program, which goes on."""
-    os.nice(_NICEST)
+    os.nice(_LOWEST_PRIORITY)
 
 
 def _do(task: dict[str, Any], *, before: Callable[[], None] | None = None) -> None:

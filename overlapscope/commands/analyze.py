@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from overlapscope.report.page import Page
     from overlapscope.trace.model import Trace
 
-_NAMED = 5
+_MAX_NAMED_FILES = 5
 """Maximum number of unreadable files to name."""
-_MOST_TRACES = 2_048
+_MAX_TRACES = 2_048
 """Maximum number of traces in one report, which all stay in memory until it is written."""
-_BARS = 8
+_MAX_BARS = 8
 """Maximum number of traces that each have a progress bar; more have one line for all."""
 
 
@@ -68,9 +68,9 @@ class AnalyzeCommand:
 
         found = find_traces(args.traces)
         count = len(found.files)
-        if count > _MOST_TRACES:
+        if count > _MAX_TRACES:
             raise UsageError(
-                f"{count:,} traces are too many for one report, which has a section for each of {_MOST_TRACES:,} at "
+                f"{count:,} traces are too many for one report, which has a section for each of {_MAX_TRACES:,} at "
                 "most; compare them with `overlapscope ranks`, or name fewer, as in 'DIRECTORY/rank1*'."
             )
         with _activity(count) as now:
@@ -97,7 +97,7 @@ class AnalyzeCommand:
 @contextmanager
 def _activity(count: int) -> Iterator[Callable[[str], None]]:
     """Provide a function that shows what is done with many traces, on a terminal only."""
-    if count <= _BARS:
+    if count <= _MAX_BARS:
         yield lambda what: None
         return
     from overlapscope.render.progress import Progress
@@ -125,7 +125,7 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
     for number, path in enumerate(files, 1):
         now(f"reading trace {number:,} of {len(files):,}")
         try:
-            traces.append(load(path, progress=len(files) <= _BARS, **options))
+            traces.append(load(path, progress=len(files) <= _MAX_BARS, **options))
         except UnreadableTrace as error:
             if path in named_files:
                 raise
@@ -134,7 +134,9 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
         first, *_ = unread.values()
         raise first
     if len(unread) > 1:
-        return traces, [f"Left out {len(unread)} files that cannot be read as traces: {listed(unread, _NAMED)}."]
+        return traces, [
+            f"Left out {len(unread)} files that cannot be read as traces: {listed(unread, _MAX_NAMED_FILES)}."
+        ]
     return traces, [f"Left out: {error}" for error in unread.values()]
 
 

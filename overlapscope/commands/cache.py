@@ -33,7 +33,7 @@ class CacheCommand:
 def _info(format: str) -> int:
     from overlapscope.base.saved import encode
     from overlapscope.base.words import clean, plural, size
-    from overlapscope.reading.cache import LEAST_BYTES
+    from overlapscope.reading.cache import MIN_BYTES
     from overlapscope.reading.cache_folder import describe
 
     state = describe()
@@ -47,7 +47,7 @@ def _info(format: str) -> int:
     if state.free_bytes is not None:
         rows.append(("free", f"{size(state.free_bytes)} on this disk"))
     widest = max(len(name) for name, _ in rows)
-    works = f"The cache stores traces of {size(LEAST_BYTES)} or more (unpacked)."
+    works = f"The cache stores traces of {size(MIN_BYTES)} or more (unpacked)."
     closing = clean(state.problem) if state.problem else works
     return _print(*(f"{name:<{widest}}  {value}" for name, value in rows), "", closing)
 

@@ -14,13 +14,7 @@ from overlapscope.base.output import tell
 from overlapscope.base.registry import load
 from overlapscope.base.words import did_you_mean
 from overlapscope.commands import DONE
-from overlapscope.commands._options import (
-    add_analysis,
-    add_traces,
-    add_verbose,
-    less_common,
-    report_of,
-)
+from overlapscope.commands._options import add_analysis, add_traces, add_verbose, less_common, report_of
 from overlapscope.commands._output import check_output, write
 from overlapscope.errors import ConfigError, UsageError
 from overlapscope.plugin import built_in

@@ -13,14 +13,14 @@ from overlapscope.commands._options import add_reading, less_common, parse_size,
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
 from overlapscope.dashboard.pages import with_data
 
-_MOST_RECENT = 20
+_MAX_RECENT = 20
 """Maximum number of recordings to open that nobody has named."""
 
 
 def recent(directory: Path) -> list[Path]:
     """Return the latest recordings of `overlapscope run` and of torch.profiler in a directory, the newest first."""
     found = (path for ending in ("json", "json.gz") for path in directory.glob(f"*.trace.{ending}") if path.is_file())
-    return sorted(found, key=lambda path: (-path.stat().st_mtime_ns, path.name))[:_MOST_RECENT]
+    return sorted(found, key=lambda path: (-path.stat().st_mtime_ns, path.name))[:_MAX_RECENT]
 
 
 class DashboardCommand:

@@ -74,13 +74,16 @@ class RanksCommand:
 
 def reduced(reduction: Callable[[Trace], T], sources: Sequence[str], args: argparse.Namespace) -> list[T | Unreadable]:
     """Return the traces that sources stand for, each reduced by the processes that the options name."""
-    from overlapscope.ranks.engine import each
+    from overlapscope.ranks.engine import reduce_each
     from overlapscope.ranks.files import expand_urls
     from overlapscope.ranks.result import Unreadable
 
     locations, unreadable, result = expand_urls(sources), 0, list[T | Unreadable]()
     options = {"scheduler": args.scheduler, "workers": args.workers, "limit_bytes": size_limit(args)}
-    with closing(each(reduction, locations, **options)) as outcomes, _reading_progress(len(locations)) as advance:
+    with (
+        closing(reduce_each(reduction, locations, **options)) as outcomes,
+        _reading_progress(len(locations)) as advance,
+    ):
         for outcome in outcomes:
             result.append(outcome)
             unreadable += isinstance(outcome, Unreadable)

@@ -47,7 +47,7 @@ _ENDED_EARLY = (
     "trace. A recording with fewer steps is complete earlier: --wait 0 --plain-steps 0."
 )
 _STDERR = 2
-_LEAST_LIMIT_BYTES = 8 << 30
+_MIN_LIMIT_BYTES = 8 << 30
 """Minimum of the size up to which traces are read, twice the default: the program's own trace may be large."""
 
 
@@ -150,14 +150,14 @@ class _RecordedProgram(ProgramRecording):
 
     def __init__(self, args: argparse.Namespace) -> None:
         """Check what can be checked before the program runs. Raises UsageError and MissingPackage."""
-        asked = args.output or Path(f"{_name(args)}.trace.json.gz")
+        output = args.output or Path(f"{_name(args)}.trace.json.gz")
         # A launcher that restarts its processes after a failure continues the same run.
         force = args.force or int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0) > 0
         options = recording_options(args)
         wanted = {"overwrites": force, "stops": args.stop_after_recording, "late": args.subprocesses}
-        super().__init__(asked, options, **wanted)
+        super().__init__(output, options, **wanted)
         self._args = args
-        self._children = program.child_traces(asked) if args.subprocesses else None
+        self._children = program.child_traces(output) if args.subprocesses else None
         self._started = program.StartedProcesses()
         self._began_ns = time.time_ns()
         self._reporter = Reporter()
@@ -196,7 +196,7 @@ class _RecordedProgram(ProgramRecording):
         if self._children is not None:
             if self.rank is None:
                 program.make_room(self._children, force=force)
-            program.record_all(asked.absolute(), options)
+            program.record_all(output.absolute(), options)
         self._started.watch()
         around(os, "_exit", self._exit)
         for name in ("execv", "execve"):
@@ -397,7 +397,7 @@ class _RecordedProgram(ProgramRecording):
     @property
     def _limit(self) -> tuple[str, str]:
         """Options for reading: a trace may be larger than its events were in memory (`memory_guard`)."""
-        return "--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES))
+        return "--max-size", str(max(3 * self._args.max_size_bytes, _MIN_LIMIT_BYTES))
 
     def _tell(self, sentence: str) -> None:
         rank = self.rank

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from overlapscope.base.registry import load
 from overlapscope.catalog.interventions import INTERVENTIONS, Intervention
 from overlapscope.commands import DONE
-from overlapscope.commands._options import (
-    add_analysis,
-    add_format,
-    add_output,
-    add_verbose,
-    less_common,
-)
+from overlapscope.commands._options import add_analysis, add_format, add_output, add_verbose, less_common
 from overlapscope.commands._output import check_output, present, same_file, write_file
 from overlapscope.errors import UsageError
 from overlapscope.plugin import plugins

@@ -27,8 +27,8 @@ from overlapscope.compare.groups import (
 from overlapscope.compare.noise import Pair, compare, floor_ns
 from overlapscope.compare.words import of_all, of_device, of_lost
 from overlapscope.report.model import Report, of_program
-from overlapscope.rules.finding import FLOOR, Finding
-from overlapscope.trace.lost import CAUSES, FIGURES
+from overlapscope.rules.finding import MIN_COST_SHARE, Finding
+from overlapscope.trace.lost import PARTS_FOR_CAUSES, PARTS_FOR_FIGURES
 from overlapscope.trace.servers import Phase
 
 
@@ -85,8 +85,8 @@ def _matched(before: _Subjects, after: _Subjects) -> tuple[list[tuple[_Subject, 
     for key in dict.fromkeys([*before, *after]):
         first, second = before.get(key, {}), after.get(key, {})
         if len(first) == len(second) == 1:
-            [mine], [theirs] = first.values(), second.values()
-            matches.append((mine, theirs))
+            [subject_before], [subject_after] = first.values(), second.values()
+            matches.append((subject_before, subject_after))
             continue
         matches += [(first[ordinal], second[ordinal]) for ordinal in sorted(first.keys() & second.keys())]
         alone = {ordinal: "before" if ordinal in first else "after" for ordinal in first.keys() ^ second.keys()}
@@ -127,14 +127,14 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         first, second = (ComparedSide(after_lead_in(each.device), ()) for each in (first, second))
     sides = first, second
     lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
-    pair = _pair(first.periods, second.periods, reliable=not lost & FIGURES)
+    pair = _pair(first.periods, second.periods, reliable=not lost & PARTS_FOR_FIGURES)
     figures = compare(first.periods, second.periods, pair)
     findings = compare_findings(
         before.findings,
         after.findings,
-        floors_ns=tuple(round(FLOOR * frame_of(side.device).span_ns) for side in (before, after)),
+        floors_ns=tuple(round(MIN_COST_SHARE * frame_of(side.device).span_ns) for side in (before, after)),
         spans_ns=pair.spans_ns,
-        reliable=alike and not lost & CAUSES,
+        reliable=alike and not lost & PARTS_FOR_CAUSES,
     )
     kernels = match_kernels(sides, pair)
     compute = compare_compute(sides, kernels, pair, figures.bucket("compute"))
@@ -155,7 +155,7 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         kernels=compare_kernels(kernels, pair),
         ops=compare_ops(kernels, pair),
         compute=compute,
-        verdict=of_device(basis, figures, findings, compute) if pair.reliable else of_lost(lost & FIGURES),
+        verdict=of_device(basis, figures, findings, compute) if pair.reliable else of_lost(lost & PARTS_FOR_FIGURES),
     )
 
 

@@ -66,7 +66,7 @@ from overlapscope.trace.op_names import short_kernel
 
 FINDINGS: Final = "findings"
 """Id of the table of findings."""
-MOST = 10
+MAX_ROWS = 10
 """Maximum number of rows of a long list."""
 _FINDING_TONES: Final[dict[str, Tone]] = {
     "gone": "good",
@@ -77,12 +77,12 @@ _FINDING_TONES: Final[dict[str, Tone]] = {
     "gone (bad)": "poor",
 }
 _NAME_LIMIT = 200
-_KERNELS = 3
+_MAX_NAMED_KERNELS = 3
 """Maximum number of kernels that are named in a cell."""
 _MORE = "-v lists all"
 COMMENT_CHARACTERS = 60_000
 """Size limit of a comment; GitHub refuses more than 65,536 characters."""
-_MOST_DOUBTS = 3
+_MAX_DOUBTS = 3
 """Maximum number of warnings in the short form, the gravest first."""
 _GOOD: Final[Mapping[str, Good]] = {
     measure.label: "more" if measure.more_is_better else "less"
@@ -139,7 +139,7 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
         kept = room.less(blocks).fitting([Section(brief(Document("", (section,))).blocks) for section in devices])
     blocks += devices[:kept]
     if omitted := [section.title for section in devices[kept:]]:
-        blocks.append(Text(f"Left out for lack of space: {listed(omitted, MOST)}."))
+        blocks.append(Text(f"Left out for lack of space: {listed(omitted, MAX_ROWS)}."))
     return Document(f"overlapscope diff: {title}", tuple(blocks))
 
 
@@ -153,8 +153,8 @@ def head(diff: Diff) -> Iterator[Block]:
             (f"{clean(doubt.detail, 1000)}\n", Span(f"Still valid: {clean(doubt.holds, 1000)}", tone="muted"))
             for doubt in diff.doubts
         )
-        yield panel("Warnings", Items(warnings[:_MOST_DOUBTS], sign="!"), tone="fair")
-        if more := warnings[_MOST_DOUBTS:]:
+        yield panel("Warnings", Items(warnings[:_MAX_DOUBTS], sign="!"), tone="fair")
+        if more := warnings[_MAX_DOUBTS:]:
             yield from detail("more warnings", [panel("More warnings", Items(more, sign="!"), tone="fair")])
     if len(diff.devices) > 1:
         yield summary(diff)
@@ -258,7 +258,7 @@ _Group = tuple[str, Standing, tuple[_Line, ...]]
 def _groups(title: str, name: str, groups: Sequence[_Group], unit: Unit, verbose: bool, noun: str) -> Table:
     """Return a table with several rows for each group. The first row has the group's name."""
     moved = [group for group in groups if verbose or any(worth_showing(line.change) for line in group[2])]
-    shown = moved if verbose else moved[:MOST]
+    shown = moved if verbose else moved[:MAX_ROWS]
     lines: list[_Line] = []
     for group, sides, figures in shown:
         # A new or gone group is neither better nor worse in itself, since another may replace it.
@@ -347,7 +347,7 @@ def _compute(device: DeviceDiff, verbose: bool) -> Table:
             f"{clean(kernel if verbose else short_kernel(kernel), _NAME_LIMIT)} {signed('ns', ns, unit)}"
             for kernel, ns in part.kernels.items()
         ]
-        lines.append((compute_part(part), signed("ns", part.change_ns, unit), listed(named, _KERNELS)))
+        lines.append((compute_part(part), signed("ns", part.change_ns, unit), listed(named, _MAX_NAMED_KERNELS)))
     lines.append(("total", signed("ns", device.compute.change_ns, unit), ""))
     columns = (words("compute by kernel", heads=True), Column(f"change {unit.name}"), prose("kernels"))
     return Table("Why compute changed", columns, rows(lines), compute_notes(device.compute, unit), total=True)
@@ -435,7 +435,7 @@ def _stalls(device: DeviceDiff, verbose: bool) -> Table:
 
 def _kernels(device: DeviceDiff, verbose: bool) -> Table:
     """Return the kernels that changed."""
-    shown = device.kernels if verbose else device.kernels[:MOST]
+    shown = device.kernels if verbose else device.kernels[:MAX_ROWS]
     name = _kernel_namer(shown, verbose)
     names = [(name(kernel), clean(kernel.op or "", _NAME_LIMIT)) for kernel in shown]
     table = _launched((words("kernels", flexible=True, heads=True), _LAUNCHED_BY), names, "count", shown)
@@ -458,7 +458,7 @@ def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[Ker
 
 def _ops(device: DeviceDiff, verbose: bool) -> Table:
     """Return the ops whose kernels changed."""
-    shown = device.ops if verbose else device.ops[:MOST]
+    shown = device.ops if verbose else device.ops[:MAX_ROWS]
     names = [(clean(op.op, _NAME_LIMIT),) for op in shown]
     table = _launched((words("ops, by kernel time", flexible=True, heads=True),), names, "kernels", shown)
     return replace(table, title="Ops that changed", note=_left_out(device.ops, shown, "op"), id="ops")
@@ -488,7 +488,7 @@ def _ranges(device: DeviceDiff, verbose: bool) -> Table:
         return abs(change) * max(diff.count_before, diff.count_after)
 
     changed = sorted((diff for diff in device.ranges if verbose or moved(diff)), key=weight, reverse=True)
-    shown = changed if verbose else changed[:MOST]
+    shown = changed if verbose else changed[:MAX_ROWS]
     unit = unit_of(diff.figures.span for diff in shown if diff.figures is not None)
     lines: list[tuple[str | Cell, ...]] = []
     for diff in shown:

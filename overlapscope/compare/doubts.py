@@ -21,11 +21,11 @@ from overlapscope.analysis.results import Check, Environment, TraceResult, Trust
 from overlapscope.base.words import capital, clean, listed, percent, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.compare.difference import Aspect, DeviceDiff, Doubt
-from overlapscope.compare.noise import FEWEST
+from overlapscope.compare.noise import MIN_STEPS_FOR_BOOTSTRAP
 from overlapscope.errors import UsageError
 from overlapscope.report.model import PLAIN, Report, of_program
 from overlapscope.report.sentences import phase_words
-from overlapscope.trace.lost import FIGURES, Part, part_words
+from overlapscope.trace.lost import PARTS_FOR_FIGURES, Part, part_words
 
 # -- Environments ------------------------------------------------------------------------------------
 
@@ -146,13 +146,13 @@ def find_doubts(
         yield Doubt("ranks", f"Not in both: {some}.", holds)
     yield from _steps(devices)
     # Steps of other phases, or of other numbers of requests, differ for that reason.
-    mine, theirs = (
+    phases_before, phases_after = (
         listed(sorted({phase_words(device) or "steps without phase" for device in report.devices}))
         for report in (before, after)
     )
-    if mine and theirs and mine != theirs:
+    if phases_before and phases_after and phases_before != phases_after:
         holds = "Figures by phase. All others are of the phase that takes most time in both, if both have one."
-        yield Doubt("phases", f"Most time goes to {mine} before, to {theirs} after.", holds)
+        yield Doubt("phases", f"Most time goes to {phases_before} before, to {phases_after} after.", holds)
 
 
 def _trust(name: str, report: Report, other: Report) -> Iterator[Doubt]:
@@ -166,7 +166,7 @@ def _trust(name: str, report: Report, other: Report) -> Iterator[Doubt]:
             continue
         for check in trace.trust.checks:
             detail = f"{where}, check {check.id}: {check.detail}"
-            if lost := _lost_by(check) & FIGURES:
+            if lost := _lost_by(check) & PARTS_FOR_FIGURES:
                 yield Doubt("lost", detail, f"No figure: all depend on {part_words(lost)}.")
             # A warning that holds for both sides says nothing about their difference.
             elif check.status == "fail" or (check.status == "warn" and check.id not in shared):
@@ -198,13 +198,14 @@ def _steps(devices: Sequence[DeviceDiff]) -> Iterator[Doubt]:
         holds = "Percentages, causes and findings, if both do the same amount of work. Noise is unknown."
         yield Doubt("no-steps", detail, holds)
     counts = {(device.steps_before, device.steps_after) for device in devices if device.basis == "step"}
-    unlike = sorted((mine, theirs) for mine, theirs in counts if mine != theirs)
+    unlike = sorted((steps_before, steps_after) for steps_before, steps_after in counts if steps_before != steps_after)
     if unlike:
         detail = f"{plural(unlike[0][0], 'step')} before, {unlike[0][1]} after."
         yield Doubt("steps", detail, "All figures, as means per step.")
-    few = min((min(pair) for pair in counts), default=FEWEST)
-    if few < FEWEST:
-        detail = f"Only {plural(few, 'step')} can be compared; {FEWEST} are needed to measure how much steps vary."
+    few = min((min(pair) for pair in counts), default=MIN_STEPS_FOR_BOOTSTRAP)
+    if few < MIN_STEPS_FOR_BOOTSTRAP:
+        needed = f"{MIN_STEPS_FOR_BOOTSTRAP} are needed to measure how much steps vary"
+        detail = f"Only {plural(few, 'step')} can be compared; {needed}."
         extremes = (
             "A change counts as more than noise only if every step of one side differs from every step of the other."
         )
@@ -225,15 +226,15 @@ _FAMILIES_PCT: Final = 80.0
 _MATMUL = re.compile(r"gemm|gemv|cutlass|xmma|splitk|cublas|nvjet|wgmma|Cijk|conv|wgrad|dgrad|winograd", re.IGNORECASE)
 """Kernels of matrix products and convolutions, whose libraries choose another one for another GPU or size."""
 _NUMBER = re.compile(r"\d+")
-_KERNELS = 24
+_MAX_KERNELS = 24
 """Maximum number of kernels that identify a program."""
-_NAME = 200
+_MAX_NAME_LENGTH = 200
 """Maximum length of a kernel's name."""
-_DIGITS = 4
+_PERCENTAGE_DECIMALS = 4
 """Number of decimals of percentages."""
-_LISTED = 80
+_MAX_LISTED_RANKS = 80
 """Maximum number of absent ranks to list; a job may have thousands."""
-_NOTED = 8
+_MAX_WARNED_RANKS = 8
 """Maximum number of absent ranks that get a warning each."""
 
 
@@ -290,7 +291,7 @@ def absent_ranks(report: Report, expected: Collection[int] = (), what: str = "")
     size = (fingerprint(report).world_size or 0) if present else 0
     absent = {
         rank: f"its trace was not given, and the job had {size} ranks"
-        for rank in range(min(size, len(present) + _LISTED))
+        for rank in range(min(size, len(present) + _MAX_LISTED_RANKS))
         if rank not in present
     }
     if present or len(expected) > 1:
@@ -301,11 +302,11 @@ def absent_ranks(report: Report, expected: Collection[int] = (), what: str = "")
 
 def absence_notes(absent: Mapping[int, str]) -> Iterator[str]:
     """Yield a sentence about each of the first absent ranks, and a sentence about the others."""
-    yield from (f"rank {rank}: {reason}." for rank, reason in islice(absent.items(), _NOTED))
-    if len(absent) > _NOTED:
-        more = len(absent) - _NOTED
+    yield from (f"rank {rank}: {reason}." for rank, reason in islice(absent.items(), _MAX_WARNED_RANKS))
+    if len(absent) > _MAX_WARNED_RANKS:
+        more = len(absent) - _MAX_WARNED_RANKS
         # More ranks than are listed may be absent.
-        least = "At least " if len(absent) >= _LISTED else ""
+        least = "At least " if len(absent) >= _MAX_LISTED_RANKS else ""
         yield f"{least}{more} more {'rank was' if more == 1 else 'ranks were'} not given."
 
 
@@ -336,7 +337,7 @@ def _alike(report: Report, *, several: bool) -> Iterator[tuple[int | None, str]]
     yield from ((rank, listed(named, 2)) for rank, named in sources.items() if len(named) > 1)
 
 
-def incomplete(trace: TraceResult, rests_on: Collection[Part] = FIGURES) -> Iterator[Obstacle]:
+def incomplete(trace: TraceResult, rests_on: Collection[Part] = PARTS_FOR_FIGURES) -> Iterator[Obstacle]:
     """Yield an obstacle if some of these parts of a recording may be lost."""
     if lost := doubt(trace, rests_on):
         yield Obstacle("complete recording", "complete", f"{clean(trace.source, 200)} may lack something: {lost}.")
@@ -394,8 +395,8 @@ def program_of(traces: Iterable[TraceResult]) -> ProgramIdentity:
             jobs.add(trace.origin.job)
         for device in trace.devices:
             for group in device.kernels:
-                counts[clean(group.kernel, _NAME)] += group.count
-    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KERNELS]
+                counts[clean(group.kernel, _MAX_NAME_LENGTH)] += group.count
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MAX_KERNELS]
     total = sum(count for _, count in most)
-    kernels = {name: round(100 * count / total, _DIGITS) for name, count in most if count}
+    kernels = {name: round(100 * count / total, _PERCENTAGE_DECIMALS) for name, count in most if count}
     return ProgramIdentity(job=jobs.pop() if len(jobs) == 1 else None, kernels=kernels)

@@ -371,9 +371,9 @@ def _rank(time: FigureChange) -> tuple[float, float]:
 
 _SAME_PACE = 0.02
 """Maximum distance of most kernels' ratios from the median ratio for all to have changed alike."""
-_MOST = 0.9
+_MIN_TIME_SHARE = 0.9
 """Share of the kernels' time that has to be within that distance."""
-_LEAST_KERNELS = 3
+_MIN_KERNELS = 3
 
 
 def compare_compute(sides: Sides, matches: Sequence[KernelMatch], pair: Pair, compute: FigureChange) -> ComputeChange:
@@ -435,13 +435,13 @@ def _pace(paces: Sequence[tuple[float, float]], total_ns: float) -> KernelPace |
         paces: Ratio and time of each kernel that both sides have.
         total_ns: Time of all kernels.
     """
-    if len(paces) < _LEAST_KERNELS:
+    if len(paces) < _MIN_KERNELS:
         return None
     ratios, weights = np.array(sorted(paces)).T
     share = np.cumsum(weights) / weights.sum()
     middle = float(ratios[np.searchsorted(share, 0.5)])
     near = np.abs(ratios / middle - 1) <= _SAME_PACE
-    if abs(middle - 1) <= _SAME_PACE or weights[near].sum() < _MOST * total_ns:
+    if abs(middle - 1) <= _SAME_PACE or weights[near].sum() < _MIN_TIME_SHARE * total_ns:
         return None
     return KernelPace(ratio=middle, low=float(ratios[near].min()), high=float(ratios[near].max()))
 

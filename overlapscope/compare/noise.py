@@ -39,7 +39,7 @@ HOST_SHARE = 2.0
 SLOW_HOST, SLOW_LOADING = 1.5, 0.75
 """Maximum noise from the host, and from loading data, as a fraction of the shorter span: the host's work in a step
 takes at most as long as the step."""
-POINTS = 1.0
+MIN_NOISE_POINTS = 1.0
 """Minimum noise of a percentage, in points."""
 
 _LOADING: Final = f"idle:{IdleCause.DATA_LOADING}"
@@ -101,20 +101,20 @@ def noise_floor(
     floor = floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
     if measure.unit == "ns":
         return floor
-    return max(POINTS, 100 * floor / whole) if whole > 0 else POINTS
+    return max(MIN_NOISE_POINTS, 100 * floor / whole) if whole > 0 else MIN_NOISE_POINTS
 
 
 # -- Bootstrap --------------------------------------------------------------------------------------
 
-FEWEST = 4
+MIN_STEPS_FOR_BOOTSTRAP = 4
 """Minimum number of steps for a bootstrap. Four steps have only 35 different draws, so that the interval is about their
 range; the recorder's five judged steps leave four."""
 
-DRAWS = 2000
+BOOTSTRAP_DRAWS = 2000
 CONFIDENCE = 0.99
 """Higher than 0.95, because many figures are compared at once and percentile bootstraps of few steps are narrow."""
 
-_MOST_NUMBERS = 1 << 22
+_MAX_NUMBERS = 1 << 22
 """Maximum number of drawn step numbers. Recordings with many steps need fewer draws."""
 
 
@@ -126,7 +126,7 @@ def draw(spans_ns: Sequence[int]) -> I64:
     """
     steps = len(spans_ns)
     generator = np.random.default_rng(crc32(np.array(spans_ns, np.int64).tobytes()))
-    draws = max(200, min(DRAWS, _MOST_NUMBERS // max(1, steps)))
+    draws = max(200, min(BOOTSTRAP_DRAWS, _MAX_NUMBERS // max(1, steps)))
     return generator.integers(0, steps, (draws, steps))
 
 
@@ -179,7 +179,7 @@ class Pair:
         self.reliable = reliable
         self._weights: tuple[F64, F64] | None = None
         """Weights of the steps in each draw; None if there are too few steps for a bootstrap."""
-        if reliable and min(self.steps) >= FEWEST:
+        if reliable and min(self.steps) >= MIN_STEPS_FOR_BOOTSTRAP:
             self._weights = weights(draw(before_ns)), weights(draw(after_ns))
 
     def changes(self, rows: Sequence[PairRow]) -> list[FigureChange]:
@@ -276,12 +276,12 @@ def _compared(
     floor: Callable[..., float],
 ) -> PairRow:
     """Return a figure for every period of both sides. `floor` is `noise_floor` of the figure."""
-    parts = [figure.part.of(side).astype(np.float64) for side in sides]
-    if figure.whole is None:
-        points = figure.part.of(mean[0]), figure.part.of(mean[1])
+    parts = [figure.amount.of(side).astype(np.float64) for side in sides]
+    if figure.divided_by is None:
+        points = figure.amount.of(mean[0]), figure.amount.of(mean[1])
         return PairRow(figure.label, "ns", parts[0], parts[1], floor(), points)
     ratios = [
-        np.stack([100 * part, figure.whole.of(side).astype(np.float64)], axis=1)
+        np.stack([100 * part, figure.divided_by.of(side).astype(np.float64)], axis=1)
         # Percentages of copies mean something only if copies take enough time.
         * (not figure.of_copies or bool(side["copy"].sum() >= COPIES_MATTER_FROM * side["span"].sum()))
         for part, side in zip(parts, sides, strict=True)

@@ -23,10 +23,10 @@ from overlapscope.compare.difference import (
     PartOfCompute,
     Side,
 )
-from overlapscope.compare.difference import Unit as Measure
+from overlapscope.compare.difference import Unit as FigureUnit
 from overlapscope.compare.noise import GPU_SHARE
 from overlapscope.documents.table import Cell, Tone
-from overlapscope.trace.lost import FIGURES, Part, part_words
+from overlapscope.trace.lost import PARTS_FOR_FIGURES, Part, part_words
 from overlapscope.trace.op_names import short_kernel
 
 Good = Literal["less", "more"]
@@ -38,13 +38,13 @@ BETTER, WORSE, MORE, LESS, SAME, NOISE, UNTOLD = "better", "worse", "more", "les
 TONES: dict[str, Tone] = {BETTER: "good", WORSE: "poor", NOISE: "muted"}
 MARKS = f"{NOISE} within noise, {UNTOLD} unknown"
 
-MOST_PCT = 1000
+MAX_PCT = 1000
 """Maximum percentage to show for a change; larger ones are shown as more than this."""
 
 GOOD_NEWS = "overlap-achieved"
 """Rule whose findings are good news."""
 
-_LEAST_PCT = 0.05
+_MIN_PCT = 0.05
 """Percentages nearer to zero have no digit to show."""
 _NAME_LIMIT = 120
 
@@ -58,33 +58,33 @@ def unit_of(changes: Iterable[FigureChange]) -> Unit:
     return words.unit_for(round(max(values, default=0)))
 
 
-def number(measure: Measure, value: float | None, unit: Unit) -> str:
+def number(kind: FigureUnit, value: float | None, unit: Unit) -> str:
     """Format a figure. Times are in `unit`, which the column's title or the row's name states."""
     if value is None:
         return NOTHING
-    if measure == "ns":
+    if kind == "ns":
         return unit.number(round(value))
-    if measure == "pct":
+    if kind == "pct":
         return words.bare_percent(value)
-    if measure == "gb_per_s":
+    if kind == "gb_per_s":
         return words.bandwidth(value)
-    if measure == "bytes":
+    if kind == "bytes":
         return words.size(round(value))
     # The mean of counts may be fractional.
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
-def signed(measure: Measure, value: float | None, unit: Unit) -> str:
+def signed(kind: FigureUnit, value: float | None, unit: Unit) -> str:
     """Format a change with its sign, in points if the figure is a percentage."""
     if value is None:
         return NOTHING
     if value == 0:
         return "0"
-    if measure == "ns" and unit.hides(round(value)):
+    if kind == "ns" and unit.hides(round(value)):
         return _nearer_zero(value, unit.least)
-    if measure == "pct" and abs(value) < _LEAST_PCT:
+    if kind == "pct" and abs(value) < _MIN_PCT:
         return _nearer_zero(value, "0.1")
-    return f"{_sign(value)}{number(measure, abs(value), unit)}"
+    return f"{_sign(value)}{number(kind, abs(value), unit)}"
 
 
 def relative(figure: FigureChange) -> str:
@@ -92,10 +92,10 @@ def relative(figure: FigureChange) -> str:
     pct = figure.change_pct
     if pct is None or figure.unit == "pct" or not figure.change:
         return ""
-    if abs(pct) >= MOST_PCT:
+    if abs(pct) >= MAX_PCT:
         # The figure before was almost zero, so the exact ratio means nothing.
-        return f"> +{MOST_PCT:,}"
-    return f"{_sign(pct)}{abs(pct):,.1f}" if abs(pct) >= _LEAST_PCT else _nearer_zero(pct, "0.1")
+        return f"> +{MAX_PCT:,}"
+    return f"{_sign(pct)}{abs(pct):,.1f}" if abs(pct) >= _MIN_PCT else _nearer_zero(pct, "0.1")
 
 
 def interval(figure: FigureChange, unit: Unit) -> str:
@@ -206,8 +206,8 @@ def basis(device: DeviceDiff) -> str:
 
 def side_name(side: Side, other: Side) -> str:
     """Return the name of the file or directory, or its path if both sides have the same name."""
-    name, theirs = (_short(either, full=False) for either in (side, other))
-    shown = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    name, other_name = (_short(either, full=False) for either in (side, other))
+    shown = clean(name if name != other_name else _short(side, full=True), _NAME_LIMIT)
     if side.predicted_by is None:
         return shown
     return f"{shown}, predicted ({clean(', '.join(side.predicted_by) or 'nothing changed', _NAME_LIMIT)})"
@@ -237,10 +237,10 @@ def trust(side: Side) -> str:
 
 # -- Sentences ---------------------------------------------------------------------------------------
 
-_MOST_REASONS = 2
+_MAX_REASONS = 2
 _KERNEL_LIMIT = 40
 """Maximum length of a kernel's name in a sentence."""
-_MOST_FINDINGS = 3
+_MAX_FINDINGS = 3
 
 
 def of_device(
@@ -258,7 +258,7 @@ def of_device(
 
 def of_lost(lost: Collection[Part]) -> str:
     """Return the sentence about a device whose figures depend on lost parts of a recording."""
-    parts = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
+    parts = "parts of a recording" if set(lost) >= PARTS_FOR_FIGURES else f"some {part_words(lost)}"
     return f"Changes cannot be measured, because {parts} are lost."
 
 
@@ -317,7 +317,7 @@ def _reasons(figures: Figures, compute: ComputeChange | None, unit: Unit) -> lis
 
 def _largest(reasons: Sequence[tuple[FigureChange, str]], span: FigureChange) -> list[str]:
     counted = [reason for reason in reasons if reason[0].exceeds(GPU_SHARE * span.larger)]
-    return [sentence for _, sentence in sorted(counted, key=lambda reason: -abs(reason[0].moved))[:_MOST_REASONS]]
+    return [sentence for _, sentence in sorted(counted, key=lambda reason: -abs(reason[0].moved))[:_MAX_REASONS]]
 
 
 def _copies(direction: str, exposed: FigureChange, copied: FigureChange, unit: Unit) -> str:
@@ -355,7 +355,7 @@ _PARTS: dict[PartOfCompute, tuple[str, str]] = {
     "length": ("shorter calls", "longer calls"),
     "side-by-side": ("more kernels side by side", "fewer kernels side by side"),
 }
-"""What became of kernels if a part of compute takes less time, and if it takes more."""
+"""Words on kernels if a part of compute takes less time, and if it takes more."""
 
 
 def compute_part(part: ComputePart) -> str:
@@ -398,8 +398,8 @@ def _findings(findings: Sequence[FindingChange]) -> list[str]:
         for finding in findings
         if finding.standing in ("new", "gone") and finding.cost.beyond_noise
     ]
-    more = len(sentences) - _MOST_FINDINGS
-    return sentences[:_MOST_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])
+    more = len(sentences) - _MAX_FINDINGS
+    return sentences[:_MAX_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])
 
 
 def _signed(share: float) -> str:

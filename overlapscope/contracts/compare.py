@@ -34,11 +34,11 @@ ADVICE: Final = {
     "loader": "Pass `num_workers` to the DataLoader again.",
 }
 """Remedies for a lost promise, by its part."""
-_LARGER = 2
+_MAX_COPY_GROWTH = 2
 """Factor by which copies of a group may grow, such as with the batch size."""
 SMALL_BYTES = 64
 """Maximum size of a value that the host reads, as by `item()`."""
-_WORKERS = "MultiProcessing"
+_WORKER_ITERATOR = "MultiProcessing"
 """Part of the name of an iterator whose workers load."""
 
 
@@ -62,7 +62,7 @@ class Promise(Struct, frozen=True):
 
     @property
     def of_transfer(self) -> bool:
-        """Whether it is about the overlap of copies or collectives that a recording has."""
+        """True if it is about the overlap of copies or collectives that a recording has."""
         return self.part == "overlap" and self.name.startswith("overlap of ")
 
 
@@ -224,7 +224,7 @@ def _beside(transfer: TransferGroup) -> str:
     runs = transfer.beside
     if not runs:
         return "no kernel"
-    if len(runs) > _SHOWN:
+    if len(runs) > _MAX_SHOWN_RUNS:
         runs = (runs[0], Beside(transfer.count - runs[0].times, runs[-1].least, runs[-1].most))
     words = []
     for number, run in enumerate(runs):
@@ -238,7 +238,7 @@ def _beside(transfer: TransferGroup) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
-_SHOWN = 3
+_MAX_SHOWN_RUNS = 3
 
 
 def _ordered(old: TransferGroup, new: TransferGroup) -> str:
@@ -256,10 +256,10 @@ _NUMBER = re.compile(r"\d+")
 def _amount(contract: Contract, old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
     """Yield a loss if a group moves much more or has more ops."""
     unit: Unit
-    limit, value, unit = _most(old.count, contract), new.count, "copies"
+    limit, value, unit = _upper_limit(old.count, contract), new.count, "copies"
     message = f"{_words(new)}: {new.count} a step; by the contract {old.count}."
-    if old.bytes and new.bytes * new.count > _LARGER * old.bytes * max(old.count, 1):
-        limit, value, unit = _LARGER * old.bytes * old.count, new.bytes * new.count, "bytes"
+    if old.bytes and new.bytes * new.count > _MAX_COPY_GROWTH * old.bytes * max(old.count, 1):
+        limit, value, unit = _MAX_COPY_GROWTH * old.bytes * old.count, new.bytes * new.count, "bytes"
         message = f"{_words(new)} moves {size(value)} a step; by the contract {size(old.bytes * old.count)}."
     if value > limit:
         yield Promise("lost", "amount", f"amount of {_words(old)}", message, new.line, limit, value, unit)
@@ -293,8 +293,8 @@ def _calls(
 
 def _counted(name: str, before: int, after: int, contract: Contract) -> Promise:
     """Return the promise about a number of calls or ops a step."""
-    limit = _most(before, contract)
-    result = _result(lost=after > limit, gained=_most(after, contract) < before)
+    limit = _upper_limit(before, contract)
+    result = _result(lost=after > limit, gained=_upper_limit(after, contract) < before)
     message = f"{after:,} {name} a step; by the contract {before:,}."
     return Promise(result, "launches", name, message, "", limit, after)
 
@@ -310,7 +310,7 @@ def _launches(contract: Contract, now: Contract) -> Iterator[Promise]:
 
 def _loader(contract: Contract, now: Contract) -> Iterator[Promise]:
     if contract.loader:
-        before, after = (_WORKERS in each.loader for each in (contract, now))
+        before, after = (_WORKER_ITERATOR in each.loader for each in (contract, now))
         lost = "loader workers lost: " if before > after else ""
         message = f"{lost}The DataLoader's iterator is {now.loader or 'not used'}; by the contract {contract.loader}."
         result = _result(lost=before > after, gained=after > before)
@@ -335,7 +335,7 @@ def _line_number(place: CallPlace) -> int:
     return int(shown.line) if shown else 0
 
 
-def _most(count: int, contract: Contract) -> int:
+def _upper_limit(count: int, contract: Contract) -> int:
     """Return the largest number that is within the margin of a number."""
     return count + math.floor(count * contract.margin_pct / 100)
 

@@ -32,7 +32,7 @@ from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
-from overlapscope.trace.lost import FIGURES, Part
+from overlapscope.trace.lost import PARTS_FOR_FIGURES, Part
 from overlapscope.trace.model import Trace
 
 METRIC = "contract"
@@ -45,8 +45,8 @@ _NONE_LEFT: Final = (
     "The contract may be of another program: none of its copies, collectives or ops is left. If they "
     "were removed on purpose, write the contract again."
 )
-_NAMED: Final = 3
-_SHORT: Final = 60
+_MAX_NAMED_PROMISES: Final = 3
+_MAX_NAME_LENGTH: Final = 60
 
 
 def check_job(
@@ -81,7 +81,7 @@ def check_job(
     return replace(result, warnings=(*result.warnings, *filter(None, (contract.not_promised, not_judged))))
 
 
-def promise(trace: Trace, rests_on: Collection[Part] = FIGURES) -> Contract:
+def promise(trace: Trace, rests_on: Collection[Part] = PARTS_FOR_FIGURES) -> Contract:
     """Return the contract that a recording keeps.
 
     `rests_on` are parts of it that may not be lost: `HOST` for a program that uses no GPU.
@@ -131,7 +131,7 @@ def judge(
     result: TraceResult,
     *,
     other_program: bool = False,
-    rests_on: Collection[Part] = FIGURES,
+    rests_on: Collection[Part] = PARTS_FOR_FIGURES,
 ) -> tuple[list[Obstacle], tuple[Promise, ...]]:
     """Return the reasons why a recording can't be judged by a contract, or without any the result of each promise.
 
@@ -170,7 +170,7 @@ def _promised(promises: Sequence[Promise]) -> str:
     least = f" beside at least {plural(fewest, 'kernel')}" if fewest else ""
     beside = f"{plural(len(overlaps), 'transfer')}{least}" if overlaps else ""
     kept = [promise for promise in promises if promise.result == "kept" and promise.part != "overlap"]
-    named = listed(dict.fromkeys(clean(promise.name, _SHORT) for promise in kept), _NAMED)
+    named = listed(dict.fromkeys(clean(promise.name, _MAX_NAME_LENGTH) for promise in kept), _MAX_NAMED_PROMISES)
     gains = sum(promise.result == "gained" for promise in promises)
     accepts = f"{plural(gains, 'gain')}, which `overlapscope contract update` accepts" if gains else ""
     return ", ".join(filter(None, (beside, named, accepts)))

@@ -26,14 +26,7 @@ from overlapscope.budgets.words import in_project
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
 from overlapscope.contracts.windows import Neighbour, Windows, counted, find_neighbours, find_windows, library_ops
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import (
-    around,
-    find_blocking,
-    line_ids_around,
-    line_text,
-    outermost_around,
-    shown_line,
-)
+from overlapscope.trace.host import around, find_blocking, line_ids_around, line_text, outermost_around, shown_line
 from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
 from overlapscope.version import __version__
 
@@ -42,7 +35,7 @@ from overlapscope.version import __version__
 _AUTOGRAD = re.compile(r"(autograd::engine::evaluate_function: )?(torch::autograd::)?")
 _RUNS_BACKWARD = re.compile(r".*\b(_engine_run_backward|run_backward)\b.*", re.DOTALL)
 """Frames in which a thread waits for autograd's engine (torch/autograd)."""
-_LIMIT = 120
+_MAX_NAME_LENGTH = 120
 
 
 class Places:
@@ -67,7 +60,7 @@ class Places:
     def op(self, call: int) -> str:
         """Return the op around a call; empty if there is none."""
         name = int(self._op[self._row[call]])
-        return clean(_AUTOGRAD.sub("", self._trace.names[name], count=1), _LIMIT) if name >= 0 else ""
+        return clean(_AUTOGRAD.sub("", self._trace.names[name], count=1), _MAX_NAME_LENGTH) if name >= 0 else ""
 
     def line(self, call: int) -> str:
         """Return the line of a call as `train.py:88 in step`; empty if there is none."""
@@ -77,7 +70,7 @@ class Places:
             return ""
         # A path outside of the project differs between machines.
         path = in_project(shown.file) or shown.file.rpartition("/")[2]
-        return clean(f"{path}:{shown.line} in {shown.function}", _LIMIT)
+        return clean(f"{path}:{shown.line} in {shown.function}", _MAX_NAME_LENGTH)
 
     def words(self, call: int) -> str:
         """Return `aten::item, train.py:88 in step` as far as it is known."""

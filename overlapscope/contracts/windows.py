@@ -75,8 +75,8 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
     begin_ns, end_ns = trace.gpu_ops.start_ns[ops] + SURE_NS, trace.gpu_ops.end_ns[ops] - SURE_NS
     least, most = np.zeros((2, len(ops)), np.int64)
     closed = items.call[rows] >= 0
-    for lane, mine in rows_by(items.lane[rows]):
-        places, called = items.place[rows[mine]], started[items.call[rows[mine]]]
+    for lane, of_item in rows_by(items.lane[rows]):
+        places, called = items.place[rows[of_item]], started[items.call[rows[of_item]]]
         for other in _computing(order, lane):
             of_other = order.rows[other]
             of_step_here = of_step.get(order.streams[other], 0)
@@ -87,7 +87,7 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
             launched = np.searchsorted(np.where(calls < 0, EARLIEST_NS, started[calls]), called)
             first, after = stated.before(lane, places, other), stated.after(lane, places, other)
             ended, begins = order.before(lane, places, other), order.after(lane, places, other)
-            seen, until = _seen(trace, items.take(of_other), begin_ns[mine], end_ns[mine])
+            seen, until = _seen(trace, items.take(of_other), begin_ns[of_item], end_ns[of_item])
             ended, begins = np.minimum(ended, np.maximum(seen, first)), np.maximum(begins, np.minimum(until, after))
             for sides, (low, high) in ((least, (ended, begins)), (most, (first, after))):
                 earlier = computing[launched] - computing[np.minimum(low, launched)]
@@ -97,16 +97,16 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
                 if sides is most:
                     earlier = np.where(cut_before, of_step_here, earlier)
                     later = np.where(cut_after, of_step_here, later)
-                sides[mine] += np.minimum(earlier, of_step_here) + np.minimum(later, of_step_here)
-                closed[mine] &= ~cut_before & ~cut_after
+                sides[of_item] += np.minimum(earlier, of_step_here) + np.minimum(later, of_step_here)
+                closed[of_item] &= ~cut_before & ~cut_after
     in_graph = np.flatnonzero((items.ops[rows] > 1) & (items.compute[rows] > 0))
-    for item, mine in rows_by(rows[in_graph]):
-        mine = in_graph[mine]
+    for item, of_item in rows_by(rows[in_graph]):
+        of_item = in_graph[of_item]
         inside = np.flatnonzero((order.item_of_op == item) & (trace.gpu_ops.kind == Kind.COMPUTE))
-        begun = np.searchsorted(np.sort(trace.gpu_ops.start_ns[inside]), end_ns[mine])
-        ended = np.searchsorted(np.sort(trace.gpu_ops.end_ns[inside]), begin_ns[mine], side="right")
-        least[mine] += np.maximum(begun - ended, 0)
-        most[mine] += len(inside)
+        begun = np.searchsorted(np.sort(trace.gpu_ops.start_ns[inside]), end_ns[of_item])
+        ended = np.searchsorted(np.sort(trace.gpu_ops.end_ns[inside]), begin_ns[of_item], side="right")
+        least[of_item] += np.maximum(begun - ended, 0)
+        most[of_item] += len(inside)
     return Windows(least, most, closed)
 
 
@@ -137,14 +137,14 @@ def find_neighbours(ops: I64, order: HappensBefore) -> list[tuple[Neighbour, Nei
     kernels = np.bincount(items.lane, items.compute, minlength=len(order.streams))
     device = np.array([on_device for on_device, _ in order.streams])
     found: dict[int, tuple[Neighbour, Neighbour]] = {}
-    for lane, mine in rows_by(items.lane[rows]):
+    for lane, on_lane in rows_by(items.lane[rows]):
         main = int(np.argmax(np.where(device == device[lane], kernels, -1)))
         on_main = order.rows[main]
         computes = np.flatnonzero(items.compute[on_main])
-        places = items.place[rows[mine]]
+        places = items.place[rows[on_lane]]
         earlier = pick(computes, np.searchsorted(computes, order.before(lane, places, main)) - 1)
         later = pick(computes, np.searchsorted(computes, order.after(lane, places, main)))
-        columns = (mine, places, earlier, later)
+        columns = (on_lane, places, earlier, later)
         for number, place, first, then in zip(*(column.tolist() for column in columns), strict=True):
             begins: Neighbour = (-1, None)
             ends: Neighbour = (-1, None)

@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Kept(Generic[K, V]):
+class WeightedCache(Generic[K, V]):
     """A thread-safe cache that drops the least recently used values if their weight is too high, but keeps two."""
 
     def __init__(self, most: int) -> None:
@@ -70,7 +70,7 @@ class TaskProgress(Struct, frozen=True):
     """Completed fraction; None if unknown."""
 
 
-Tell = Callable[[TaskProgress], None]
+ProgressCallback = Callable[[TaskProgress], None]
 
 
 class Background(Generic[K, V]):
@@ -79,8 +79,8 @@ class Background(Generic[K, V]):
     def __init__(
         self,
         name: str,
-        compute: Callable[[K, Tell], V],
-        kept: Kept[K, V],
+        compute: Callable[[K, ProgressCallback], V],
+        cache: WeightedCache[K, V],
         weigh: Callable[[V], int],
         *,
         given_up_s: float = math.inf,
@@ -88,28 +88,28 @@ class Background(Generic[K, V]):
         """`compute` must not raise (`attempt`). Requests not repeated within `given_up_s` are dropped."""
         self._name = name
         self._compute = compute
-        self._kept = kept
+        self._cache = cache
         self._weigh = weigh
         self._given_up_s = given_up_s
         self._wanted: dict[K, tuple[tuple[bool, int], float]] = {}
         """Priority of each request, and the time of its latest repetition."""
-        self._asked = 0
+        self._requests = 0
         self._at_work: tuple[K, TaskProgress] | None = None
         self._working = False
         self._change = threading.Condition()
 
     def put(self, key: K, value: V) -> None:
         """Keep a value that resulted from another request."""
-        self._kept.put(key, value, self._weigh(value))
+        self._cache.put(key, value, self._weigh(value))
 
     def request(self, key: K, *, urgent: bool = True) -> None:
         """Request a value: before all earlier requests or, if not urgent, after them."""
         with self._change:
             now = time.monotonic()
-            if self._kept.get(key) is not None or (self._at_work is not None and self._at_work[0] == key):
+            if self._cache.get(key) is not None or (self._at_work is not None and self._at_work[0] == key):
                 return
-            self._asked += 1
-            priority = (urgent, self._asked if urgent else -self._asked)
+            self._requests += 1
+            priority = (urgent, self._requests if urgent else -self._requests)
             before = self._wanted.get(key, (priority, now))[0]
             self._wanted[key] = (max(priority, before), now)
             if not self._working:
@@ -120,7 +120,7 @@ class Background(Generic[K, V]):
         """Return the value; None if it isn't ready after `wait_s`, so the caller has to ask again."""
         deadline = time.monotonic() + wait_s
         with self._change:
-            while (value := self._kept.get(key)) is None:
+            while (value := self._cache.get(key)) is None:
                 self.request(key)
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -174,7 +174,7 @@ def attempt(subject: str, make: Callable[[], V]) -> V | OverlapscopeError:
         return OverlapscopeError(f"{subject}: {type(error).__name__}: {clean(str(error), 500)}; please report this.")
 
 
-def raised(value: V | OverlapscopeError) -> V:
+def or_raise(value: V | OverlapscopeError) -> V:
     """Return the value, or raise it if it is an error."""
     if isinstance(value, OverlapscopeError):
         # Its traceback would otherwise grow with each raise.

@@ -1,4 +1,4 @@
-"""Context of a page: the address, the traces it names, and light or dark. Links lead to other addresses."""
+"""Context of a page: its address, the loaded traces that it names, and light or dark; and links to other addresses."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
     """Parse a URL's path and query, ignoring invalid values. The page is empty if the path names none."""
     path = (pathname or "").removeprefix(base).strip("/")
     query = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
-    asked: dict[str, Any] = {field: query.get(name) for field, name in _IN_URL.items()}
-    asked |= {field: _number(asked[field]) for field in ("device", "start_ns", "end_ns")}
-    asked["of"] = RECORDED if asked["of"] == RECORDED else None
+    fields: dict[str, Any] = {field: query.get(name) for field, name in _IN_URL.items()}
+    fields |= {field: _number(fields[field]) for field in ("device", "start_ns", "end_ns")}
+    fields["of"] = RECORDED if fields["of"] == RECORDED else None
     names = (name for plugin in plugins() for page in plugin.pages for name in page.state)
-    return UrlState(base, path, **asked, choices={name: query[name] for name in names if name in query})
+    return UrlState(base, path, **fields, choices={name: query[name] for name in names if name in query})
 
 
 def _number(text: str | None) -> int | None:
@@ -136,9 +136,9 @@ def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:
 def _edges(trace: Trace, device: int) -> I64:
     """Return the starts of all ops of a device, then their ends, in an order that all timelines of a trace share."""
     ops = trace.gpu_ops
-    mine = np.flatnonzero(ops.device == device)
-    mine = mine[np.argsort(ops.place[mine], kind="stable")]
-    return np.concatenate([ops.start_ns[mine], ops.end_ns[mine]])
+    on_device = np.flatnonzero(ops.device == device)
+    on_device = on_device[np.argsort(ops.place[on_device], kind="stable")]
+    return np.concatenate([ops.start_ns[on_device], ops.end_ns[on_device]])
 
 
 _MARGIN_NS = 10_000
@@ -193,7 +193,7 @@ class PageContext(Struct, frozen=True):
         return self.opened.section(self.url.device)
 
     @property
-    def spoken(self) -> DeviceReport:
+    def judged_section(self) -> DeviceReport:
         """Report on the same device in the program that verdict and findings are about, whichever is shown."""
         return self.loaded.of(None).section(self.url.device)
 

@@ -16,7 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean, duration
-from overlapscope.dashboard.background import Background, Kept, TaskProgress, Tell, attempt, raised
+from overlapscope.dashboard.background import (
+    Background,
+    ProgressCallback,
+    TaskProgress,
+    WeightedCache,
+    attempt,
+    or_raise,
+)
 from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.inputs import read_ranks_report
@@ -174,7 +181,7 @@ class Library:
         self.data = data
         """Data of pages that are not about a trace, by page (`PluginPage.data`); None where there is none."""
         self.shows_source = shows_source
-        """Whether pages may show lines of files that a trace names (`source.py`)."""
+        """True if pages may show lines of files that a trace names (`source.py`)."""
         self.predictions = Predictions()
         """Predictions for the loaded traces."""
         self._limit_bytes = limit_bytes
@@ -185,12 +192,12 @@ class Library:
         self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._lock = threading.Lock()
         self._opened_by: dict[str, _TraceTask] = {}
-        self._kept: Kept[_TraceTask, _TaskResult] = Kept(KEPT_EVENTS)
+        self._kept: WeightedCache[_TraceTask, _TaskResult] = WeightedCache(KEPT_EVENTS)
         self._background = Background("loader", self._read, self._kept, _weight)
         named = {page.files for plugin in plugins() for page in plugin.pages if page.files}
         self.files_of_plugins = frozenset(name for name in named if any(self.files(name)))
         """Names of files for pages of plugins, of which there were any at the start."""
-        self.results_of_pages: Kept[Hashable, Any] = Kept(_PAGE_RESULTS)
+        self.results_of_pages: WeightedCache[Hashable, Any] = WeightedCache(_PAGE_RESULTS)
         """Results that pages need again, under keys of their own."""
 
     def entries(self) -> tuple[TraceEntry, ...]:
@@ -206,8 +213,10 @@ class Library:
     def siblings(self, id: str) -> tuple[str, ...]:
         """Return the traces of the same folder, including this trace: the ranks of its job."""
         with self._lock:
-            mine = self._entries.get(id)
-            return tuple(entry.id for entry in self._entries.values() if mine and entry.folder == mine.folder)
+            entry_of_id = self._entries.get(id)
+            return tuple(
+                entry.id for entry in self._entries.values() if entry_of_id and entry.folder == entry_of_id.folder
+            )
 
     def add(self, path: Path, name: str) -> str:
         """Add a file that was dropped under a name; return its id."""
@@ -264,7 +273,7 @@ class Library:
         entry = self.entry(id)
         if entry is None:
             raise UnreadableTrace(f"{clean(id, 100)}: there is no such trace here.")
-        result = raised(self._background.get(self._job(entry), wait_s))
+        result = or_raise(self._background.get(self._job(entry), wait_s))
         return result if isinstance(result, Opened) else None
 
     def wait(self, id: str) -> Opened:
@@ -321,7 +330,7 @@ class Library:
         with self._lock:
             return self._ids.get(path.resolve())
 
-    def _read(self, job: _TraceTask, tell: Tell) -> _TaskResult:
+    def _read(self, job: _TraceTask, tell: ProgressCallback) -> _TaskResult:
         """Return the result of a task, or the error that prevents it. Reads the trace unless it is open."""
         entry, opened = job.entry, self.opened(job.entry.id)
 

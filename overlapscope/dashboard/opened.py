@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
+from overlapscope.dashboard.background import Background, ProgressCallback, WeightedCache, attempt, or_raise
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import find_program
 from overlapscope.prediction.result import WhatIf
@@ -71,7 +71,7 @@ def open_trace(id: str, path: Path, trace: Trace) -> Opened:
 
 KEPT_EVENTS = 10_000_000
 """Maximum number of events of predicted timelines in memory, some 1 GB. The most recently shown timelines stay."""
-MOST_KEPT = 64
+MAX_KEPT = 64
 """Maximum number of predictions, however small."""
 _GIVEN_UP_S = 5.0
 """Seconds after which a request counts as abandoned; waiting pages repeat their requests."""
@@ -110,40 +110,40 @@ class Predictions:
     """Predictions, thread-safe. The latest request is computed first; requests that no page repeats are dropped."""
 
     def __init__(self) -> None:
-        self._kept: Kept[_Key, DrawnPrediction | OverlapscopeError] = Kept(KEPT_EVENTS)
+        self._kept: WeightedCache[_Key, DrawnPrediction | OverlapscopeError] = WeightedCache(KEPT_EVENTS)
         self._background = Background("predictor", self._compute, self._kept, _weight, given_up_s=_GIVEN_UP_S)
 
-    def get(self, opened: Opened, asked: WhatIfRequest, *, wait_s: float = 0.0) -> DrawnPrediction | None:
+    def get(self, opened: Opened, request: WhatIfRequest, *, wait_s: float = 0.0) -> DrawnPrediction | None:
         """Return the prediction; None if it isn't ready after `wait_s`, so the caller has to ask again.
 
         Raises:
             OverlapscopeError: The prediction is impossible.
         """
-        prediction = self._background.get((weakref.ref(opened), asked), wait_s)
-        return None if prediction is None else raised(prediction)
+        prediction = self._background.get((weakref.ref(opened), request), wait_s)
+        return None if prediction is None else or_raise(prediction)
 
-    def cached(self, opened: Opened, asked: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
+    def cached(self, opened: Opened, request: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
         """Return the prediction if it was made before."""
-        return self._kept.get((weakref.ref(opened), asked))
+        return self._kept.get((weakref.ref(opened), request))
 
-    def _compute(self, key: _Key, tell: Tell) -> DrawnPrediction | OverlapscopeError:
+    def _compute(self, key: _Key, tell: ProgressCallback) -> DrawnPrediction | OverlapscopeError:
         self._kept.forget(lambda kept: kept[0]() is None)
-        reference, asked = key
+        reference, request = key
         opened = reference()
         if opened is None:
             return OverlapscopeError("This trace is no longer in memory; load the page again.")
         trace = opened.analysis.trace
-        prediction = attempt("The prediction", lambda: _predict(trace, asked))
-        if asked.interventions is None and isinstance(prediction, DrawnPrediction):
+        prediction = attempt("The prediction", lambda: _predict(trace, request))
+        if request.interventions is None and isinstance(prediction, DrawnPrediction):
             # Keep the prediction of the best set under its interventions.
-            self._background.put((reference, WhatIfRequest(asked.device, prediction.interventions)), prediction)
+            self._background.put((reference, WhatIfRequest(request.device, prediction.interventions)), prediction)
             return replace(prediction, lanes=None)
         return prediction
 
 
 def _weight(prediction: DrawnPrediction | OverlapscopeError) -> int:
     drawn = prediction.lanes if isinstance(prediction, DrawnPrediction) else None
-    return max(0 if drawn is None else events_of(drawn.analysis.trace), KEPT_EVENTS // MOST_KEPT)
+    return max(0 if drawn is None else events_of(drawn.analysis.trace), KEPT_EVENTS // MAX_KEPT)
 
 
 def events_of(trace: Trace) -> int:
@@ -152,15 +152,15 @@ def events_of(trace: Trace) -> int:
     return sum(len(table) for table in tables)
 
 
-def _predict(trace: Trace, asked: WhatIfRequest) -> DrawnPrediction:
+def _predict(trace: Trace, request: WhatIfRequest) -> DrawnPrediction:
     # The first page needs neither.
     from overlapscope.prediction.interventions import check_names
     from overlapscope.prediction.predict import applicable, best, predict
 
-    if asked.interventions is None:
-        prediction = best(trace, device=asked.device)
+    if request.interventions is None:
+        prediction = best(trace, device=request.device)
     else:
-        check_names(trace, asked.interventions)
-        prediction = predict(trace, asked.interventions, device=asked.device)
-    after, can_apply = prediction.after, applicable(trace, asked.device)
+        check_names(trace, request.interventions)
+        prediction = predict(trace, request.interventions, device=request.device)
+    after, can_apply = prediction.after, applicable(trace, request.device)
     return DrawnPrediction(prediction.result, None if after is None else lanes.build(analyze_trace(after)), can_apply)

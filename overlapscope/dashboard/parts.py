@@ -34,7 +34,7 @@ SAMPLES = "open-samples"
 """Id of the button that opens the samples."""
 _HOST_ROWS = 8
 """Rows of each table, for a trace in which nothing ran on a GPU."""
-_MARGIN = 0.02
+_MARGIN_SHARE = 0.02
 """Margin on either side of two timelines, as a share of the visible span."""
 
 
@@ -218,7 +218,7 @@ def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSi
     shown = [(window, side.windows[0].start_ns) for side in sides for window in side.windows]
     start = min(window.start_ns - zero for window, zero in shown)
     end = max(window.end_ns - zero for window, zero in shown)
-    margin = round(_MARGIN * (end - start))
+    margin = round(_MARGIN_SHARE * (end - start))
     return {
         "sides": [
             {

@@ -26,7 +26,7 @@ TALLEST_GRID = 12
 """Rows of a grid without a scroll bar."""
 _NAME_WIDTH = 120
 """Minimum width of a column of names, in CSS pixels."""
-_WIDTH = 92
+_COLUMN_WIDTH_PX = 92
 """Default width of a column in a grid, in CSS pixels."""
 _PINNED = {"position": "sticky", "right": 0, "whiteSpace": "nowrap", "backgroundColor": "var(--mantine-color-body)"}
 """Style of links, which stay visible if the table is wider than its panel."""
@@ -42,7 +42,7 @@ _SIGNS = {"good": "✓", "fair": "!", "poor": "✕", "recorded": "●"}
 
 
 Drawn = Block | Component
-"""What a page shows."""
+"""Content of a page."""
 
 
 def draw(blocks: Iterable[Drawn], dark: bool) -> list[Component]:
@@ -257,10 +257,10 @@ def _explained(rule: Rule) -> tuple[Block, ...]:
         model.Code(program, f"{title}: {kind}")
         for program, title, kind in zip(examples(rule.id), titles, kinds, strict=True)
     )
-    said = (meaning.meaning, f"Computed: {meaning.computation}", f"What the fix saves: {rule.cost}")
+    sentences = (meaning.meaning, f"Computed: {meaning.computation}", f"What the fix saves: {rule.cost}")
     return (
         model.Section(tuple(programs), kind="columns"),
-        model.Section(tuple(map(model.Text, said)), f"What {rule.id} means and how it is computed", folded=True),
+        model.Section(tuple(map(model.Text, sentences)), f"What {rule.id} means and how it is computed", folded=True),
     )
 
 
@@ -356,9 +356,9 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
             "valueFormatter": {"function": f"params.data.{column.id}_text"},
             # Export the number, not its text.
             "useValueFormatterForExport": False,
-            "minWidth": column.width or _WIDTH,
+            "minWidth": column.width or _COLUMN_WIDTH_PX,
             "flex": 0 if column.number else 1,
-            "width": column.width or _WIDTH,
+            "width": column.width or _COLUMN_WIDTH_PX,
             "tooltipField": None if column.number else column.id,
         }
         for column in shown.columns

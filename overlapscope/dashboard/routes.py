@@ -123,8 +123,8 @@ def _lead(context: PageContext) -> flask.typing.ResponseReturnValue:
 
 # -- The timeline's canvas: binary views, and details of single ops --------------------------------
 
-MOST_COLUMNS = 8_192
-MOST_LANES = 1_000
+MAX_COLUMNS = 8_192
+MAX_LANES = 1_000
 """Maximum number of lanes in a view. Traces have a lane per thread; a screen shows a hundred."""
 _FARTHEST_NS = 1 << 53
 """Largest number that a browser represents exactly."""
@@ -151,17 +151,21 @@ def _lanes(library: Library) -> Lanes:
     if opened is None:
         exists = library.entry(id) is not None
         raise Refused("This trace is not in memory; load the page again." if exists else "There is no such trace.", 404)
-    asked = flask.request.args.get("predicted")
-    return opened.of(flask.request.args.get("of")).lanes if asked is None else _predicted(library, opened, asked)
+    interventions = flask.request.args.get("predicted")
+    return (
+        opened.of(flask.request.args.get("of")).lanes
+        if interventions is None
+        else _predicted(library, opened, interventions)
+    )
 
 
 def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:
     try:
-        asked = WhatIfRequest(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
+        request = WhatIfRequest(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
     except msgspec.DecodeError:
         raise Refused("predicted is a JSON list of interventions.") from None
     try:
-        prediction = library.predictions.get(opened, asked, wait_s=_PREDICTED_S)
+        prediction = library.predictions.get(opened, request, wait_s=_PREDICTED_S)
     except OverlapscopeError as error:
         raise Refused(str(error)) from None
     if prediction is None:
@@ -186,22 +190,22 @@ def _pixels(drawn: Lanes) -> _TimelineAnswer:
     start, end = _time("start"), _time("end")
     if end <= start:
         raise Refused("A view's end lies behind its start.")
-    columns = _number("columns", 1, MOST_COLUMNS)
-    asked = flask.request.args.get("lanes", "")
+    columns = _number("columns", 1, MAX_COLUMNS)
+    wanted_lanes = flask.request.args.get("lanes", "")
     try:
-        ids = [int(number) for number in asked.split(",")] if asked else []
+        ids = [int(number) for number in wanted_lanes.split(",")] if wanted_lanes else []
     except ValueError:
         raise Refused("lanes is a list of numbers with commas between them.") from None
     if len(set(ids)) < len(ids):
         raise Refused("lanes names a lane twice.")
-    if len(ids) > MOST_LANES:
-        raise Refused(f"lanes names at most {MOST_LANES:,}.")
+    if len(ids) > MAX_LANES:
+        raise Refused(f"lanes names at most {MAX_LANES:,}.")
     return lanes.view(drawn, start, end, columns, ids)
 
 
 def _at(drawn: Lanes) -> _TimelineAnswer:
     lane = _number("lane")
-    row = lanes.at(drawn, lane, _time("start"), _time("end"))
+    row = lanes.nearest_op(drawn, lane, _time("start"), _time("end"))
     return None if row is None else lanes.op(drawn, lane, row)
 
 
@@ -219,9 +223,9 @@ def _search(drawn: Lanes) -> _TimelineAnswer:
 
 
 def _worst(drawn: Lanes) -> _TimelineAnswer:
-    asked = flask.request.args.get("kind", "")
+    wanted_kind = flask.request.args.get("kind", "")
     for kind in lanes.SUBJECTS:
-        if kind == asked:
+        if kind == wanted_kind:
             return lanes.worst(drawn, kind, _number("number", otherwise=0))
     raise Refused(f"kind is one of {', '.join(lanes.SUBJECTS)}.")
 

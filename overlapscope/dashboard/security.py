@@ -45,13 +45,13 @@ def own_token() -> str:
     Raises:
         UsageError: The token from the environment is short enough to be guessed.
     """
-    given = os.environ.get(VARIABLE, "")
-    if given and len(given) < SHORTEST_TOKEN:
+    user_token = os.environ.get(VARIABLE, "")
+    if user_token and len(user_token) < SHORTEST_TOKEN:
         raise UsageError(
-            f"{VARIABLE} has {len(given)} characters, which can be guessed; give it {SHORTEST_TOKEN} or more, or "
+            f"{VARIABLE} has {len(user_token)} characters, which can be guessed; give it {SHORTEST_TOKEN} or more, or "
             "leave it out: then a token is made up."
         )
-    return given or secrets.token_urlsafe(24)
+    return user_token or secrets.token_urlsafe(24)
 
 
 def refusal(request: Request, token: str) -> tuple[int, str] | None:
@@ -82,8 +82,8 @@ def guard(server: flask.Flask, *, token: str, base: str) -> None:
         refused = refusal(request, token)
         if refused is not None and refused[0] != 401:
             return _refused(*refused)
-        asked = request.args.get("token")
-        if asked is not None and _equal(asked, token):
+        sent_token = request.args.get("token")
+        if sent_token is not None and _equal(sent_token, token):
             # Redirect, so that the address with the token doesn't stay in the browser's history.
             rest = urlencode([pair for pair in request.args.items(multi=True) if pair[0] != "token"])
             answer = flask.redirect(f"{base.rstrip('/')}{request.path}{'?' if rest else ''}{rest}")

@@ -46,7 +46,7 @@ _HEAD_BYTES = 64 << 10
 _LAST_S = 0.5
 """Seconds that the server, at its end, waits for answers in progress. An answer that waits for a trace may take
 minutes."""
-_ENDS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+_ENDING_SIGNALS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 _CONNECTIONS = 128
 """Maximum number of connections. Each takes one or two file descriptors; some systems give a process 256."""
@@ -102,7 +102,9 @@ class Listening:
             raise SystemExit
 
         # Ignored signals stay ignored: under nohup, the server outlives its terminal.
-        before = {number: signal.getsignal(number) for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN}
+        before = {
+            number: signal.getsignal(number) for number in _ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN
+        }
         for ending in before:
             signal.signal(ending, stop)
         try:
@@ -240,18 +242,18 @@ class Beginning:
 
     def _tell(self) -> dict[str, Any]:
         """Answer when something is new, or after a moment."""
-        asked = flask.request.args
-        url = url_of(self._library, self._base, asked.get("path"), asked.get("search"))
+        parameters = flask.request.args
+        url = url_of(self._library, self._base, parameters.get("path"), parameters.get("search"))
         until = time.monotonic() + _ANSWER_S
         # Other pages show no verdict, so an immediate answer would only be asked for again.
-        speaks = url.page == FIRST_PAGE and asked.get("known") != "true"
+        shows_verdict = url.page == FIRST_PAGE and parameters.get("known") != "true"
         while not self._whole.done() and time.monotonic() < until:
-            if speaks and self._library.opened(url.trace) is not None:
+            if shows_verdict and self._library.opened(url.trace) is not None:
                 break
             time.sleep(_LOOK_S)
         context = PageContext.at(url, self._library)
         verdict = None
-        if speaks and context.trace is not None:
+        if shows_verdict and context.trace is not None:
             judgement = judge(context.section)
             verdict = {
                 name: getattr(judgement, name) for name in ("level", "subject", "lead", "why", "remedy", "notes")

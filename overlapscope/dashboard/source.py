@@ -15,8 +15,8 @@ from pathlib import Path
 
 from overlapscope.base.words import clean
 
-_MOST_BYTES = 1 << 20
-_LONGEST = 160
+_MAX_BYTES = 1 << 20
+_MAX_LINE_LENGTH = 160
 _SINCE_2001_NS = 10**18
 """Smaller times in a trace are those of a clock that began when the machine did."""
 _DEF = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
@@ -44,7 +44,7 @@ def line_of(file: str, line: int, function: str, trace: Path, start_ns: int) -> 
         return ""
     if not 0 < line <= len(lines) or _function(lines, line - 1) != function.rpartition(".")[2]:
         return ""
-    return clean(lines[line - 1].strip(), _LONGEST)
+    return clean(lines[line - 1].strip(), _MAX_LINE_LENGTH)
 
 
 @lru_cache(maxsize=32)
@@ -56,10 +56,10 @@ def _lines(file: str, before_ns: int) -> tuple[str, ...]:
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, encoding="utf-8", errors="replace") as opened:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES or status.st_mtime_ns > before_ns:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES or status.st_mtime_ns > before_ns:
             return ()
         # `splitlines` would also split at a form feed, which ends no line of Python.
-        return tuple(opened.read(_MOST_BYTES).split("\n"))
+        return tuple(opened.read(_MAX_BYTES).split("\n"))
 
 
 def _function(lines: tuple[str, ...], at: int) -> str:

@@ -21,7 +21,7 @@ from werkzeug.wrappers import Request
 from overlapscope.base.words import clean, size
 from overlapscope.dashboard.library import Library
 
-MOST_FILES = 1_000
+MAX_FILES = 1_000
 BLOCK_BYTES = 1 << 20
 
 _PATH = "/api/upload"
@@ -44,7 +44,7 @@ class DroppedFiles:
     @property
     def room_bytes(self) -> int:
         """Maximum size of the next file."""
-        return self._limit_bytes - sum(self._sizes) if len(self._sizes) < MOST_FILES else 0
+        return self._limit_bytes - sum(self._sizes) if len(self._sizes) < MAX_FILES else 0
 
     def brings(self, request: Request) -> bool:
         """Return whether a request contains a file."""
@@ -91,8 +91,8 @@ class DroppedFiles:
         return path
 
     def _full(self) -> str:
-        if len(self._sizes) >= MOST_FILES:
-            return f"{MOST_FILES:,} files were dropped already; start the dashboard anew."
+        if len(self._sizes) >= MAX_FILES:
+            return f"{MAX_FILES:,} files were dropped already; start the dashboard anew."
         already_used = " that is left for dropped files" if self._sizes else ""
         return (
             f"is larger than the {size(self.room_bytes)}{already_used}; start the dashboard with a larger --max-upload."

@@ -56,8 +56,8 @@ def run() -> TorchTrial:
 
 def _last_trial(output: bytes | None) -> TorchTrial:
     """Return the results from our last line of an output, to which libraries may have added lines of their own."""
-    ours = [line for line in (output or b"").splitlines() if line.startswith(b'{"torch"')]
-    return msgspec.json.decode(ours[-1], type=TorchTrial) if ours else TorchTrial()
+    trial_lines = [line for line in (output or b"").splitlines() if line.startswith(b'{"torch"')]
+    return msgspec.json.decode(trial_lines[-1], type=TorchTrial) if trial_lines else TorchTrial()
 
 
 def main() -> None:

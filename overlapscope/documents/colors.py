@@ -4,8 +4,9 @@ The hues of ops are those of Okabe and Ito (Color Universal Design, 2008): green
 copies to the device, orange copies back, sky a hidden copy, vermillion an exposed copy.
 
 The causes of a bucket, and the parts of the timeline's overlap lane, differ in pattern, or else in color by at least
-`APART` (CIEDE2000) to people with normal vision and with each kind of color blindness (Machado et al. 2009). Each has a
-contrast of 3 to 1 with the page. There are more causes than such colors, so colors repeat with another pattern.
+`MIN_COLOR_DISTANCE` (CIEDE2000) to people with normal vision and with each kind of color blindness (Machado et al.
+2009). Each has a contrast of 3 to 1 with the page. There are more causes than such colors, so colors repeat with
+another pattern.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from overlapscope.catalog.causes import CAUSES, CopyCause, IdleCause, Subject
 Pattern = Literal["", "rising", "falling", "crossed", "dotted", "ruled"]
 """Marks on a color; empty for a plain color."""
 
-APART: Final = 12
+MIN_COLOR_DISTANCE: Final = 12
 """Least difference in color between two causes of the same pattern that are shown side by side (CIEDE2000)."""
 
 _OPS: Final[dict[str, tuple[str, str]]] = {

@@ -39,11 +39,11 @@ THREADS = ("buckets", "causes", "steps")
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"
-_MOST_HEADER_BYTES = 64 << 20
+_MAX_HEADER_BYTES = 64 << 20
 
 _FIRST_ID = 1_900_000_000
 """First of our ids of processes and threads, far above those of Linux and of devices."""
-_LEVEL = 1
+_GZIP_LEVEL = 1
 _EVENTS_AT_ONCE = 5_000
 
 
@@ -55,7 +55,7 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
     """
     blocks = iter(_text(analysis, path))
     head, rest = _opening(path, blocks)
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
     # Our events need a comma after them if the file has any.
     comma = b"" if rest.strip(_BLANK)[:1] in (b"", b"]") else b",\n"
     pieces = chain([head], _events(analysis), [comma, rest], blocks)
@@ -84,7 +84,7 @@ def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
             place = len(head) - len(begun) + 1
         elif (match := _ARRAY.search(head)) is not None:
             place = match.end()
-        elif len(head) > _MOST_HEADER_BYTES:
+        elif len(head) > _MAX_HEADER_BYTES:
             break
         else:
             continue
@@ -148,15 +148,15 @@ class _Track(Struct, frozen=True):
 
 def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
     """Yield the window in pieces without gaps or overlaps. A hidden copy belongs to the bucket that hides it."""
-    t = device.timeline
+    timeline = device.timeline
     parts: list[tuple[str, str, Intervals]] = [
-        ("compute", "compute", subtract(t.compute, t.copy)),
-        ("hidden copy", "compute", intersect(t.compute, t.copy)),
-        ("exposed comm", "exposed comm", subtract(t.exposed_comm, t.copy)),
-        ("hidden copy", "exposed comm", intersect(t.exposed_comm, t.copy)),
-        ("exposed copy", "exposed copy", t.exposed_copy),
-        ("exposed other", "exposed other", t.exposed_other),
-        ("idle", "idle", t.idle),
+        ("compute", "compute", subtract(timeline.compute, timeline.copy)),
+        ("hidden copy", "compute", intersect(timeline.compute, timeline.copy)),
+        ("exposed comm", "exposed comm", subtract(timeline.exposed_comm, timeline.copy)),
+        ("hidden copy", "exposed comm", intersect(timeline.exposed_comm, timeline.copy)),
+        ("exposed copy", "exposed copy", timeline.exposed_copy),
+        ("exposed other", "exposed other", timeline.exposed_other),
+        ("idle", "idle", timeline.idle),
     ]
     for name, bucket, when in parts:
         inside = intersect(when, device.windows)
@@ -176,7 +176,7 @@ def _causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[byt
     )
     for what, pieces, causes, where, role, op in kinds:
         for number, (start, end) in enumerate(zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)):
-            known = {} if op is None else {role: ops.name(int(op[number]))}
-            known |= {word: text for word, text in asdict(where.site_at(trace, number)).items() if text is not None}
+            place = {} if op is None else {role: ops.name(int(op[number]))}
+            place |= {word: text for word, text in asdict(where.site_at(trace, number)).items() if text is not None}
             name = f"{what}: {causes[pieces.cause[number]]}"
-            yield track.piece(name, start, end, **{word: clean(text) for word, text in known.items()})
+            yield track.piece(name, start, end, **{word: clean(text) for word, text in place.items()})

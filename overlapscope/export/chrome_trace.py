@@ -52,12 +52,12 @@ from overlapscope.trace.model import (
 HOST_PID: Final = 1 << 22
 """Stands for the process id, which a Trace does not hold. No device and no Linux process has this number."""
 
-_WAITS: Final = 1_000_000
+_WAIT_LANE_OFFSET: Final = 1_000_000
 """Offset that newer versions of Kineto add to a stream's number, for the lane of the waits on it."""
 _GPU_SORT: Final = 5_000_000
 """Index by which Kineto sorts devices below the host."""
 _ROWS_AT_ONCE: Final = 10_000
-_LEVEL: Final = 1
+_GZIP_LEVEL: Final = 1
 _DRIVER = re.compile(r"cu[A-Z]")
 _SIDES = re.compile(r"\([^()]+ -> [^()]+\)$")
 _CATEGORIES: Final = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -77,7 +77,7 @@ def blocks(trace: Trace, *, packed: bool) -> Iterator[bytes]:
     if not packed:
         yield from text
         return
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+    packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
     yield from filter(None, map(packer.compress, text))
     yield packer.flush()
 
@@ -292,7 +292,7 @@ class _ChromeEvents:
             wait_on_stream=source.tolist(),
             wait_on_cuda_event_record_corr_id=syncs.record_correlation[rows].tolist(),
         )
-        lanes = (_WAITS + syncs.stream[rows]).tolist()
+        lanes = (_WAIT_LANE_OFFSET + syncs.stream[rows]).tolist()
         return self._complete(syncs, rows, ["cuda_sync"] * len(rows), device.tolist(), lanes, args)
 
     def _complete(
@@ -375,7 +375,7 @@ def _lanes(trace: Trace) -> Iterator[str]:
             yield from _lane(device, stream, f"stream {stream}", 2 * stream)
         for stream in distinct(streams[2]).tolist():
             what = f"stream {stream}" if stream >= 0 else "the device, or an event"
-            yield from _lane(device, _WAITS + stream, f"waits for {what}", 2 * stream + 1)
+            yield from _lane(device, _WAIT_LANE_OFFSET + stream, f"waits for {what}", 2 * stream + 1)
 
 
 def _lane(device: int, tid: int, name: str, sort_index: int) -> Iterator[str]:

@@ -27,14 +27,14 @@ from overlapscope.prediction.steps import JudgedSteps, StepTimes, find_steps, st
 from overlapscope.trace.host import find_blocking
 from overlapscope.trace.model import Trace
 
-MOST_ERROR_PCT = 2.0
+MAX_ERROR_PCT = 2.0
 """Maximum median error of the step times of a valid replay, in percent."""
-LATE = 0.99
+MIN_SHARE_ON_TIME = 0.99
 """Minimum fraction of ops that a valid replay starts within the launch latency of their measured start."""
-_LEAST_LATENCY_NS = 10_000
-MOST_SPREAD = 0.25
+_MIN_LATENCY_NS = 10_000
+MAX_SPREAD = 0.25
 """Report steps that differ by more than this fraction."""
-MOST_LOST = 0.01
+MAX_LOST_SHARE = 0.01
 """Maximum fraction of ops after the lead-in without a recorded launch, and of time in which ops are missing, in a valid
 replay."""
 
@@ -184,7 +184,7 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
     # Compare starts within each step, so that an error in a step does not affect the next.
     step = np.maximum(np.searchsorted(measured.start_ns, items.start_ns[here], side="right") - 1, 0)
     late = replayed.start_ns[here] - steps.start_ns[step] - (items.start_ns[here] - measured.start_ns[step])
-    latency = max(graph.constants.launch_latency_ns or 0, _LEAST_LATENCY_NS)
+    latency = max(graph.constants.launch_latency_ns or 0, _MIN_LATENCY_NS)
     near = float(np.mean(np.abs(late) <= latency)) if len(late) else 1.0
     reasons = []
     checks = judge_file(graph.trace)
@@ -197,19 +197,19 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
     # Ops of the lead-in were launched before the recording, so their launches are not missing.
     behind = items.start_ns[here] >= timeline.judged_from_ns
     lost = float(np.mean(items.call[here][behind] < 0)) if behind.any() else 1.0
-    if lost > MOST_LOST:
+    if lost > MAX_LOST_SHARE:
         reasons.append(
             f"{percent(100 * lost)} of the GPU ops have no recorded launch, so what they waited for is unknown."
         )
     missing_ns = int(find_missing(graph.trace, timeline, find_blocking(graph.trace)).length_ns.sum())
-    if missing_ns > MOST_LOST * (timeline.end_ns - timeline.judged_from_ns):
+    if missing_ns > MAX_LOST_SHARE * (timeline.end_ns - timeline.judged_from_ns):
         reasons.append(f"The GPU did work of {duration(missing_ns)} that was not recorded, so a replay would skip it.")
-    if error_pct > MOST_ERROR_PCT:
+    if error_pct > MAX_ERROR_PCT:
         reasons.append(
             f"The replay's steps differ from the recorded ones by {percent(error_pct)} (median), more than "
-            f"{MOST_ERROR_PCT:g}%."
+            f"{MAX_ERROR_PCT:g}%."
         )
-    if near < LATE:
+    if near < MIN_SHARE_ON_TIME:
         text = duration(latency)
         reasons.append(
             f"{percent(100 * (1 - near))} of the ops start more than a launch latency ({text}) earlier or later "
@@ -217,7 +217,7 @@ def judge(graph: Graph, replayed: Replay, measured: StepTimes, steps: StepTimes,
         )
     valid, unexplained = not reasons, int(graph.unexplained_ns[here].sum())
     if valid:
-        if device in graph.keeping:
+        if device in graph.devices_with_kept_delays:
             text = duration(unexplained)
             reasons.append(f"The recording does not explain waits of {text} in total; they are kept unchanged.")
         failed = (check.detail for check in checks if check.status == "fail")
@@ -248,7 +248,7 @@ def _untied(graph: Graph) -> list[str]:
 def _differing(measured: StepTimes) -> list[str]:
     """Return a doubt about steps that differ so much that a single one hardly represents all."""
     low, high = measured.spread
-    if high <= low * (1 + MOST_SPREAD):
+    if high <= low * (1 + MAX_SPREAD):
         return []
     unit = unit_for(high)
     return [f"The recorded steps vary: most take {unit.text(low)} to {unit.text(high)}."]

@@ -176,7 +176,7 @@ _BESIDES_COPIES = frozenset(
     + ("unsqueeze", "detach", "alias", "empty", "empty_strided", "empty_like", "to", "_to_copy", "contiguous")
 )
 """Ops that may stand between taking a part and copying it."""
-_LOOK = 16
+_MAX_SEARCHED_OPS = 16
 """Maximum number of ops to search before a copy."""
 _NO_OPS = ("autograd::", "torch::")
 """Nodes of the backward pass: their inputs are only gradients, not the tensors that they saved."""
@@ -276,7 +276,7 @@ class Shapes:
         ops, sizes = self._ops, set[int]()
         rows = self._on_thread[int(ops.thread[op])]
         at = int(np.searchsorted(rows, op))
-        for row in rows[max(0, at - _LOOK) : at][::-1].tolist():
+        for row in rows[max(0, at - _MAX_SEARCHED_OPS) : at][::-1].tolist():
             name = ops.name(row)
             if name in _TAKE_PARTS:
                 inputs = self._signature(row)

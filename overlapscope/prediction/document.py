@@ -8,16 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import (
-    Unit,
-    bare_share,
-    clean,
-    clean_lines,
-    duration,
-    percent,
-    saved_between,
-    unit_for,
-)
+from overlapscope.base.words import Unit, bare_share, clean, clean_lines, duration, percent, saved_between, unit_for
 from overlapscope.catalog.buckets import bucket_of
 from overlapscope.documents.model import (
     Block,

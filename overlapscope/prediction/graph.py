@@ -176,7 +176,7 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
     """Device and stream of each lane; lanes that interventions make have stream numbers that the trace does not use."""
     unexplained_ns: I64
     """Unexplained delay of each item: time between the last event that the graph knows of and its start."""
-    keeping: frozenset[int]
+    devices_with_kept_delays: frozenset[int]
     """Devices with few unexplained delays: these are parts of lags there, so that a replay repeats them."""
 
     def by_thread(self) -> list[tuple[int, I64]]:

@@ -43,7 +43,7 @@ AFTER_CALL_NS = 50_000
 the first launches of a recording."""
 QUEUE_NS = 20_000
 """Maximum time from the end of the previous item on its lane or engine to its start; 1 to 12 us on an H200."""
-MOST_UNEXPLAINED = 0.02
+MAX_UNEXPLAINED = 0.02
 """Maximum fraction of a device's window for unexplained waits that become parts of lags. More of them early in a
 recording would move every later op."""
 _STAGING_NS = 60_000
@@ -69,7 +69,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         streams=tuple(lanes.streams[lane] for lane in used.tolist()),
         constants=constants,
         unexplained_ns=unexplained,
-        keeping=keeping,
+        devices_with_kept_delays=keeping,
     )
 
 
@@ -136,7 +136,7 @@ def _with_lags(
     keeping = set[int]()
     for device, rows in rows_by(items.device):
         window = int(items.end_ns[rows].max() - items.start_ns[rows].min())
-        if 0 < unexplained[rows].sum() <= MOST_UNEXPLAINED * window:
+        if 0 < unexplained[rows].sum() <= MAX_UNEXPLAINED * window:
             keeping.add(device)
     begins = items.start_ns - np.where(among(items.device, list(keeping)), 0, unexplained)
     over = np.stack([called, queued, free, held])
@@ -251,7 +251,7 @@ _SKEW_NS = 2_000
 """Maximum time by which an op may end after the return of a call that waited for it: clocks disagree a little."""
 _RETURN_NS = 500
 """Minimum time from the end of an item to the return of the call that waits for it: the host has to notice."""
-_LOOK = 256
+_MAX_SEARCHED_ITEMS = 256
 """Number of earlier items to search for the item that let another begin."""
 _QUEUE_DEPTH = 256
 """Minimum number of pending launches for a long launch call to mean that the queue was full. CUDA's queue holds 1024.
@@ -283,12 +283,12 @@ def _seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, 
     for item in late.tolist():
         at = int(starts[item])
         low, high = np.searchsorted(ends, (at - HANDOVER_NS, at + 1)).tolist()
-        before = by_end[max(low, high - _LOOK) : high]
+        before = by_end[max(low, high - _MAX_SEARCHED_ITEMS) : high]
         before = before[(items.lane[before] != items.lane[item]) & (items.device[before] == items.device[item])]
         if len(before):
             first.append(int(before[-1]))
             continue
-        beside = np.arange(max(0, item - _LOOK), item)
+        beside = np.arange(max(0, item - _MAX_SEARCHED_ITEMS), item)
         beside = beside[kernel[beside] & (items.lane[beside] != items.lane[item]) & (items.end_ns[beside] > at)]
         beside = beside[(items.device[beside] == items.device[item]) & (starts[beside] < at)]
         first.append(int(beside[np.argmin(items.end_ns[beside])]) if len(beside) and kernel[item] else -1)

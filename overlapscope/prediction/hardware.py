@@ -24,7 +24,7 @@ from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.host import find_blocking, pinning
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
-_NEAR = 4
+_MAX_SIZE_RATIO = 4
 """Maximum ratio of sizes for a copy's duration to be taken from another size."""
 
 
@@ -129,7 +129,7 @@ def _curve(
                 origin,
             )
             for point in measured
-            if all(not 1 / _NEAR < point.bytes / other.bytes < _NEAR for other, _ in points)
+            if all(not 1 / _MAX_SIZE_RATIO < point.bytes / other.bytes < _MAX_SIZE_RATIO for other, _ in points)
         ]
     return tuple(sorted(points, key=lambda pair: pair[0].bytes))
 
@@ -151,10 +151,10 @@ LONG_BEFORE_NS = 20_000
 """Minimum time between the return of an op's launch call and the end of the op before it, for the op to have been
 queued."""
 
-FEWEST = 3
+MIN_OBSERVATIONS = 3
 """Minimum number of ops or calls of a kind for a median: a single op may have been held up."""
 
-_QUEUE = 256
+_MAX_QUEUED_OPS = 256
 """Maximum number of ops in a stream's queue for a call not to wait for room; the queue holds 1024."""
 
 _TWO_WAY_NS, _TWO_WAY_SHARE = 50_000, 0.5
@@ -165,7 +165,7 @@ _ENGINE = np.array([{Kind.COMM: Kind.COMPUTE}.get(kind, kind) for kind in Kind])
 
 queries_capture = call_kinds.selects(r"(cuda|hip)StreamIsCapturing")
 """A trivial call, which reads a field; PyTorch makes it at every copy."""
-launches_kernel = call_kinds.selects(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
+launches_single_kernel = call_kinds.selects(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
 
 
 def observe(trace: Trace) -> Constants:
@@ -201,7 +201,7 @@ def observe(trace: Trace) -> Constants:
 def _median(values: I64) -> int | None:
     """Return the median, the lower of two; None for too few values."""
     middle = (len(values) - 1) // 2
-    return int(np.partition(values, middle)[middle]) if len(values) >= FEWEST else None
+    return int(np.partition(values, middle)[middle]) if len(values) >= MIN_OBSERVATIONS else None
 
 
 def _positive(values: I64) -> int | None:
@@ -237,7 +237,7 @@ class _Seen:
         self.kind = ops.kind[self.row]
         self.compute: Bool = self.kind == Kind.COMPUTE
         self.graph: Bool = call_kinds.launches_graph(calls)[self.launch]
-        self.kernel: Bool = self.compute & launches_kernel(calls)[self.launch]
+        self.kernel: Bool = self.compute & launches_single_kernel(calls)[self.launch]
         """Mask of the kernels that were launched individually."""
         on_host = ops.host_memory[self.row] == Memory.PINNED
         self.pinned: Bool = ops.is_copy[self.row] & on_host & call_kinds.copies_async(calls)[self.launch]
@@ -259,7 +259,7 @@ class _Seen:
         for _, on_lane in rows_by(self.lane):
             self.before[on_lane[1:]] = on_lane[:-1]
             ended = np.searchsorted(np.maximum.accumulate(self.end[on_lane]), self.called[on_lane], side="right")
-            self.room[on_lane] = np.arange(len(on_lane)) - ended < _QUEUE
+            self.room[on_lane] = np.arange(len(on_lane)) - ended < _MAX_QUEUED_OPS
         self.event_calls: Index = np.flatnonzero(call_kinds.records_event(calls) | call_kinds.waits_event(calls))
 
     # -- Copies -----------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class _Seen:
         took, copies = np.concatenate(lengths), list[SizedTime]()
         for size, rows in rows_by(np.concatenate(sizes)):
             ordered, last = np.sort(took[rows]).tolist(), len(rows) - 1
-            if len(rows) >= FEWEST:
+            if len(rows) >= MIN_OBSERVATIONS:
                 # The 90th percentile rounds up, so that it is the slowest of few copies.
                 median, low, high = (ordered[at] for at in (last * 5 // 10, last // 10, -(-last * 9 // 10)))
                 copies.append(SizedTime(bytes=size, duration_ns=median, low_ns=low, high_ns=high))
@@ -303,8 +303,12 @@ class _Seen:
             by_itself = np.where(pick(known_sizes, place) == size, pick(alone_ns, place, 0), 0)
             tells = (by_itself >= _TWO_WAY_NS) & (beside > 0) & (beside >= _TWO_WAY_SHARE * took)
             factors.append(1 - (took - by_itself)[tells] / beside[tells])
-        every = np.sort(np.concatenate(factors))
-        return float(np.clip(every[len(every) // 2], 0.01, 1.0)) if len(every) >= FEWEST else None
+        all_factors = np.sort(np.concatenate(factors))
+        return (
+            float(np.clip(all_factors[len(all_factors) // 2], 0.01, 1.0))
+            if len(all_factors) >= MIN_OBSERVATIONS
+            else None
+        )
 
     # -- Gaps -------------------------------------------------------------------------------------
 

@@ -27,11 +27,11 @@ from overlapscope.prediction.result import Estimate
 from overlapscope.prediction.steps import StepTimes, engine_ns, least_step_ns, mean, step_times
 from overlapscope.trace.model import Trace
 
-KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
+KERNEL_UNCERTAINTY = {Stance.BEST: -0.01, Stance.WORST: 0.06}
 """The worst case includes a GPU with less idle time and a lower clock: all kernels of a training step took 5.6% longer
 once its batch was copied a step ahead (traces/further/training)."""
-COPIES = {Stance.BEST: -0.03, Stance.WORST: 0.03}
-HOST = {Stance.BEST: -0.2, Stance.WORST: 0.2}
+COPY_UNCERTAINTY = {Stance.BEST: -0.03, Stance.WORST: 0.03}
+HOST_UNCERTAINTY = {Stance.BEST: -0.2, Stance.WORST: 0.2}
 """Also for copies from and to pageable memory, which the host moves."""
 HOST_OF_PLAIN = {Stance.BEST: -0.1, Stance.WORST: 0.1}
 """If the plain step shows the host's speed, only the shares of its parts differ."""
@@ -107,8 +107,8 @@ def spread(graph: Graph, stance: Stance, *, plain: bool, changed: bool) -> Graph
         before_ns = np.where(may, calls.start_ns - calls.end_ns[calls.maybe_by], calls.before_ns)
         calls = replace(calls, before_ns=before_ns, handed_by=np.where(may, calls.maybe_by, calls.handed_by))
         graph = graph.without_guesses()
-    host = (HOST_OF_PLAIN if plain else HOST)[stance]
-    copies, kernels = (COPIES[stance], KERNELS[stance]) if changed else (0.0, 0.0)
+    host = (HOST_OF_PLAIN if plain else HOST_UNCERTAINTY)[stance]
+    copies, kernels = (COPY_UNCERTAINTY[stance], KERNEL_UNCERTAINTY[stance]) if changed else (0.0, 0.0)
     device = np.where(items.on_engine, copies, np.where(items.is_copy, host, kernels))
     return replace(
         graph,

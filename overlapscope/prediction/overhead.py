@@ -27,13 +27,13 @@ from overlapscope.base.kept import kept
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Graph, by_thread
-from overlapscope.prediction.hardware import launches_kernel
+from overlapscope.prediction.hardware import launches_single_kernel
 from overlapscope.prediction.replay import Replay, replay
 from overlapscope.prediction.steps import step_times
 from overlapscope.trace.host import on_thread, rows_of
 from overlapscope.trace.model import F64, I64, Bool, HostEvents, Trace
 
-MOST_TIMES = 3.0
+MAX_OVERHEAD_FACTOR = 3.0
 """Maximum overhead to remove, as a multiple of the overhead by the launch calls; up to 2 was seen
 (`docs/evaluation/plain.md`)."""
 PLAIN_LAUNCH_NS = 2200.0
@@ -44,11 +44,11 @@ _OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
 """
 _USUAL_ADDED_NS = 2500.0
 """Overhead of a launch call in recordings with too few launches to measure it."""
-_FEWEST = 20
-_QUICK = 0.1
+_MIN_LAUNCHES = 20
+_QUICK_CALL_QUANTILE = 0.1
 """Quantile of the lengths of launch calls that counts as their length: longer calls wait for room in a queue, or load a
 module."""
-LEFT = 0.2
+MIN_REMAINING_SHARE = 0.2
 """Minimum fraction of each stretch of host work that remains without the overhead."""
 
 
@@ -58,10 +58,10 @@ def event_costs(trace: Trace, calibrated: Constants) -> tuple[tuple[HostEvents, 
     The recording's launch calls determine it, in the proportions of a calibration of the same machine, if there is one.
     """
     calls = trace.runtime_calls
-    launches = np.flatnonzero(launches_kernel(calls))
+    launches = np.flatnonzero(launches_single_kernel(calls))
     added = _USUAL_ADDED_NS
-    if len(launches) >= _FEWEST:
-        quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK)
+    if len(launches) >= _MIN_LAUNCHES:
+        quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK_CALL_QUANTILE)
         added = max(quick - PLAIN_LAUNCH_NS, 0.0)
     op, call, around, frame = _OP, _CALL, _AROUND_CALL, _FRAME
     if calibrated.op_cost_ns and calibrated.call_cost_ns and calibrated.frame_cost_ns:
@@ -78,14 +78,14 @@ def event_costs(trace: Trace, calibrated: Constants) -> tuple[tuple[HostEvents, 
 
 # -- A graph without the overhead ----------------------------------------------------------------------
 
-_CLOSE = 0.005
+_MAX_STEP_DIFFERENCE = 0.005
 """Maximum relative difference between a replayed step and the plain step that counts as equal."""
 _ALIKE, DIFFER = 0.015, 0.03
 """Maximum relative errors of a step: with the usual overhead, and from differences of kernels and copies between runs.
 """
-_MOST_PART = 0.98
+_MAX_OVERHEAD_SHARE = 0.98
 """Maximum fraction of the host's work that may be removed."""
-_TRIES = 8
+_MAX_TRIES = 8
 
 
 def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
@@ -113,9 +113,9 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     """Return the plain program: the recording's graph, with the host's work shortened until its step is the plain step.
 
     The overhead of events is removed first. The overhead by the launch calls is used if it gives the plain step within
-    the differences between runs; otherwise up to `MOST_TIMES` as much. If the step is still longer, a fraction of all
-    host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain step
-    is longer than the recorded one.
+    the differences between runs; otherwise up to `MAX_OVERHEAD_FACTOR` as much. If the step is still longer, a fraction
+    of all host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain
+    step is longer than the recorded one.
     """
     step_ns, usual = plain.usual.step_ns, _lightened(base, 1.0)
     if abs(usual.steps.mean_ns - step_ns) <= _ALIKE * step_ns:
@@ -124,10 +124,12 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     def without(times: float) -> Base:
         return usual if times == 1 else _lightened(base, times)
 
-    fitted = _searched(base, step_ns, without, first=1.0, most=MOST_TIMES)
+    fitted = _searched(base, step_ns, without, first=1.0, most=MAX_OVERHEAD_FACTOR)
     if fitted.steps.mean_ns > (1 + DIFFER) * step_ns:
-        most = _MOST_PART
-        fitted = _searched(fitted, step_ns, lambda part: _lightened(base, MOST_TIMES, 1 - part), first=0.3, most=most)
+        most = _MAX_OVERHEAD_SHARE
+        fitted = _searched(
+            fitted, step_ns, lambda part: _lightened(base, MAX_OVERHEAD_FACTOR, 1 - part), first=0.3, most=most
+        )
     return replace(fitted, plain=plain)
 
 
@@ -144,7 +146,7 @@ def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first:
     low, low_ns = 0.0, _over(base, wanted_ns)
     high, high_ns = most, 0.0
     best, best_ns, amount, was_long = base, low_ns, first, True
-    for _ in range(_TRIES if low_ns > 0 else 0):
+    for _ in range(_MAX_TRIES if low_ns > 0 else 0):
         reached = at(amount)
         over_ns = _over(reached, wanted_ns)
         if abs(over_ns) < abs(best_ns):
@@ -172,12 +174,12 @@ def lighter_ones(base: Base, step_ns: int) -> Iterator[Base]:
     host's remaining work.
     """
     lighter = base
-    for times in range(1, round(MOST_TIMES) + 1):
+    for times in range(1, round(MAX_OVERHEAD_FACTOR) + 1):
         lighter = _lightened(base, times)
         yield lighter
     if lighter.steps.mean_ns > step_ns:
-        for rest in (0.5, 1 - _MOST_PART):
-            yield _lightened(base, MOST_TIMES, rest)
+        for rest in (0.5, 1 - _MAX_OVERHEAD_SHARE):
+            yield _lightened(base, MAX_OVERHEAD_FACTOR, rest)
 
 
 def _lightened(base: Base, times: float, rest: float = 1.0) -> Base:
@@ -185,7 +187,7 @@ def _lightened(base: Base, times: float, rest: float = 1.0) -> Base:
 
     def shortened(lengths: I64, by: F64 | float) -> I64:
         # Lengths up to 0 are not work: the thread continued before the thread that handed over had returned.
-        shorter = np.where(lengths > 0, np.maximum(lengths - times * by, LEFT * lengths) * rest, lengths)
+        shorter = np.where(lengths > 0, np.maximum(lengths - times * by, MIN_REMAINING_SHARE * lengths) * rest, lengths)
         return np.rint(shorter).astype(np.int64)
 
     before_ns, call_ns = _host_cost(base)
@@ -202,7 +204,7 @@ def _lightened(base: Base, times: float, rest: float = 1.0) -> Base:
 def _over(base: Base, wanted_ns: int) -> float:
     """Return by how much the step is too long; 0 if the difference is negligible."""
     over = base.steps.mean_ns - wanted_ns
-    return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
+    return 0.0 if abs(over) <= _MAX_STEP_DIFFERENCE * wanted_ns else float(over)
 
 
 @kept()
@@ -228,7 +230,7 @@ def _host_cost(base: Base) -> tuple[F64, float]:
 # -- Times of the host in a replay ---------------------------------------------------------------------
 
 H = TypeVar("H", bound=HostEvents)
-_MOST_THREADS = 2
+_MAX_THREADS = 2
 """Number of threads whose events are kept for the next replay. Most programs launch from two."""
 _Edges = Literal["calls", "work"]
 _Knots = tuple[I64, F64]
@@ -326,7 +328,7 @@ def _edges_of_calls(trace: Trace, thread: int, of: _Edges) -> I64:
     return np.maximum.accumulate(np.stack(sides, axis=1).ravel())
 
 
-@kept(most=_MOST_THREADS)
+@kept(most=_MAX_THREADS)
 def _stretches(trace: Trace, thread: int, of: _Edges) -> _HostStretches:
     """Return the stretches between a thread's events and the instants of `_edges_of_calls`."""
     called = _edges_of_calls(trace, thread, of)
@@ -375,8 +377,10 @@ def _with_edges(graph: Graph, thread: int, moved: I64, origin: int, *, of: _Edge
     segment = np.flatnonzero(within)
     at, place, added = segments.edge_ns - origin, segments.place[segment], segments.added_ns[segment]
     length = at[segment + 1] - at[segment]
-    times = np.minimum(lost / np.maximum(np.bincount(place, added, count), 1.0), MOST_TIMES)
-    left = np.maximum(length - added * times[place], np.where(segments.in_call[segment], LEFT * length, 0.0))
+    times = np.minimum(lost / np.maximum(np.bincount(place, added, count), 1.0), MAX_OVERHEAD_FACTOR)
+    left = np.maximum(
+        length - added * times[place], np.where(segments.in_call[segment], MIN_REMAINING_SHARE * length, 0.0)
+    )
     staying = np.bincount(place, left, count)
     left *= ((np.diff(measured) - lost) / np.maximum(staying, 1.0))[place]
     reached = np.cumsum(left)

@@ -27,27 +27,11 @@ from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Choice, in_order, parse
-from overlapscope.prediction.outcomes import (
-    Outcome,
-    apply,
-    gain,
-    interval,
-    outcome,
-    outcomes,
-    replayed_as,
-)
+from overlapscope.prediction.outcomes import Outcome, apply, gain, interval, outcome, outcomes, replayed_as
 from overlapscope.prediction.overhead import plain_program
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay
-from overlapscope.prediction.result import (
-    AppliedChange,
-    Assumption,
-    Constant,
-    Estimate,
-    Figure,
-    Rung,
-    WhatIf,
-)
+from overlapscope.prediction.result import AppliedChange, Assumption, Constant, Estimate, Figure, Rung, WhatIf
 from overlapscope.prediction.steps import StepTimes, least_step_ns
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.host import sites_of_calls
@@ -56,9 +40,9 @@ from overlapscope.trace.ran import Ran, when_ran
 
 VALUE_BYTES = 1024
 """Maximum size of a download that counts as a value or two."""
-LEAST_GAIN = 0.01
+MIN_GAIN = 0.01
 """Minimum fraction of the unchanged step that a rung must save."""
-_PLACES = 5
+_MAX_PLACES = 5
 _WORDS = {
     "h2d_two_way": "H2D rate beside D2H copies, of the rate alone",
     "d2h_two_way": "D2H rate beside H2D copies, of the rate alone",
@@ -221,13 +205,13 @@ def fitted(parts: Mapping[str, int], spare: str, target: int) -> dict[str, int]:
     """
     result = dict(parts)
     result[spare] = max(0, result[spare] + target - sum(result.values()))
-    total, running, given = sum(result.values()), 0, 0
+    total, running, assigned = sum(result.values()), 0, 0
     if total > target:
         for name, ns in result.items():
             running += ns
             # Rounding the running sum loses no nanosecond.
-            result[name] = running * target // total - given
-            given += result[name]
+            result[name] = running * target // total - assigned
+            assigned += result[name]
     return result
 
 
@@ -279,7 +263,7 @@ def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
         site = sites.site_at(trace, number)
         if place := site.line or site.op:
             counts[place] += many
-    return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_PLACES])
+    return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_MAX_PLACES])
 
 
 def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Assumption, ...]:
@@ -447,7 +431,7 @@ def _next(
     Returns:
         The step and the added candidates, the first of equals; None if nothing gains enough.
     """
-    worth_ns = LEAST_GAIN * base.step_ns
+    worth_ns = MIN_GAIN * base.step_ns
     for many in (1, 2):
         best = None
         for added in combinations(remaining, many):

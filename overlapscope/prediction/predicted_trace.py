@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.plain_step import FEWEST
+from overlapscope.analysis.plain_step import MIN_TIMED_STEPS
 from overlapscope.base.columns import I64, locate, pick
 from overlapscope.base.grouping import among, distinct
 from overlapscope.prediction.base import Base
@@ -28,7 +28,7 @@ from overlapscope.trace.model import (
     TraceTable,
 )
 
-MOST_STRETCHED = 0.03
+MAX_STRETCH = 0.03
 """Maximum factor, less 1, by which all times of a replay are stretched to the plain step; what lacks beyond that is
 idle time. Kernels and copies differ so much between runs."""
 
@@ -104,7 +104,7 @@ def plain_trace(base: Base) -> Trace:
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     plain = replace(predicted_trace(graph, base.replayed, clock), syncs=_sorted(syncs)[0])
     # The host was sampled in steps like those of this timeline.
-    timed = TimedSteps(host_ns=(step_ns,) * FEWEST)
+    timed = TimedSteps(host_ns=(step_ns,) * MIN_TIMED_STEPS)
     plain = replace(plain, plain_steps=PlainSteps(after=timed))
     if base.warm_up:
         plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
@@ -112,7 +112,7 @@ def plain_trace(base: Base) -> Trace:
         return plain
     count, begin = len(base.steps.lengths_ns), int(base.steps.start_ns[0])
     factor = step_ns * count / max(1, int(base.steps.end_ns[count - 1]) - begin)
-    return plain if factor > 1 + MOST_STRETCHED else _scaled(plain, factor, begin)
+    return plain if factor > 1 + MAX_STRETCH else _scaled(plain, factor, begin)
 
 
 def _scaled(trace: Trace, factor: float, origin: int) -> Trace:

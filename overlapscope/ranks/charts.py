@@ -60,17 +60,17 @@ def metrics_shown(report: RanksReport) -> tuple[RankMetric, ...]:
     return tuple(metric for metric in METRICS.values() if any(metric.of(row) is not None for row in rows))
 
 
-MOST_BARS = 2048
+MAX_BARS = 2048
 """Maximum number of ranks in the charts that have a bar for each rank."""
 _APART, _BARS_PX = 64, 300
 """Maximum number of bars with gaps between them, and the height of the chart."""
-MOST_STEPS, MOST_CELLS = 48, 32_768
+MAX_STEPS, MAX_CELLS = 48, 32_768
 """Maximum number of steps in the map of steps, and of its cells. The steps with the largest differences are kept."""
-_NUMBERED = 64
+_MAX_NUMBERED_PLACES = 64
 """Maximum number of places that show their rank and value as text."""
-_SPACED = 128
+_MAX_SPACED_PLACES = 128
 """Maximum number of places in a line with gaps between them."""
-_TALLEST_PX, _LEAST_PX, _MOST_PX = 520, 6, 46
+_TALLEST_PX, _MIN_PX, _MAX_PX = 520, 6, 46
 _MARGINS_PX = 60
 
 
@@ -78,7 +78,7 @@ class _MapCell(NamedTuple):
     """A place of a map."""
 
     value: float | None
-    """What colors it; None for a place without color."""
+    """Value that colors it; None for a place without color."""
     tooltip: str
     text: str = ""
 
@@ -135,10 +135,10 @@ def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
     for place, value in zip(places, values, strict=True):
         text = percent(value) if is_pct else unit.text(None if value is None else round(value))
         tooltip = _tooltip(report, place, f"{metric.title}: {text if value is not None else 'unknown'}")
-        written = f"{escape(place.label, 12)}<br>{text}" if len(places) <= _NUMBERED else ""
+        written = f"{escape(place.label, 12)}<br>{text}" if len(places) <= _MAX_NUMBERED_PLACES else ""
         known.append(_MapCell(None if value is None else value / scale, tooltip, written))
         absent.append(_MapCell(1 if value is None else None, tooltip, "" if place.state == "known" else "×"))
-    gap, colors, data = 2 if len(places) <= _SPACED else 1, palette(dark), list[dict[str, Any]]()
+    gap, colors, data = 2 if len(places) <= _MAX_SPACED_PLACES else 1, palette(dark), list[dict[str, Any]]()
     if present:
         bar = _colorbar("%" if is_pct else unit.name, dark)
         # With equal values, the scale would show values that don't occur.
@@ -150,7 +150,7 @@ def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
         grey = {"showscale": False, "textfont": {"size": 12, "color": colors["text"]}}
         data.append(_map(absent, columns, 0, 1, [colors["grid"]] * 2, gap, **grey))
     lines = max(1, -(-len(places) // columns))
-    height = lines * max(_LEAST_PX, min(_MOST_PX, _TALLEST_PX // lines)) + _MARGINS_PX
+    height = lines * max(_MIN_PX, min(_MAX_PX, _TALLEST_PX // lines)) + _MARGINS_PX
     return figure(data, dark, height=height, showlegend=False, **_map_axes(places, columns, lines, dark))
 
 
@@ -194,7 +194,7 @@ def step_map(report: RanksReport, dark: bool) -> Figure:
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
     cells = [_skew(report, place, number, unit) for number in drawn for place in places]
     high = max((cell.value for cell in cells if cell.value is not None), default=0.0)
-    bar, gap = _colorbar("%", dark), 1 if len(places) <= _SPACED else 0
+    bar, gap = _colorbar("%", dark), 1 if len(places) <= _MAX_SPACED_PLACES else 0
     cell_px = max(8, min(30, _TALLEST_PX // max(len(drawn), 1)))
     labels = [escape(report.steps[number].name, 24) for number in drawn]
     return figure(
@@ -209,7 +209,7 @@ def step_map(report: RanksReport, dark: bool) -> Figure:
 
 def drawn_steps(report: RanksReport) -> list[int]:
     """Return the numbers of the steps in the map of steps, in order; none if no two ranks have a step in common."""
-    most = max(1, min(MOST_STEPS, MOST_CELLS // max(len(slots(report)), 1)))
+    most = max(1, min(MAX_STEPS, MAX_CELLS // max(len(slots(report)), 1)))
     compared = [number for number, step in enumerate(report.steps) if step.ranks > 1]
     spreads = [step.spread_ns / step.median_ns if step.median_ns else 0.0 for step in report.steps]
     widest = sorted(compared, key=lambda number: (-spreads[number], number))
@@ -240,7 +240,7 @@ def _skew(report: RanksReport, place: Slot, number: int, unit: Unit) -> _MapCell
 
 def has_rank_buckets(report: RanksReport) -> bool:
     """Return whether there are ranks, and few enough for a bar each."""
-    return bool(report.ranks) and len(slots(report)) <= MOST_BARS
+    return bool(report.ranks) and len(slots(report)) <= MAX_BARS
 
 
 def rank_buckets(report: RanksReport, dark: bool) -> Figure:
@@ -262,18 +262,18 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
 
 def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any]:
     """Return an axis with all places in one line. At most 16 have a label, each a multiple of a power of two."""
-    every = 1
-    while len(places) > _LABELS * every:
-        every *= 2
-    ticks = list(range(0, len(places), every))
+    stride = 1
+    while len(places) > _MAX_LABELS * stride:
+        stride *= 2
+    ticks = list(range(0, len(places), stride))
     labels = [escape(places[number].label, 24) for number in ticks]
     return _labelled(dark, ticks, labels, title="rank", **more)
 
 
 # -- Places: one for each expected rank, with or without a trace -----------------------------------
 
-_LEAST_COLUMNS = 8
-_LABELS = 16
+_MIN_COLUMNS = 8
+_MAX_LABELS = 16
 
 
 class Slot(Struct, frozen=True):
@@ -325,7 +325,7 @@ def columns_for(count: int) -> int:
 
     It is a power of two, as the number of ranks of a host is, and the map is never taller than wide.
     """
-    columns = _LEAST_COLUMNS
+    columns = _MIN_COLUMNS
     while columns * columns < count:
         columns *= 2
     return columns

@@ -49,13 +49,13 @@ TIMESTAMP_ERROR_NS = 5_000
 """Maximum difference between timestamps of two devices of the same machine."""
 HOP_NS = 10_000
 """Maximum time to hand a small message on to the next rank."""
-AHEAD = 8
+MAX_PIECES_AHEAD = 8
 """Maximum number of pieces that can be waiting for a rank before it takes part."""
 HALVINGS = 4
 """The ends of a collective may differ alike in all meetings. A single one may be off by its whole shortest kernel. Each
 further meeting halves that, this many times at most: their ends are as likely to be early as late, and what is left is
 consistent."""
-FOLLOWED = 9
+LEAD_MEETINGS = 9
 """Number of meetings over which the lead of a clock is a median."""
 
 ODD_SLACK = 3
@@ -63,8 +63,8 @@ ODD_SLACK = 3
 ODD_SHARE = 0.1
 """Odd meetings are left out unless they are more than this share of all: then something else is wrong."""
 
-_FAR = np.int64(1) << 61
-_ROUNDS = 64
+_UNBOUNDED_NS = np.int64(1) << 61
+_MAX_ROUNDS = 64
 
 
 class Offsets(Struct, frozen=True, eq=False):
@@ -147,12 +147,14 @@ class _Ends:
         self.first: I64 = meetings.first[:-1]
         self.meeting: I64 = meetings.meeting
         self.rank: I64 = meetings.rank
-        self.end: I64 = meetings.end_ns - meetings.end_ns.min(initial=_FAR)
+        self.end: I64 = meetings.end_ns - meetings.end_ns.min(initial=_UNBOUNDED_NS)
         self.group: I64 = meetings.group
         self.step: I64 = meetings.kernels.step[meetings.row[self.first]]
-        hops = np.minimum(np.maximum(meetings.group_size, meetings.members) - 1, AHEAD) * meetings.are(goes_round)
+        hops = np.minimum(np.maximum(meetings.group_size, meetings.members) - 1, MAX_PIECES_AHEAD) * meetings.of_kinds(
+            goes_round
+        )
         shortest, longest = meetings.extremes(meetings.kernels.end_ns - meetings.kernels.start_ns)
-        together = np.where(meetings.alike() & ~meetings.are(on_host), shortest, longest)
+        together = np.where(meetings.alike() & ~meetings.of_kinds(on_host), shortest, longest)
         self.slack: I64 = together + TIMESTAMP_ERROR_NS + HOP_NS * hops
         """Maximum distance between the ends of each meeting, in nanoseconds, with true offsets."""
         self._transfer = together
@@ -221,8 +223,10 @@ class _Ends:
         jumps = _jumps(apart[order], slack[order], first)
         first = np.unique(np.append(first, jumps))
         drift, count, change = (np.empty_like(apart) for _ in range(3))
-        low, high = (sign * _running((sign * apart - slack)[order], first, FOLLOWED, largest=True) for sign in (1, -1))
-        drift[order] = _running(apart[order], first, FOLLOWED)
+        low, high = (
+            sign * _running((sign * apart - slack)[order], first, LEAD_MEETINGS, largest=True) for sign in (1, -1)
+        )
+        drift[order] = _running(apart[order], first, LEAD_MEETINGS)
         drift[order] = np.where(low <= high, np.clip(drift[order], low, high), drift[order])
         count[order] = np.repeat(counts := np.diff(np.append(first, len(order))), counts)
         # Ends beyond their slack may show a jump that is too small or too close to an edge to tear steps.
@@ -232,7 +236,7 @@ class _Ends:
         odd = spread > ODD_SLACK * self.slack
         nearby = np.empty_like(spread)
         nearby[by_group] = _running(
-            np.where(odd, 0, spread)[by_group], group_starts(self.group[by_group]), FOLLOWED, largest=True
+            np.where(odd, 0, spread)[by_group], group_starts(self.group[by_group]), LEAD_MEETINGS, largest=True
         )
         fewest, changed = np.minimum.reduceat(count, self.first), np.maximum.reduceat(change, self.first)
         # The meeting's own slack is no limit, because a jump within a kernel may have shortened it.
@@ -264,9 +268,9 @@ class _Ends:
         Each round narrows the bounds, and they are true after any number of rounds.
         """
         fixed = reference == np.arange(self.ranks)
-        low, high = np.where(fixed, 0, -_FAR), np.where(fixed, 0, _FAR)
+        low, high = np.where(fixed, 0, -_UNBOUNDED_NS), np.where(fixed, 0, _UNBOUNDED_NS)
         slack, before = self.slack[self.meeting], None
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             earliest = np.minimum.reduceat(self.end - low[self.rank], self.first)[self.meeting]
             latest = np.maximum.reduceat(self.end - high[self.rank], self.first)[self.meeting]
             lows = np.maximum.reduceat((self.end - slack - earliest)[self._by_rank], self._rank_first)

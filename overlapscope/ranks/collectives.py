@@ -145,7 +145,7 @@ class Meetings(Struct, frozen=True, eq=False):
         values, first = column[self.row], self.first[:-1]
         return np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
 
-    def are(self, holds: Callable[[CommKind], bool]) -> Bool:
+    def of_kinds(self, holds: Callable[[CommKind], bool]) -> Bool:
         """Return a mask of the meetings of the kinds for which something holds."""
         mask: Bool = self.kernels.by_kind(holds)[self.kind] != 0
         return mask
@@ -167,12 +167,12 @@ class Meetings(Struct, frozen=True, eq=False):
     def symmetric(self) -> Meetings:
         """Return the meetings in which every member waits for every other."""
         reaches, _ = self.extremes(self.kernels.reaches_all)
-        return self.take(self.are(symmetric) | (self.are(_uneven) & (reaches == 1)))
+        return self.take(self.of_kinds(symmetric) | (self.of_kinds(_uneven) & (reaches == 1)))
 
     def alike(self) -> Bool:
         """Select the meetings whose members all have messages of the same size; the others may end far apart."""
         least, most = self.extremes(self.kernels.bytes)
-        alike: Bool = (least == most) | ~self.are(_uneven)
+        alike: Bool = (least == most) | ~self.of_kinds(_uneven)
         return alike
 
 
@@ -184,15 +184,15 @@ def gather(ranks: Sequence[ComparedRank]) -> Kernels:
         comm, at = rank.comm, np.full(len(rank.comm), place)
         kinds = np.array([numbers.setdefault(kind, len(numbers)) for kind in comm.kinds], np.int64)
         parts.append(Kernels(**asdict(comm) | {"kind": kinds[comm.kind]}, rank=at, index=at, lossy=()))
-    every = Kernels.joined(parts)
-    index, _ = _places([every.rank, every.kind], every.start_ns)
+    all_kernels = Kernels.joined(parts)
+    index, _ = _places([all_kernels.rank, all_kernels.kind], all_kernels.start_ns)
     lossy = tuple(number for number, rank in enumerate(ranks) if rank.lossy)
-    return replace(every, kinds=tuple(numbers), index=index, lossy=lossy)
+    return replace(all_kernels, kinds=tuple(numbers), index=index, lossy=lossy)
 
 
 def match(kernels: Kernels, ranks: int) -> Meetings:
     """Return the collectives in which at least two of the ranks met."""
-    return met_by_order(kernels, ~kernels.are(point_to_point), ranks)
+    return met_by_order(kernels, ~kernels.of_kinds(point_to_point), ranks)
 
 
 def met_by_order(kernels: Kernels, chosen: Bool, ranks: int) -> Meetings:
@@ -285,7 +285,7 @@ def _sizes_agree(met: Meetings, bucket: I64) -> Bool:
     differ = np.maximum.reduceat(sent, first) > least
     counted = (met.members == met.group_size) & (np.minimum.reduceat(np.minimum(sent, received), first) >= 0)
     lost = counted & (np.add.reduceat(sent - received, first) != 0)
-    doubted = bucket[(differ & met.are(symmetric)) | (lost & met.are(_uneven))]
+    doubted = bucket[(differ & met.of_kinds(symmetric)) | (lost & met.of_kinds(_uneven))]
     good: Bool = ~mask_of(doubted, int(bucket.max(initial=-1)) + 1)[bucket]
     return good
 
@@ -310,7 +310,7 @@ def _possible_sizes(met: Meetings, ranks: int) -> Bool:
         met: Meetings of any kind.
         ranks: Number of ranks.
     """
-    members, size, recorded = met.members, met.group_size, met.are(lambda kind: kind.recorded)
+    members, size, recorded = met.members, met.group_size, met.of_kinds(lambda kind: kind.recorded)
     whole = np.add.reduceat(~np.isin(met.rank, met.kernels.lossy), met.first[:-1], dtype=np.int64)
     good: Bool = (members >= 2) & ((size < 0) | (members <= size)) & (recorded | (whole == _recording(met, ranks)))
     return good

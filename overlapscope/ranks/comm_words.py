@@ -23,20 +23,20 @@ from overlapscope.base.words import (
 )
 from overlapscope.documents.table import Cell, Column, Table, table_of, words
 from overlapscope.ranks.comm_result import CommDimension, CommTime, Communication, GroupCollective
-from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RanksReport, rows_of
+from overlapscope.ranks.result import MIN_PCT, LateIn, Meeting, RanksReport, rows_of
 
 NAME_LIMIT: Final = 120
-_MOST_CHARACTERS: Final = 24
-_MOST_DIGITS: Final = 9
+_MAX_CHARACTERS: Final = 24
+_MAX_DIGITS: Final = 9
 """Longer texts are not taken for numbers."""
 
 
 def group_ranks(recorded: str) -> str:
     """Return the ranks with runs of them as one, such as `[0 to 7]`; an empty text if it would be long."""
     numbers = recorded.removeprefix("[").removesuffix("]").split(", ")
-    plain = all(number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS for number in numbers)
+    plain = all(number.isascii() and number.isdigit() and len(number) <= _MAX_DIGITS for number in numbers)
     ranks = f"[{', '.join(number_runs(map(int, numbers)))}]" if plain else clean(recorded)
-    return ranks if len(ranks) <= _MOST_CHARACTERS else ""
+    return ranks if len(ranks) <= _MAX_CHARACTERS else ""
 
 
 def group_name(group: str, description: str, ranks: str) -> str:
@@ -65,38 +65,38 @@ def meeting_name(report: RanksReport, meeting: Meeting) -> str:
 # -- Collectives of process groups -------------------------------------------------------------------
 
 
-def _basis(every: Communication) -> str:
-    return "an average step" if every.steps else "all time after the lead-in"
+def _basis(communication: Communication) -> str:
+    return "an average step" if communication.steps else "all time after the lead-in"
 
 
-def _shares(every: Communication, row: GroupCollective | CommDimension) -> int:
+def _shares(communication: Communication, row: GroupCollective | CommDimension) -> int:
     """Return the number of ranks and steps that a figure of a row is the sum of."""
-    return max(row.ranks, 1) * (every.steps or 1)
+    return max(row.ranks, 1) * (communication.steps or 1)
 
 
 def _times(
-    every: Communication, shown: Sequence[GroupCollective | CommDimension]
+    communication: Communication, shown: Sequence[GroupCollective | CommDimension]
 ) -> tuple[Unit, Callable[[Callable[[CommTime], int]], Callable[[GroupCollective | CommDimension], Cell]]]:
     """Return a unit for the times of some rows, and a function of columns of them: of an average step and rank."""
-    unit = unit_for(max(rounded_mean(row.time.busy_ns, _shares(every, row)) for row in shown))
-    return unit, lambda of: lambda row: Cell(unit.number(rounded_mean(of(row.time), _shares(every, row))))
+    unit = unit_for(max(rounded_mean(row.time.busy_ns, _shares(communication, row)) for row in shown))
+    return unit, lambda of: lambda row: Cell(unit.number(rounded_mean(of(row.time), _shares(communication, row))))
 
 
 def groups_table(report: RanksReport, *, rows: int) -> Table:
     """Return the table of the collectives of each process group: figures of an average step of an average rank."""
-    every = report.communication
-    if not every.rows:
+    communication = report.communication
+    if not communication.rows:
         return Table("", ())
-    shown = every.rows[:rows]
-    unit, time = _times(every, shown)
-    slow = {(each.collective, each.group, each.group_ranks) for each in every.slow_groups}
+    shown = communication.rows[:rows]
+    unit, time = _times(communication, shown)
+    slow = {(each.collective, each.group, each.group_ranks) for each in communication.slow_groups}
 
     def bus(row: GroupCollective) -> Cell:
         is_slow = (row.collective, row.group, row.group_ranks) in slow
         return Cell(bandwidth(row.bus_gb_per_s), tone="poor" if is_slow else "")
 
     def moved(row: GroupCollective) -> Cell:
-        return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, _shares(every, row))))
+        return Cell(size(None if row.bytes is None else rounded_mean(row.bytes, _shares(communication, row))))
 
     table = table_of(
         shown,
@@ -106,60 +106,63 @@ def groups_table(report: RanksReport, *, rows: int) -> Table:
             lambda row: Cell(group_name(row.group, row.description, row.group_ranks)),
         ),
         (Column("ranks", spare=1), lambda row: Cell(str(row.group_size or row.ranks))),
-        (Column("count", spare=4), lambda row: Cell(f"{row.count / _shares(every, row):,.3g}")),
+        (Column("count", spare=4), lambda row: Cell(f"{row.count / _shares(communication, row):,.3g}")),
         (Column("message", spare=5), moved),
         (Column(f"busy {unit.name}"), time(lambda spent: spent.busy_ns)),
         (Column("exposed"), time(lambda spent: spent.exposed_ns)),
         (Column("waiting"), time(lambda spent: spent.waiting_ns)),
         (Column("transfer", spare=3), time(lambda spent: spent.transfer_ns)),
         (Column("bus GB/s"), bus),
-        title=f"Communication by process group, {_basis(every)}",
+        title=f"Communication by process group, {_basis(communication)}",
     )
-    judged = f"{bare_share(every.time.busy_ns - every.time.unjudged_ns, every.time.busy_ns)}%"
-    over = f"{plural(every.steps, 'step')} and " if every.steps else ""
+    judged = f"{bare_share(communication.time.busy_ns - communication.time.unjudged_ns, communication.time.busy_ns)}%"
+    over = f"{plural(communication.steps, 'step')} and " if communication.steps else ""
     note = (
         f"Means over {over}the ranks of the group. Waiting: before the last rank arrived, or the other side of a "
         f"message began, known for {judged} of the communication. Bus bandwidth: message size by time after that, "
         "times the factor of nccl-tests."
     )
-    others = len(every.rows) - len(shown)
+    others = len(communication.rows) - len(shown)
     return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON." if others else note)
 
 
 # -- Dimensions of the mesh --------------------------------------------------------------------------
 
 _NAME_LIMIT: Final = 40
-_MOST_SETS: Final = 2
-_MOST_SLOW: Final = 2
+_MAX_SETS: Final = 2
+_MAX_SLOW: Final = 2
 _WORTH_NAMING: Final = 0.05
 """Minimum share of a dimension in the exposed communication to be named."""
 
 
 def mesh_sentences(report: RanksReport) -> Iterator[str]:
     """State the mesh if it has several dimensions, what each costs, and which groups are slower than their peers."""
-    every = report.communication
-    if every.mesh is not None and len(every.mesh.shape) > 1:
+    communication = report.communication
+    if communication.mesh is not None and len(communication.mesh.shape) > 1:
         parts = []
-        for place, length in enumerate(every.mesh.shape):
-            along = [each for each in every.dimensions if each.spans == (place,)]
+        for place, length in enumerate(communication.mesh.shape):
+            along = [each for each in communication.dimensions if each.spans == (place,)]
             names = listed(dict.fromkeys(map(_name, along)))
             parts.append(f"{names} across {_sets(along[0])}" if along else f"{length} without groups of its own")
-        yield f"Mesh: {_shape(every.mesh.shape)}: {'; '.join(parts)}."
-    whole, known = every.time.exposed_ns, [each for each in every.dimensions if each.group_size is not None]
-    costly = [each for each in every.dimensions if each.time.exposed_ns > _WORTH_NAMING * whole > 0]
+        yield f"Mesh: {_shape(communication.mesh.shape)}: {'; '.join(parts)}."
+    whole, known = (
+        communication.time.exposed_ns,
+        [each for each in communication.dimensions if each.group_size is not None],
+    )
+    costly = [each for each in communication.dimensions if each.time.exposed_ns > _WORTH_NAMING * whole > 0]
     if len(known) > 1 and costly:
         shares = listed(f"{_name(each)} {percent(100 * each.time.exposed_ns / whole)}" for each in costly)
         together = ", partly at the same time" if sum(each.time.exposed_ns for each in costly) > whole else ""
         yield f"Exposed communication by dimension: {shares}{together}."
     # A slow group loses at least 1% of the ranks' time.
     longest = max((row.span_ns for row in rows_of(report) if row.joined), default=None)
-    least = None if longest is None else LEAST_PCT * (every.steps or 1) * longest
-    slow_groups = [slow for slow in every.slow_groups if least is not None and 100 * slow.lost_ns >= least]
-    for slow in slow_groups[:_MOST_SLOW]:
+    least = None if longest is None else MIN_PCT * (communication.steps or 1) * longest
+    slow_groups = [slow for slow in communication.slow_groups if least is not None and 100 * slow.lost_ns >= least]
+    for slow in slow_groups[:_MAX_SLOW]:
         name = group_name(slow.group, slow.description, slow.group_ranks)
         yield (
             f"Group {name} transfers at {bandwidth(slow.bus_gb_per_s)} GB/s, "
-            f"{plural(slow.peers, 'other group')} of {_name(every.dimensions[slow.dimension])} at "
+            f"{plural(slow.peers, 'other group')} of {_name(communication.dimensions[slow.dimension])} at "
             f"{bandwidth(slow.peers_gb_per_s)} GB/s ({clean(slow.collective, _NAME_LIMIT)} of {size(slow.bytes)}): a "
             "slow link or network card, other traffic, or compute beside it."
         )
@@ -175,17 +178,17 @@ def _name(dimension: CommDimension) -> str:
 
 def _sets(dimension: CommDimension) -> str:
     """Return the ranks of the first groups, such as `{0, 4}, {1, 5}, ...`."""
-    sets = [f"{{{', '.join(number_runs(ranks))}}}" for ranks in dimension.group_ranks[:_MOST_SETS]]
+    sets = [f"{{{', '.join(number_runs(ranks))}}}" for ranks in dimension.group_ranks[:_MAX_SETS]]
     return ", ".join([*sets, *(["..."] if len(dimension.group_ranks) > len(sets) else [])])
 
 
 def dimensions_table(report: RanksReport, *, rows: int) -> Table:
     """Return the table of dimensions if there are several: figures of an average step of an average rank."""
-    every = report.communication
-    if len(every.dimensions) < 2:
+    communication = report.communication
+    if len(communication.dimensions) < 2:
         return Table("", ())
-    shown = every.dimensions[:rows]
-    unit, time = _times(every, shown)
+    shown = communication.dimensions[:rows]
+    unit, time = _times(communication, shown)
 
     def groups(each: CommDimension) -> Cell:
         return Cell(f"{each.groups:,} x {NOTHING if each.group_size is None else f'{each.group_size:,}'}")
@@ -200,11 +203,11 @@ def dimensions_table(report: RanksReport, *, rows: int) -> Table:
         (Column("waiting"), time(lambda spent: spent.waiting_ns)),
         (Column("transfer"), time(lambda spent: spent.transfer_ns)),
         (Column("not judged", spare=2), time(lambda spent: spent.unjudged_ns)),
-        title=f"Communication by dimension, {_basis(every)}",
+        title=f"Communication by dimension, {_basis(communication)}",
     )
-    mesh = every.mesh
+    mesh = communication.mesh
     note = ""
     if mesh is not None:
         note = f"Mesh: {_shape(mesh.shape)}." if mesh.shape else f"The mesh is unknown: {clean(mesh.reason, 200)}."
-    others = len(every.dimensions) - len(shown)
+    others = len(communication.dimensions) - len(shown)
     return replace(table, note=f"{note} {plural(others, 'more row')} in the JSON.".lstrip() if others else note)

@@ -253,10 +253,10 @@ def named(kind: CommKind) -> dict[str, str]:
 
 
 def _slow(
-    kind: CommKind, size: int, took: I64, own: Floats, peers: Sequence[Floats], dimension: int
+    kind: CommKind, size: int, took: I64, quantiles: Floats, peer_quantiles: Sequence[Floats], dimension: int
 ) -> SlowGroup | None:
-    _, usual, slowest = np.median(peers, axis=0)
-    quick, typical, _ = own
+    _, usual, slowest = np.median(peer_quantiles, axis=0)
+    quick, typical, _ = quantiles
     lost = int(took.sum()) - round(float(usual) * len(took))
     if typical * SLOW_SHARE <= usual or typical - usual <= TIMESTAMP_ERROR_NS or quick <= slowest or lost <= 0:
         return None
@@ -268,7 +268,7 @@ def _slow(
         bytes=size,
         count=len(took),
         bus_gb_per_s=moved / round(float(typical)),
-        peers=len(peers),
+        peers=len(peer_quantiles),
         peers_gb_per_s=moved / max(round(float(usual)), 1),
         lost_ns=lost,
     )
@@ -299,15 +299,15 @@ def _find_dimensions(
     family_of = np.empty(len(kernels.kinds), np.int64)
     for number, kinds in enumerate(kinds_in):
         family_of[kinds] = number
-    rows_of, every = dict(rows_by(family_of[kernels.kind])), []
+    rows_of, dimensions = dict(rows_by(family_of[kernels.kind])), []
     # Kernels without a process group are last, and span nothing.
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
         rows, description, size = windows.inside(rows_of.get(number, _NO_ROWS)), family[0].description, family[0].size
         if description in UNDESCRIBED:
             # Named by the collectives that take most of the kernels' time.
             times = Counter[str]()
-            for kind, own in rows_by(kernels.kind[rows]):
-                took = kernels.end_ns[rows[own]] - kernels.start_ns[rows[own]]
+            for kind, of_kind in rows_by(kernels.kind[rows]):
+                took = kernels.end_ns[rows[of_kind]] - kernels.start_ns[rows[of_kind]]
                 times[kernels.kinds[kind].collective] += int(took.sum())
             names = listed([collective for collective, _ in times.most_common(_NAMED_BY)]) or "unused"
             description = f"{names} groups of {size}" if size >= 0 else ""
@@ -321,9 +321,9 @@ def _find_dimensions(
             ranks=len(distinct(kernels.rank[rows])),
             time=time_in(windows, rows),
         )
-        every.append((dimension, kinds))
-    every.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
-    return mesh if grouped else None, every
+        dimensions.append((dimension, kinds))
+    dimensions.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
+    return mesh if grouped else None, dimensions
 
 
 def _kinds_by_group(kinds: Sequence[CommKind], kind: I64, members: I64) -> dict[RankGroup, list[int]]:

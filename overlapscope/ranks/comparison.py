@@ -90,7 +90,7 @@ def compare(ranks: Sequence[ComparedRank]) -> Comparison:
     contradicted = (impossible or not offsets.consistent) and met.by in ("kernel-names", "both")
     if contradicted:
         # Kernels that agree in name and number but not in group or order don't end together.
-        met = met.take(met.are(lambda kind: kind.recorded))
+        met = met.take(met.of_kinds(lambda kind: kind.recorded))
         symmetric = met.symmetric()
         offsets = find_offsets(symmetric, len(ranks))
     if same and offsets.status != "unknown":
@@ -199,7 +199,7 @@ def _trace_notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterat
 
 def _kernel_notes(comparison: Comparison) -> Iterator[str]:
     kernels, later, matching = comparison.met.kernels, comparison.after_lead_in(), comparison.matching
-    alone = later & ~mask_of(comparison.met.row, len(kernels)) & ~kernels.are(point_to_point)
+    alone = later & ~mask_of(comparison.met.row, len(kernels)) & ~kernels.of_kinds(point_to_point)
     if alone.any() and len(comparison.ranks) > 1:
         yield (
             f"{int(alone.sum()):,} of {plural(int(later.sum()), 'communication kernel')} could not be matched between "
@@ -219,7 +219,7 @@ def _kernel_notes(comparison: Comparison) -> Iterator[str]:
 def _message_notes(comparison: Comparison) -> Iterator[str]:
     """State how many sends and receives are not judged, and why."""
     kernels, waits = comparison.met.kernels, comparison.waits.messages
-    sends = kernels.are(is_message) & comparison.after_lead_in()
+    sends = kernels.of_kinds(is_message) & comparison.after_lead_in()
     judged, known = (mask_of(rows, len(kernels)) for rows in (waits.kernel, waits.paired.sides.kernel))
     if len(comparison.ranks) < 2 or not (sends & ~judged).any():
         return

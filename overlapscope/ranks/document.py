@@ -44,23 +44,14 @@ from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, wo
 from overlapscope.ranks import charts
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, dimensions_table, groups_table, meeting_name
 from overlapscope.ranks.parts import plugin_parts
-from overlapscope.ranks.result import (
-    RankRow,
-    RankSpread,
-    RanksReport,
-    Straggler,
-    Waiting,
-    WorstRank,
-    by_steps,
-    rows_of,
-)
+from overlapscope.ranks.result import RankRow, RankSpread, RanksReport, Straggler, Waiting, WorstRank, by_steps, rows_of
 from overlapscope.ranks.verdict import clocks as sentences_on_clocks
 from overlapscope.ranks.verdict import doubts, judge, late_name, row_name, runs, unit_of
 from overlapscope.rules.finding import Finding
 
 FEW, NAMED = 5, 3
 """Default maximum number of rows of a list, and of ranks named in a cell."""
-MOST_RANK_ROWS = 16
+MAX_RANK_ROWS = 16
 """Maximum number of ranks with a row each, even where other tables are cut."""
 EACH_RANK, MEETINGS = "each", "meetings"
 """Ids of the tables of each rank, and of single collectives."""
@@ -75,15 +66,15 @@ def main_tables(report: RanksReport, *, rows: int = FEW, named: int = NAMED) -> 
 
     Lists have up to `rows` rows, cells up to `named` ranks.
     """
-    beside = each_rank(report) if len(report.ranks) <= MOST_RANK_ROWS else spreads(report)
+    beside = each_rank(report) if len(report.ranks) <= MAX_RANK_ROWS else spreads(report)
     return [table for table in (stragglers(report, rows=rows, named=named), beside) if table.rows]
 
 
 def other_tables(
-    report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = MOST_RANK_ROWS
+    report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = MAX_RANK_ROWS
 ) -> list[tuple[str, Table]]:
     """Return the other tables, each with a short title; up to `each` ranks have a row each."""
-    few, all_listed = len(report.ranks) <= MOST_RANK_ROWS, len(report.ranks) <= each
+    few, all_listed = len(report.ranks) <= MAX_RANK_ROWS, len(report.ranks) <= each
     of_parts = [each for module, part in plugin_parts(report) for each in module.tables(report, part, rows=rows)]
     others = [
         *((each.what, each.table) for each in of_parts if each.leads),
@@ -277,7 +268,7 @@ def each_rank(report: RanksReport) -> Table:
     return replace(table, id=EACH_RANK, note="An average step of each rank, as recorded." if stepped else "")
 
 
-_MOST_FINDINGS: Final = 3
+_MAX_FINDINGS: Final = 3
 MAPS: Final = tuple(f"ranks-{number}" for number in range(len(charts.METRICS)))
 """Ids of the maps of ranks, which have several lines."""
 STEPS, BUCKETS = "ranks-steps", "ranks-buckets"
@@ -289,7 +280,7 @@ class Extent(Struct, frozen=True):
 
     rows: int = FEW
     """Maximum number of rows of a list."""
-    each: int = MOST_RANK_ROWS
+    each: int = MAX_RANK_ROWS
     """Maximum number of ranks with a row each, even where other tables are cut."""
     named: int = NAMED
     """Maximum number of ranks named in a cell."""
@@ -373,7 +364,7 @@ def findings(report: RanksReport) -> Iterator[Block]:
         items.append((head, f": {clean(worst.title, 400)}\n", Span(advice, "accent")))
     if items:
         how = Text(with_code("`overlapscope explain RULE` says how to fix each."), "muted")
-        yield panel("Findings", Items(tuple(items[:_MOST_FINDINGS])), how)
+        yield panel("Findings", Items(tuple(items[:_MAX_FINDINGS])), how)
 
 
 # -- Ranks worth a look, each with an explanation --------------------------------------------------
@@ -383,7 +374,7 @@ _WHY: Final = {
     "slowest-steps": "has the slowest steps",
     "least-efficient": "has the least overlap",
 }
-_EXCESSES = 4
+_MAX_EXCESSES = 4
 
 
 def stand_outs(report: RanksReport, most: int | None = None) -> Iterator[Block]:
@@ -406,7 +397,7 @@ def look_sentences(rank: WorstRank) -> Iterator[str]:
         times = (
             f"{figure_name(clean(part.name, 60)) if part.kind == 'bucket' else _cause_name(part.kind, part.name)} "
             f"+{unit.text(part.more_ns)} ({unit.number(part.time_ns)} against {unit.text(part.median_ns)})"
-            for part in longer[:_EXCESSES]
+            for part in longer[:_MAX_EXCESSES]
         )
         of = "a step" if rank.over == "steps" else "the recording"
         yield f"Takes longer than the median rank in {of}: {'; '.join(times)}."

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-Read: TypeAlias = Callable[[Location], T | Unreadable]
+ReadLocation: TypeAlias = Callable[[Location], T | Unreadable]
 """Function that reduces the trace at a location."""
 RETRIES = 2
 """Number of retries after failures that may be temporary, such as a network failure or a shortage of memory."""
@@ -46,7 +46,7 @@ _ANSWER_S = 10.0
 """Seconds to wait for a scheduler's answer."""
 _PATIENCE_S = 300.0
 """Maximum time without any worker, in seconds: they may have to be started first."""
-_AHEAD = 4
+_TASKS_PER_THREAD = 4
 """Tasks submitted per thread of the cluster.
 
 If there are more than twice as many tasks as threads, Dask keeps the others at the scheduler until a worker is free.
@@ -56,7 +56,7 @@ _LOOK_S = 1.0
 """Seconds between checks of the cluster."""
 _TRANSFER_S = 5.0
 """A result that takes longer than this to transfer, in seconds, was lost with its worker."""
-_LEAST_LOGGED = logging.CRITICAL + 1
+_ABOVE_ALL_LEVELS = logging.CRITICAL + 1
 _TOO_BUSY = "Dask did not start within 10 s, because this machine is too busy; try again."
 """Message for an assertion of Dask, which fails if its thread hasn't begun by then."""
 _VERSION = "overlapscope.__version__"
@@ -66,7 +66,7 @@ It returns None where the package is missing, while a function of this package c
 """
 
 
-def given_up(location: Location, error: Exception) -> Unreadable:
+def failed_outcome(location: Location, error: Exception) -> Unreadable:
     """Return the outcome of a file that could not be read, however often it was tried."""
     reason = f"could not be read in {RETRIES + 1} tries ({error_text(error)})."
     return Unreadable(source=location.source, reason=reason)
@@ -84,7 +84,7 @@ class Cluster:
         self._last_worker_s = time.monotonic()
 
     def outcomes(
-        self, read: Read[T], locations: Sequence[Location]
+        self, read: ReadLocation[T], locations: Sequence[Location]
     ) -> Generator[tuple[Location, T | Unreadable | None], None, None]:
         """Yield each location with its outcome, or with None if its workers died."""
         from distributed import CancelledError, KilledWorker
@@ -94,7 +94,7 @@ class Cluster:
         running: dict[Key, Location] = {}
         threads, look_s = self._threads(), time.monotonic() + _LOOK_S
         while waiting or running:
-            while waiting and len(running) < _AHEAD * max(threads, 1):
+            while waiting and len(running) < _TASKS_PER_THREAD * max(threads, 1):
                 future = self._client.submit(read, waiting[0], pure=False, retries=RETRIES)
                 running[future.key] = waiting.popleft()
                 future.add_done_callback(done.put)
@@ -117,7 +117,7 @@ class Cluster:
                     # The result was lost with its worker, so the file is read again.
                     future.add_done_callback(done.put)
                     continue
-                outcome = given_up(running[future.key], error)
+                outcome = failed_outcome(running[future.key], error)
             location = running.pop(future.key)
             # Dask keeps a result as long as its future exists.
             del future
@@ -226,7 +226,7 @@ def _silence() -> Iterator[None]:
     handlers = logging.getLogger("distributed").handlers
     before = [handler.level for handler in handlers]
     for handler in handlers:
-        handler.setLevel(_LEAST_LOGGED)
+        handler.setLevel(_ABOVE_ALL_LEVELS)
     try:
         yield
     finally:
@@ -240,7 +240,7 @@ _FEW_BYTES = 4 << 20
 """Size of all files together up to which reading them takes less time than starting other processes."""
 
 
-def each(
+def reduce_each(
     reduction: Callable[[Trace], T],
     locations: Sequence[Location],
     *,
@@ -273,7 +273,7 @@ def each(
     if scheduler is not None:
         with connected(scheduler) as cluster:
             needs = "they have. Use workers with more memory."
-            yield from _alone_again(partial(cluster.outcomes, read), locations, needs)
+            yield from _retried_alone(partial(cluster.outcomes, read), locations, needs)
         return
     read_here = partial(_reduce_here, read)
     if len(locations) > 1 and not _are_few(locations):
@@ -285,7 +285,7 @@ def each(
         # Python lets daemonic processes, such as Dask's workers, start no others.
         if not current_process().daemon:
             needs = "there is. Record fewer steps."
-            yield from _alone_again(partial(outcomes, read_here, workers), locations, needs)
+            yield from _retried_alone(partial(outcomes, read_here, workers), locations, needs)
             return
     for location in locations:
         try:
@@ -294,7 +294,7 @@ def each(
             yield Unreadable(source=location.source, reason="needs more memory than is free; record fewer steps.")
 
 
-def _alone_again(
+def _retried_alone(
     outcomes: Callable[[Sequence[Location]], Generator[tuple[Location, T | Unreadable | None], None, None]],
     locations: Sequence[Location],
     needs: str,
@@ -351,7 +351,7 @@ def reduce_by(
         return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
-def _reduce_here(read: Read[T], location: Location) -> T | Unreadable:
+def _reduce_here(read: ReadLocation[T], location: Location) -> T | Unreadable:
     """Reduce one file without a cluster, with as many retries as on one, except if memory runs out."""
     tried = 0
     while True:
@@ -362,4 +362,4 @@ def _reduce_here(read: Read[T], location: Location) -> T | Unreadable:
         except Exception as error:
             tried += 1
             if tried > RETRIES:
-                return given_up(location, error)
+                return failed_outcome(location, error)

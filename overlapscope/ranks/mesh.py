@@ -102,9 +102,9 @@ def rebuild(
     assert dimensions is not None
     missing = world_size - sum(rank < world_size for rank in recorded)
     # A dimension is certain if it is all that some families have in common.
-    certain = all(sum(each.families <= other.families for other in dimensions) == 1 for each in dimensions)
+    is_certain = all(sum(each.families <= other.families for other in dimensions) == 1 for each in dimensions)
     partial = [sets for sets, labels in zip(found, partitions, strict=True) if labels is None]
-    if missing and not (certain and all(_spans(sets, dimensions) for sets in partial)):
+    if missing and not (is_certain and all(_spans(sets, dimensions) for sets in partial)):
         were = "was" if missing == 1 else "were"
         return _unknown(f"{missing:,} of {plural(world_size, 'rank')} {were} not recorded", found)
     spans = [tuple(at for at, each in enumerate(dimensions) if number in each.families) for number in range(len(found))]

@@ -62,7 +62,7 @@ class CommKernels(Columns, frozen=True):
         """Return a figure of each kind, to be indexed with `kind`."""
         return np.array([figure(kind) for kind in self.kinds], np.int64)
 
-    def are(self, holds: Callable[[CommKind], bool]) -> Bool:
+    def of_kinds(self, holds: Callable[[CommKind], bool]) -> Bool:
         """Return a mask of the kernels of the kinds for which something holds."""
         mask: Bool = self.by_kind(holds)[self.kind] != 0
         return mask
@@ -146,7 +146,7 @@ def on_device(trace: Trace, ops: GpuOps, comm: CommKernels) -> tuple[CommKernels
         ops: The communication kernels as ops.
         comm: The same kernels.
     """
-    kernels = np.flatnonzero(comm.are(is_message) & (ops.launch >= 0))
+    kernels = np.flatnonzero(comm.of_kinds(is_message) & (ops.launch >= 0))
     if not len(kernels):
         return comm, NO_MESSAGES
     stated = _noted(trace)
@@ -158,16 +158,16 @@ def on_device(trace: Trace, ops: GpuOps, comm: CommKernels) -> tuple[CommKernels
 
 def on_host(trace: Trace, comm: CommKernels, ranges: HostEvents) -> Messages:
     """Return the messages of ranges on the host, which are given as kernels and as ranges."""
-    rows, ops = np.flatnonzero(comm.are(is_message)), trace.cpu_ops
+    rows, ops = np.flatnonzero(comm.of_kinds(is_message)), trace.cpu_ops
     stated = _started(trace) if len(rows) else _Stated.empty(channels=(), batches=())
     number = np.full(len(rows), -1)
     for thread, of_thread in rows_by(ops.thread[stated.op]):
         at = of_thread[np.argsort(ops.start_ns[stated.op[of_thread]], kind="stable")]
-        mine = np.flatnonzero(ranges.thread[rows] == thread)
-        start = ranges.start_ns[rows[mine]]
+        on_thread = np.flatnonzero(ranges.thread[rows] == thread)
+        start = ranges.start_ns[rows[on_thread]]
         before = pick(at, np.searchsorted(ops.start_ns[stated.op[at]], start, side="right") - 1)
         # The range begins inside the op that starts it.
-        number[mine] = np.where(pick(ops.end_ns, pick(stated.op, before)) >= start, before, -1)
+        number[on_thread] = np.where(pick(ops.end_ns, pick(stated.op, before)) >= start, before, -1)
     known = number >= 0
     stated = stated.take(number[known])
     return _table(trace, comm, rows[known], stated, ops.start_ns[stated.op])
@@ -177,18 +177,18 @@ def _by_launch(trace: Trace, launch: I64, stated: _Stated) -> tuple[I64, I64]:
     """Return launches, by their places, each with the messages that are certainly its own, by their rows."""
     calls, ops = trace.runtime_calls, trace.cpu_ops
     places, rows = [launch[:0]], [launch[:0]]
-    for thread, mine in rows_by(calls.thread[launch]):
-        mine = mine[np.argsort(calls.start_ns[launch[mine]], kind="stable")]
+    for thread, on_thread in rows_by(calls.thread[launch]):
+        on_thread = on_thread[np.argsort(calls.start_ns[launch[on_thread]], kind="stable")]
         noted = np.flatnonzero(ops.thread[stated.op] == thread)
         noted = noted[np.argsort(ops.start_ns[stated.op[noted]], kind="stable")]
-        at, op = calls.start_ns[launch[mine]], stated.op[noted]
+        at, op = calls.start_ns[launch[on_thread]], stated.op[noted]
         behind = np.searchsorted(ops.start_ns[op], at, side="right")
         first, following = np.append(0, behind[:-1]), np.append(behind[1:], len(noted) + 1)
         # Without notes in between, it is unknown which of two kernels has the messages.
-        certain = (first < behind) & (behind < following)
+        is_certain = (first < behind) & (behind < following)
         within_note = at < pick(ops.end_ns, pick(op, behind - 1))
-        number, place = expand(np.where(within_note, behind - 1, first)[certain], behind[certain])
-        places.append(mine[certain][number])
+        number, place = expand(np.where(within_note, behind - 1, first)[is_certain], behind[is_certain])
+        places.append(on_thread[is_certain][number])
         rows.append(noted[place])
     return np.concatenate(places), np.concatenate(rows)
 
@@ -249,7 +249,7 @@ _Count = Annotated[int, Meta(ge=-1, le=1 << 50)]
 
 
 class _Noted(Struct, frozen=True, gc=False):
-    """What a note states of a message."""
+    """Content of a note on a message."""
 
     collective: str = field(default="", name="Collective name")
     source: _Ordinal = field(default=-1, name="Src Rank")

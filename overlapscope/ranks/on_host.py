@@ -28,7 +28,7 @@ from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import among, distinct, numbered
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, contains, expand, intersect, join, subtract, union
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
-from overlapscope.catalog.measures import PARTS
+from overlapscope.catalog.measures import PARTS_OF_SPAN
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.messages import UNRECORDED, CommKernels, step_numbers
 from overlapscope.ranks.messages import on_host as messages_on_host
@@ -92,7 +92,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     # No GPU idled, so there are no causes.
     no_causes = {key: dict[str, int]() for key in ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")}
     names, facts = timeline.names, timeline.facts()
-    unexplained = {**facts, **dict.fromkeys(PARTS[1:], np.zeros_like(facts["span"]))}
+    unexplained = {**facts, **dict.fromkeys(PARTS_OF_SPAN[1:], np.zeros_like(facts["span"]))}
     # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
     judged = without_warm_up(range(len(names)), facts["span"].tolist())
     judged_mask = mask_of(np.array(judged, np.int64), len(names))
@@ -150,11 +150,13 @@ def _causes(trace: Trace, exposed: Intervals) -> tuple[Intervals, ...]:
     waits = _find_waits(trace)
     if waits is None:
         return ()
-    certain, doubtful = (union(waits.start_ns[each], waits.end_ns[each]) for each in (waits.prompt, ~waits.prompt))
+    in_prompt_waits, in_late_waits = (
+        union(waits.start_ns[each], waits.end_ns[each]) for each in (waits.prompt, ~waits.prompt)
+    )
     by_cause = {
-        CommCause.LATE_COMPUTE: subtract(exposed, join(certain, doubtful)),
-        CommCause.WAITING_OR_TRANSFER: intersect(exposed, certain),
-        CommCause.UNKNOWN: intersect(exposed, doubtful),
+        CommCause.LATE_COMPUTE: subtract(exposed, join(in_prompt_waits, in_late_waits)),
+        CommCause.WAITING_OR_TRANSFER: intersect(exposed, in_prompt_waits),
+        CommCause.UNKNOWN: intersect(exposed, in_late_waits),
     }
     return tuple(by_cause.get(cause, EMPTY) for cause in COMM_CAUSES)
 
@@ -220,7 +222,7 @@ def _waits(idle: Intervals, issued: I64, marks: I64, ranges: HostEvents) -> _Hos
     start, end = idle.starts[row], idle.ends[row]
     prompt = end - ended <= slack[row]
     # A collective that is started and waited for at once leaves no op in between.
-    certain, step = prompt | among(start, issued), np.searchsorted(marks, start, side="right")
+    is_certain, step = prompt | among(start, issued), np.searchsorted(marks, start, side="right")
     # Step of the next certain wait, by the step of the last one up to each wait.
-    following = np.append(step[certain], -1)[np.cumsum(certain)]
-    return _HostWaits(start, end, prompt).take(certain | (following != step))
+    following = np.append(step[is_certain], -1)[np.cumsum(is_certain)]
+    return _HostWaits(start, end, prompt).take(is_certain | (following != step))

@@ -153,20 +153,20 @@ def consistent(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets: O
     send follows the last one before the sender's window ends.
     """
     send, receive = paired.ends
-    sides, doubt = paired.sides, _doubt(offsets, paired)
+    sides, doubt = paired.sides, _clock_error_ns(offsets, paired)
     offset, sent, kind = offsets.offset_ns[sides.rank], sides.start_ns[send], paired.met.kind
-    latest = sides.end_ns[receive] - offset[receive] + offset[send] + doubt
-    # When the send after each send of its direction began, or the window ended.
-    following = np.array([rank.end_ns for rank in ranks], np.int64)[sides.rank]
+    latest_end = sides.end_ns[receive] - offset[receive] + offset[send] + doubt
+    # Start of the send that follows each send in its direction, or the end of the window.
+    next_send = np.array([rank.end_ns for rank in ranks], np.int64)[sides.rank]
     sends = np.flatnonzero(sides.outgoing)
     order = sends[np.lexsort((sends, sides.start_ns[sends], sides.kind[sends]))]
     same = sides.kind[order[:-1]] == sides.kind[order[1:]]
-    following[order[:-1][same]] = sides.start_ns[order[1:][same]]
-    orders_pairing = mask_of(kind[latest < following[send]], len(sides.kinds))
-    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest < sent) | ~orders_pairing[kind]))
+    next_send[order[:-1][same]] = sides.start_ns[order[1:][same]]
+    excludes_next = mask_of(kind[latest_end < next_send[send]], len(sides.kinds))
+    return _without(paired, (doubt < NO_CLOCKS_NS) & ((latest_end < sent) | ~excludes_next[kind]))
 
 
-def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:
+def _clock_error_ns(offsets: Offsets, paired: PairedMessages) -> I64:
     """Return the maximum error between the clocks of each message's ranks; `NO_CLOCKS_NS` where they are unknown.
 
     The messages between two ranks can bound it closer than the errors against the reference.
@@ -176,11 +176,11 @@ def _doubt(offsets: Offsets, paired: PairedMessages) -> I64:
     known = (error[sender] >= 0) & (error[receiver] >= 0) & (reference[sender] == reference[receiver])
     pairs, at_most = paired.leads(ranks)
     lead = offsets.offset_ns[receiver] - offsets.offset_ns[sender]
-    ahead, behind = (
+    lead_bound, lag_bound = (
         pick(at_most, locate(pairs, one * ranks + other), int(NO_CLOCKS_NS))
         for one, other in ((sender, receiver), (receiver, sender))
     )
-    between = np.maximum(np.maximum(ahead - lead, behind + lead), 0)
+    between = np.maximum(np.maximum(lead_bound - lead, lag_bound + lead), 0)
     doubt = np.minimum(between, error[sender] + error[receiver]) + TIMESTAMP_ERROR_NS
     return np.where(known, doubt, NO_CLOCKS_NS)
 
@@ -204,7 +204,7 @@ def message_waits(ranks: Sequence[ComparedRank], paired: PairedMessages, offsets
     for place, rows in rows_by(sides.rank):
         late_enough[rows] |= np.isin(sides.step[rows], [*map(step_number, ranks[place].steps.windows())])
     send, receive = paired.ends
-    good = (_doubt(offsets, paired) < NO_CLOCKS_NS) & late_enough[send] & late_enough[receive]
+    good = (_clock_error_ns(offsets, paired) < NO_CLOCKS_NS) & late_enough[send] & late_enough[receive]
     send, receive = send[good], receive[good]
     paired_side = mask_of(np.concatenate([send, receive]), len(sides))
     offset = offsets.offset_ns[sides.rank]
@@ -253,7 +253,8 @@ def transfers(waits: MessageWaits, kernels: Kernels, counted: Bool) -> dict[int,
 
 # -- Clocks from messages ----------------------------------------------------------------------------
 
-_FAR = np.int64(1) << 61
+_UNREACHED_NS = np.int64(1) << 61
+"""Bound between ranks that no chain of messages connects."""
 
 
 def related_by_messages(offsets: Offsets, paired: PairedMessages) -> Offsets | None:
@@ -272,7 +273,7 @@ def related_by_messages(offsets: Offsets, paired: PairedMessages) -> Offsets | N
     high, low = _shortest(sender, receiver, lead, reference), _shortest(receiver, sender, lead, reference)
     if high is None or low is None:
         return None
-    bounded = (reference >= 0) & (high < _FAR) & (low < _FAR)
+    bounded = (reference >= 0) & (high < _UNREACHED_NS) & (low < _UNREACHED_NS)
     if not (bounded & (reference != everyone)).any():
         return None
     high, low = np.where(bounded, high, 0), np.where(bounded, -low, 0)
@@ -291,9 +292,9 @@ def related_by_messages(offsets: Offsets, paired: PairedMessages) -> Offsets | N
 def _shortest(begin: I64, end: I64, length: I64, reference: I64) -> I64 | None:
     """Return the shortest way from each rank's reference; None if lengths are negative round a circle."""
     ranks = len(reference)
-    distance = np.where(reference == np.arange(ranks), 0, _FAR)
+    distance = np.where(reference == np.arange(ranks), 0, _UNREACHED_NS)
     for _ in range(ranks + 1):
-        reached = distance[begin] < _FAR
+        reached = distance[begin] < _UNREACHED_NS
         new = distance.copy()
         np.minimum.at(new, end[reached], distance[begin[reached]] + length[reached])
         if (new == distance).all():

@@ -20,7 +20,7 @@ from overlapscope.ranks.files import Location, error_text
 from overlapscope.ranks.result import Unreadable
 
 T = TypeVar("T")
-_MOST_DEATHS = 4
+_MAX_DEATHS = 4
 """Number of processes that die at their start, one after another, after which no others are started."""
 _UNLIMITED_BYTES = 1 << 62
 
@@ -44,7 +44,7 @@ def outcomes(
     with tempfile.TemporaryDirectory(prefix="overlapscope-") as scratch:
         try:
             while waiting or at_work:
-                while len(processes) < min(most, len(waiting) + len(at_work)) and deaths < _MOST_DEATHS:
+                while len(processes) < min(most, len(waiting) + len(at_work)) and deaths < _MAX_DEATHS:
                     process, connection = _start(read, most_bytes, scratch)
                     processes[connection] = process
                 if not processes:
@@ -73,8 +73,8 @@ def outcomes(
 
 def _start(*arguments: Any) -> tuple[SpawnProcess, Connection]:
     context = get_context("spawn")
-    connection, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, *arguments), daemon=True)
+    connection, child_connection = context.Pipe()
+    process = context.Process(target=_work, args=(child_connection, *arguments), daemon=True)
     main, signals = sys.modules["__main__"], signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         # Ctrl-C reaches all processes of a terminal. This process must end the others; each of them would print a
@@ -83,7 +83,7 @@ def _start(*arguments: Any) -> tuple[SpawnProcess, Connection]:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         # The process would run the program's main module once more.
         sys.modules["__main__"] = ModuleType("__main__")
-        with theirs:
+        with child_connection:
             process.start()
     except OSError as error:
         raise ClusterFailed(f"cannot start processes to read the traces ({error_text(error)}).") from None

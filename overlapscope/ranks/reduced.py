@@ -28,7 +28,7 @@ from overlapscope.analysis.collectives import (
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.facts import Facts, rounded_mean
 from overlapscope.analysis.figures import PerStep, TimeFigures, figures_in
-from overlapscope.analysis.periods import Periods, behind_warm_up, find_steps
+from overlapscope.analysis.periods import Periods, after_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import PlainStep, Trust
 from overlapscope.analysis.timeline import Timeline, build
@@ -47,13 +47,13 @@ from overlapscope.trace.model import GpuOps, Kind, Trace
 
 LARGEST_RANK = 2**31 - 1
 """Largest valid rank; larger or negative numbers are ignored."""
-MOST_RANKS = 1_000_000
+MAX_RANKS = 1_000_000
 """Larger world sizes are treated as damage."""
-FINDINGS = 5
+MAX_FINDINGS = 5
 """Maximum number of findings kept."""
 
 
-SPENT: Final[Mapping[tuple[Literal["bucket", "exposed-copy", "idle"], str], str]] = {
+COLUMN_OF_TIME: Final[Mapping[tuple[Literal["bucket", "exposed-copy", "idle"], str], str]] = {
     **{("bucket", bucket_of(measure.id).json_name): measure.name for measure in of_group("buckets")},
     **{("exposed-copy", str(cause)): f"exposed-copy:{cause}" for cause in COPY_CAUSES},
     **{("idle", str(cause)): f"idle:{cause}" for cause in IDLE_CAUSES},
@@ -62,8 +62,8 @@ SPENT: Final[Mapping[tuple[Literal["bucket", "exposed-copy", "idle"], str], str]
 
 
 def spent_ns(facts: Facts) -> I64:
-    """Return times of shape (rows, `SPENT`)."""
-    return np.stack([facts[column] for column in SPENT.values()], axis=1)
+    """Return times of shape (rows, `COLUMN_OF_TIME`)."""
+    return np.stack([facts[column] for column in COLUMN_OF_TIME.values()], axis=1)
 
 
 class RankSteps(Struct, frozen=True, eq=False):
@@ -80,8 +80,8 @@ class RankSteps(Struct, frozen=True, eq=False):
         """Return begin and end of each judged step by its name, without steps that share a name."""
         times = Counter(self.judged_names())
         ends = (self.start_ns + self.span_ns).tolist()
-        every = zip(self.names, self.judged.tolist(), self.start_ns.tolist(), ends, strict=True)
-        return {name: (start, end) for name, judged, start, end in every if judged and times[name] == 1}
+        steps = zip(self.names, self.judged.tolist(), self.start_ns.tolist(), ends, strict=True)
+        return {name: (start, end) for name, judged, start, end in steps if judged and times[name] == 1}
 
     def judged_names(self) -> list[str]:
         """Return the names of the judged steps."""
@@ -93,7 +93,7 @@ class RankSteps(Struct, frozen=True, eq=False):
         return dict(zip(self.judged_names()[::-1], spans[::-1], strict=True))
 
 
-_UNHELD = (CommCause.LATE_COMPUTE, CommCause.LAUNCH_LATENCY)
+_CAUSES_THAT_HOLD_NOTHING = (CommCause.LATE_COMPUTE, CommCause.LAUNCH_LATENCY)
 """Causes of exposed communication beside which compute could have run."""
 
 
@@ -119,7 +119,7 @@ class ComparedRank(Struct, frozen=True, eq=False, kw_only=True):
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
     messages: Messages = NO_MESSAGES
-    """What `comm` sends to and receives from single ranks, as far as it was read."""
+    """Messages that `comm` sends to and receives from single ranks, as far as they were read."""
     on_host: bool = False
     """True if it was recorded without a GPU, so that host ranges take the place of kernels."""
     lossy: bool = False
@@ -141,9 +141,9 @@ class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
     judged: PerStep | None
     """As `RankRow.judged`."""
     spent_ns: I64
-    """Times in each step, of shape (steps, `SPENT`)."""
+    """Times in each step, of shape (steps, `COLUMN_OF_TIME`)."""
     findings: tuple[Finding, ...]
-    """Up to `FINDINGS` findings, costliest first."""
+    """Up to `MAX_FINDINGS` findings, costliest first."""
     comm_causes: tuple[Intervals, ...] = ()
     """`exposed_comm` by cause, in the order of `COMM_CAUSES`; empty if causes are unknown."""
     compute: Intervals = EMPTY
@@ -156,7 +156,7 @@ class ReducedRank(ComparedRank, frozen=True, eq=False, kw_only=True):
     @property
     def blocking_comm(self) -> Intervals:
         """Part of `exposed_comm` without the time in which compute that doesn't wait for it was not launched."""
-        unheld = (self.comm_causes[COMM_RANK[cause]] for cause in _UNHELD if self.comm_causes)
+        unheld = (self.comm_causes[COMM_RANK[cause]] for cause in _CAUSES_THAT_HOLD_NOTHING if self.comm_causes)
         return subtract(self.exposed_comm, join(EMPTY, *unheld))
 
 
@@ -186,7 +186,7 @@ def collectives_only(trace: Trace) -> tuple[ComparedRank, ...]:
     """
     trace = without_invalid_rank(trace)
     _check_usable(trace, verdict(judge_file(trace)))
-    timelines = [behind_warm_up(trace, build(trace, device)) for device in trace.devices]
+    timelines = [after_warm_up(trace, build(trace, device)) for device in trace.devices]
     return tuple(_compared(trace, timeline, find_steps(trace, timeline)) for timeline in timelines)
 
 
@@ -250,7 +250,9 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         spent_ns=spent_ns(device.facts),
         # Nothing was replayed, so no saving is certain, and the time that a finding explains decides.
         findings=tuple(
-            sorted(on_device_findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[:FINDINGS]
+            sorted(on_device_findings, key=lambda finding: (finding.severity == "info", -finding.cost_ns))[
+                :MAX_FINDINGS
+            ]
         ),
         comm_causes=tuple(device.exposed_comm.of_cause(rank) for rank in range(len(COMM_CAUSES))),
         compute=timeline.compute if len(messages) else EMPTY,
@@ -288,5 +290,5 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
 
 def stated_world_size(ranks: Sequence[ComparedRank]) -> int | None:
     """Return the world size that most traces state; the larger one in a tie."""
-    stated = Counter(rank.world_size for rank in ranks if rank.world_size and 0 < rank.world_size <= MOST_RANKS)
+    stated = Counter(rank.world_size for rank in ranks if rank.world_size and 0 < rank.world_size <= MAX_RANKS)
     return min(stated, key=lambda size: (-stated[size], -size)) if stated else None

@@ -20,7 +20,7 @@ from overlapscope.catalog.causes import Subject
 from overlapscope.ranks.comm_result import Communication
 from overlapscope.rules.finding import Finding
 
-LEAST_PCT = 1.0
+MIN_PCT = 1.0
 """Minimum share of the span that the others must lose on average for a rank to be called a straggler."""
 
 
@@ -244,7 +244,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def clear(self) -> bool:
         """True if it surely costs enough to be called a straggler."""
-        return self.sure_pct is not None and self.sure_pct >= LEAST_PCT
+        return self.sure_pct is not None and self.sure_pct >= MIN_PCT
 
 
 class StepSkew(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64
 from overlapscope.base.median import median_ns
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
-from overlapscope.ranks.reduced import SPENT, ComparedRank, ReducedRank, spent_ns
+from overlapscope.ranks.reduced import COLUMN_OF_TIME, ComparedRank, ReducedRank, spent_ns
 from overlapscope.ranks.result import (
     CauseTime,
     Excess,
@@ -35,8 +35,8 @@ from overlapscope.rules.finding import Finding
 # -- Ranks that made others wait ---------------------------------------------------------------------
 
 STRAGGLERS = 20
-MEETINGS = 20
-WAITING = 8
+MAX_MEETINGS = 20
+MAX_WAITING_RANKS = 8
 COLLECTIVES = 5
 
 
@@ -80,7 +80,7 @@ def _median_ns(ranks: Sequence[ComparedRank], waits: RankWaits) -> int:
 
 def worst_meetings(ranks: Sequence[ComparedRank], waits: RankWaits) -> tuple[Meeting, ...]:
     """Return the meetings with the longest waits."""
-    return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
+    return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MAX_MEETINGS])
 
 
 def _straggler(ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, steps: int, median_ns: int) -> Straggler:
@@ -131,7 +131,7 @@ def _costliest(waits: RankWaits, place: int | None) -> list[int]:
 
 def _longest(ranks: Sequence[ComparedRank], places: I64, waited: I64, exposed: I64) -> tuple[Waiting, ...]:
     """Return the ranks at these places that waited longest."""
-    order = np.lexsort((places, -waited, -exposed))[:WAITING]
+    order = np.lexsort((places, -waited, -exposed))[:MAX_WAITING_RANKS]
     return tuple(
         Waiting(rank=ranks[int(places[row])].rank or 0, waited_ns=int(waited[row]), exposed_ns=int(exposed[row]))
         for row in order.tolist()
@@ -183,15 +183,15 @@ def _meeting(ranks: Sequence[ComparedRank], waits: RankWaits, number: int) -> Me
     )
 
 
-WORST = 8
+MAX_WORST_RANKS = 8
 OF_EACH = 3
 """Maximum number of ranks named for each reason."""
-EXCESS = 5
-FINDINGS = 3
-CAUSES = 4
-LEAST_SHARE = 0.01
+MAX_EXCESSES = 5
+MAX_FINDINGS = 3
+MAX_CAUSES = 4
+MIN_SHARE = 0.01
 """Minimum excess to report, as a share of the time compared."""
-SLOW = 1.05
+SLOW_STEP_RATIO = 1.05
 """Minimum length of a slow step, as a multiple of the median rank's step."""
 INEFFICIENT_PCT = 5.0
 """Minimum distance below the median rank's efficiency at which a rank is inefficient, in percentage points."""
@@ -209,7 +209,7 @@ def top_causes(rank: ReducedRank) -> tuple[CauseTime, ...]:
         *(CauseTime(subject="idle", cause=c, time_ns=ns) for c, ns in judged.idle_by_cause.items()),
     ]
     explained = [time for time in times if time.time_ns and time.cause not in (CopyCause.LEAD_IN, IdleCause.LEAD_IN)]
-    return tuple(sorted(explained, key=lambda time: (-time.time_ns, time.subject, time.cause))[:CAUSES])
+    return tuple(sorted(explained, key=lambda time: (-time.time_ns, time.subject, time.cause))[:MAX_CAUSES])
 
 
 def spreads(rows: Sequence[RankRow]) -> tuple[RankSpread, ...]:
@@ -303,7 +303,7 @@ def worst_ranks(
     for number in late[:OF_EACH]:
         why[number].append("makes-others-wait")
     for step, number in slow[:OF_EACH]:
-        if step < SLOW * median_high(slow)[0]:
+        if step < SLOW_STEP_RATIO * median_high(slow)[0]:
             why[number].append("slowest-steps")
     for efficiency, number in weak[:OF_EACH]:
         if efficiency < median_low(weak)[0] - INEFFICIENT_PCT:
@@ -321,7 +321,7 @@ def worst_ranks(
             top_causes=rows[number].top_causes,
             findings=_findings(ranks[number], rows[number]),
         )
-        for number, reasons in list(why.items())[:WORST]
+        for number, reasons in list(why.items())[:MAX_WORST_RANKS]
     )
 
 
@@ -329,7 +329,7 @@ def _findings(rank: ReducedRank, row: RankRow) -> tuple[Finding, ...]:
     """Return a rank's findings, but not on communication that mostly waits for another rank: joining shows that."""
     causes = (CommCause.STRAGGLER, CommCause.MESSAGE_WAIT)
     waits = 2 * sum(row.exposed_comm_by_cause.get(cause, 0) for cause in causes) > row.exposed_comm_ns
-    return tuple(finding for finding in rank.findings if not (waits and finding.rule == "exposed-comm"))[:FINDINGS]
+    return tuple(finding for finding in rank.findings if not (waits and finding.rule == "exposed-comm"))[:MAX_FINDINGS]
 
 
 _Name = tuple[Literal["bucket", "exposed-copy", "idle"], str]
@@ -340,7 +340,7 @@ def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"],
 
     It is of an average of the steps that all ranks have, or of the time after the lead-in if there are none.
     """
-    names, common = list(SPENT), set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
+    names, common = list(COLUMN_OF_TIME), set.intersection(*(set(rank.steps.judged_names()) for rank in ranks))
     if not common:
         return "window", names, spent_ns(facts_of([rank.judged or rank.window for rank in ranks]))
     means = []
@@ -352,10 +352,10 @@ def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"],
 
 def _excess(names: Sequence[_Name], times: I64, median: I64) -> tuple[Excess, ...]:
     # The first five columns are the buckets, which add up to the time compared.
-    least = max(1, round(LEAST_SHARE * int(median[:5].sum())))
+    least = max(1, round(MIN_SHARE * int(median[:5].sum())))
     excesses = [
         Excess(kind=kind, name=name, time_ns=time_ns, median_ns=usual)
         for (kind, name), time_ns, usual in zip(names, times.tolist(), median.tolist(), strict=True)
         if time_ns - usual >= least and name != CopyCause.LEAD_IN
     ]
-    return tuple(sorted(excesses, key=lambda excess: -excess.more_ns)[:EXCESS])
+    return tuple(sorted(excesses, key=lambda excess: -excess.more_ns)[:MAX_EXCESSES])

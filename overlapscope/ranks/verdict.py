@@ -14,30 +14,21 @@ from overlapscope.base.words import Unit, capital, clean, ends, listed, noun_for
 from overlapscope.catalog.causes import CAUSES
 from overlapscope.ranks.comm_words import NAME_LIMIT, collective, mesh_sentences
 from overlapscope.ranks.parts import plugin_parts
-from overlapscope.ranks.result import (
-    LEAST_PCT,
-    Duplicate,
-    Meeting,
-    RankRow,
-    RankSpread,
-    RanksReport,
-    Straggler,
-    rows_of,
-)
+from overlapscope.ranks.result import MIN_PCT, Duplicate, Meeting, RankRow, RankSpread, RanksReport, Straggler, rows_of
 from overlapscope.trace.servers import file_parts
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
 
 POOR_PCT = 5.0
 """Minimum percentage of the others' time that a straggler must cost for the level `poor`."""
-_MOST_RANGES = 12
+_MAX_RANGES = 12
 """Maximum number of runs of ranks that are listed."""
-_MOST_FILES = 5
+_MAX_FILES = 5
 _MORE_STRAGGLERS = 3
-_MOST_CAUSES = 3
+_MAX_CAUSES = 3
 _WORTH_NAMING = 0.05
 """Minimum share of a cause of exposed communication to be named."""
-_FEW = 4
+_MIN_RANKS_FOR_MEDIAN = 4
 """Minimum number of ranks for which the median says more than a range."""
 
 
@@ -109,7 +100,7 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if unseen >= POOR_PCT:
         hidden = f"{known}, so delays of up to {percent(unseen)} of the time may be hidden"
         return "unknown", f"{hidden}: {ranks} is not judged."
-    if unseen >= LEAST_PCT:
+    if unseen >= MIN_PCT:
         return "fair", f"No rank is seen to delay the others. {known}: unseen delays take {percent(unseen)} at most."
     late = next((late for late in report.stragglers[:1] if late.sure_pct), None)
     most = "" if late is None else f"; rank {late.rank} delays them most, by {cost(report, late)}"
@@ -119,7 +110,7 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
 def _not_compared(report: RanksReport) -> str:
     """Return the largest share of exposed communication that was not compared; nothing if it is small."""
     most = max((row for row in report.ranks if row.joined), key=lambda row: row.unjudged_comm_pct)
-    if most.unjudged_comm_pct < LEAST_PCT:
+    if most.unjudged_comm_pct < MIN_PCT:
         return ""
     return (
         "exposed communication that could not be compared between ranks takes up to "
@@ -217,11 +208,11 @@ def _communication(report: RanksReport) -> Iterator[str]:
         return
     low, high = percent(shares.min), percent(shares.max)
     part = f"{ends(low, high)} of the time"
-    if shares.ranks >= _FEW and low != high:
+    if shares.ranks >= _MIN_RANKS_FOR_MEDIAN and low != high:
         part = f"{percent(shares.median)} of the median rank's time ({ends(low, high)})"
-    every = report.communication
-    longest = sorted(every.exposed_by_cause.items(), key=lambda item: -item[1])[:_MOST_CAUSES]
-    whole = every.time.exposed_ns
+    communication = report.communication
+    longest = sorted(communication.exposed_by_cause.items(), key=lambda item: -item[1])[:_MAX_CAUSES]
+    whole = communication.time.exposed_ns
     named = [f"{cause} {percent(100 * ns / whole)}" for cause, ns in longest if ns >= _WORTH_NAMING * whole > 0]
     yield f"Exposed communication takes {part}.{f' Its causes: {listed(named)}.' if named else ''}"
 
@@ -251,7 +242,7 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
     if report.missing:
         expected = f" of {report.expected:,} expected" if report.expected is not None else ""
         sentences.append(f"Missing: {plural(len(report.missing), 'rank')}{expected}: {runs(report.missing)}.")
-    for unreadable in report.unreadable[:_MOST_FILES]:
+    for unreadable in report.unreadable[:_MAX_FILES]:
         name = f"rank {unreadable.rank}, " if unreadable.rank is not None else ""
         sentences.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(unreadable.reason, 500)}")
     sentences += _more(len(report.unreadable), "more unreadable trace")
@@ -262,7 +253,7 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
             f"server writes them; those of {kinds[0]} are compared."
         )
     again = [twice for twice in report.duplicated if not _server_parts(twice)]
-    for twice in again[:_MOST_FILES]:
+    for twice in again[:_MAX_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
         used = clean(twice.sources[0], NAME_LIMIT)
         sentences.append(f"Recorded more than once: rank {twice.rank} in {files}; {used} is compared.")
@@ -273,7 +264,7 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
             doubted[row.trust, next(iter(row.doubt_ids), "")].append(row)
     # A property of few ranks distinguishes them from the others.
     alike = sorted(doubted.values(), key=len)
-    for rows in alike[:_MOST_FILES]:
+    for rows in alike[:_MAX_FILES]:
         first = rows[0]
         what = "Unusable" if first.trust == "unusable" else "Some figures may be wrong"
         whose = f"{capital(row_name(first))}: " if len(rows) > 1 else ""
@@ -285,22 +276,22 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
 
 
 def _more(count: int, noun: str, suffix: str = "") -> list[str]:
-    others = count - _MOST_FILES
+    others = count - _MAX_FILES
     return [f"{plural(others, noun)}{suffix}; the JSON names all."] if others > 0 else []
 
 
 def runs(ranks: Sequence[int]) -> str:
     """Return ranks as text, such as `3, 8 to 15, 17`; `and more` if there are too many."""
     texts = number_runs(ranks)
-    return f"{', '.join(texts[:_MOST_RANGES])}{' and more' if len(texts) > _MOST_RANGES else ''}"
+    return f"{', '.join(texts[:_MAX_RANGES])}{' and more' if len(texts) > _MAX_RANGES else ''}"
 
 
 def _listed_rows(rows: Sequence[RankRow]) -> str:
     """Return the names of some rows: the ranks as runs of numbers, and files of others by name, the first few."""
     ranks = {row.rank for row in rows if row.joined and row.rank is not None}
     names = dict.fromkeys(row_name(row) for row in rows if not row.joined or row.rank is None)
-    numbers = [f"rank{'s' if len(ranks) > 1 else ''} {listed(number_runs(ranks), _MOST_FILES)}"] if ranks else []
-    return listed([*numbers, *names], _MOST_FILES)
+    numbers = [f"rank{'s' if len(ranks) > 1 else ''} {listed(number_runs(ranks), _MAX_FILES)}"] if ranks else []
+    return listed([*numbers, *names], _MAX_FILES)
 
 
 # -- Clocks ----------------------------------------------------------------------------------------

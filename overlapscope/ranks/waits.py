@@ -3,8 +3,8 @@
 A meeting is a collective with the kernels of all its members. If every member needs every other, a member waits from
 its own arrival (the start of its kernel) until the last arrival. The waiting is charged to the member that arrived
 last. If several members arrive last within the error of arrivals (`Offsets.within_ns`) of each other, each of them is
-charged an equal part of that stretch of time. If more than `TOGETHER` of them do, or all members, no member is charged.
-A charge is sure without the error, except in a group's first meeting (`Offsets.opening`).
+charged an equal part of that stretch of time. If more than `MAX_LAST_TOGETHER` of them do, or all members, no member
+is charged. A charge is sure without the error, except in a group's first meeting (`Offsets.opening`).
 
 A rank may be late because another group made it wait, or a message, as the first stage of a pipeline that drains. The
 end of a wait counts as passed on, for as long as the late rank had itself waited without computing since this group
@@ -67,9 +67,9 @@ def _longest_run(names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(longest)
 
 
-TOGETHER = 8
+MAX_LAST_TOGETHER = 8
 """Maximum number of members that can arrive last together and still be named: the devices of the same machine."""
-_ALL = np.int64(1) << 60
+_UNBOUNDED_NS = np.int64(1) << 60
 """Error of arrivals of which nothing is sure."""
 
 
@@ -212,7 +212,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     counted[arrivals.meeting[inside]] = True
     counted_waits = intersect(waits, windows)
     charges = _inside(_charges(meetings, arrivals, latest), windows, arrivals)
-    max_unsure_ns = max_waited_before + np.where(latest.opening, _ALL, within)[arrivals.meeting]
+    max_unsure_ns = max_waited_before + np.where(latest.opening, _UNBOUNDED_NS, within)[arrivals.meeting]
     pairs = _pairs(arrivals, charges, axis, waited_before, max_unsure_ns)
     others = _others(arrivals, len(ranks), len(meetings))
     by_rank = WaitsByRank(
@@ -317,7 +317,7 @@ def _arrivals(
         error_ns=within_ns,
         waited_ns=np.add.reduceat(waited, first),
         exposed_ns=np.add.reduceat(arrivals.exposed_ns, first),
-        together=np.where((together <= TOGETHER) & (together < meetings.members), together, 0),
+        together=np.where((together <= MAX_LAST_TOGETHER) & (together < meetings.members), together, 0),
         opening=opening,
     )
 
@@ -364,7 +364,7 @@ def _last_met(met: Meetings, axis: Axis) -> I64:
     A rank's own kernel shows that they met, even if those of the others weren't matched with it.
     """
     kernels = met.kernels
-    needs_all = kernels.are(lambda kind: kind.recorded and symmetric(kind))
+    needs_all = kernels.of_kinds(lambda kind: kind.recorded and symmetric(kind))
     rows = np.flatnonzero(needs_all | mask_of(met.row, len(kernels)))
     rank, group = kernels.rank[rows], kernels.group[rows]
     start, end = (side[rows] + axis.shift[rank] for side in (kernels.start_ns, kernels.end_ns))

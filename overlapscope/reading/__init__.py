@@ -30,7 +30,7 @@ from overlapscope.trace.servers import is_front_end_file
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 """Maximum left-out files to name."""
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-_LEAST_CACHED_BYTES = 1 << 20
+_MIN_CACHED_BYTES = 1 << 20
 """Files with a smaller size are not looked for in the cache, because reading them is as fast, even packed."""
 _LARGE_BYTES = 16 << 20
 """Unpacked size from which reading leaves so much freed memory that it is worth the time to return it."""
@@ -108,7 +108,7 @@ def load(
 
 
 def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:
-    if cache and _size(path) >= _LEAST_CACHED_BYTES:
+    if cache and _size(path) >= _MIN_CACHED_BYTES:
         from overlapscope.reading.cache import user_cache
 
         kept = user_cache()
@@ -247,8 +247,8 @@ def _may_be_read(path: Path) -> bool:
 def _left_out(paths: Iterable[Path]) -> list[str]:
     """Return a sentence for each file that the user may have meant, up to a maximum number."""
     sentences = [f"{path}: is skipped: {why}." for path in paths if (why := _why_left_out(path)) is not None]
-    more = len(sentences) - _MOST_NAMED
-    return [*sentences[:_MOST_NAMED], f"{more} more are skipped."] if more > 1 else sentences
+    more = len(sentences) - _MAX_NAMED
+    return [*sentences[:_MAX_NAMED], f"{more} more are skipped."] if more > 1 else sentences
 
 
 def _why_left_out(path: Path) -> str | None:

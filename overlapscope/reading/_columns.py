@@ -29,11 +29,11 @@ _SYNCS = {
 }
 
 _UNSIGNED_NONE = (1 << 32) - 1
-MOST_DEVICES = 256
+MAX_DEVICES = 256
 """Larger numbers of devices are not of this machine. Each device costs time and memory of its own."""
 _FIRST_LARGE_STREAM = 1_000_000_000
-_MOST_ITEMS = 1 << 62
-_Extent = Annotated[int, msgspec.Meta(gt=0, le=_MOST_ITEMS)]
+_MAX_ITEMS = 1 << 62
+_Extent = Annotated[int, msgspec.Meta(gt=0, le=_MAX_ITEMS)]
 _extents = msgspec.json.Decoder(Annotated[list[_Extent], msgspec.Meta(min_length=1, max_length=3)])
 """Without these limits, the product of a hostile list takes time quadratic in its length."""
 
@@ -206,7 +206,7 @@ class EventColumns:
         """Return devices. The process of a GPU op is its device; copies between devices name three, and no `device`."""
         devices = args.number("device")
         for attribute in ("in_device", "pid", "from_device"):
-            missing = (devices < 0) | (devices >= MOST_DEVICES)
+            missing = (devices < 0) | (devices >= MAX_DEVICES)
             if missing.any():
                 devices[missing] = args.number(attribute)[missing]
         return device_or_none(devices)
@@ -230,7 +230,7 @@ class EventColumns:
 
 def device_or_none(devices: I64) -> I64:
     """Return devices, with -1 for numbers that no device has."""
-    return np.where((devices >= 0) & (devices < MOST_DEVICES), devices, -1)
+    return np.where((devices >= 0) & (devices < MAX_DEVICES), devices, -1)
 
 
 def _bandwidth(text: str) -> float:
@@ -253,7 +253,7 @@ def _product(text: str) -> int:
         product = math.prod(_extents.decode(text))
     except UNDECODABLE:
         return -1
-    return product if product <= _MOST_ITEMS else -1
+    return product if product <= _MAX_ITEMS else -1
 
 
 def _sync_kind(*texts: str) -> Sync:

@@ -447,7 +447,7 @@ def rows_of(table: I32) -> Iterator[tuple[EventTable, Index]]:
 
 # -- Losses ------------------------------------------------------------------------------------------
 
-_MOST_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 
 
 class Losses(Struct):
@@ -463,7 +463,7 @@ class Losses(Struct):
 
     def remember(self, example: str) -> None:
         """Keep an example, unless there are enough."""
-        if len(self.examples) < _MOST_EXAMPLES:
+        if len(self.examples) < _MAX_EXAMPLES:
             self.examples.append(example)
 
     def lose(self, text: str) -> None:

@@ -27,17 +27,17 @@ from overlapscope.base.marks import (
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, SystemFacts
 from overlapscope.trace.model import ClockedSteps, Framework, PlainSteps, TimedSteps, TraceOrigin
 
-_MOST = 1 << 31
+_MAX_NUMBER = 1 << 31
 """Maximum of numbers of steps, threads, lines and samples."""
-_MOST_TIMED = 10_000
+_MAX_TIMED = 10_000
 """Maximum steps to read from before and from after the recording."""
 _LONGEST_STEP_NS = 1 << 53
 _LONGEST_VERSION = 64
 _LONGEST_NAME = 200
-_MOST_THREADS = 10_000
+_MAX_THREADS = 10_000
 _LATEST_NS = 1 << 62
 _Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
-_Lengths = Annotated[tuple[Annotated[int, Meta(gt=0, lt=_LONGEST_STEP_NS)], ...], Meta(max_length=_MOST_TIMED)]
+_Lengths = Annotated[tuple[Annotated[int, Meta(gt=0, lt=_LONGEST_STEP_NS)], ...], Meta(max_length=_MAX_TIMED)]
 _INTEGER = r"\s*-?\d{1,19}\s*"
 
 _LOOSE = (
@@ -95,10 +95,10 @@ def recorded_fields(metadata: dict[str, Any]) -> dict[str, Any]:
     found = ((name, integer(count)) for name, count in _object(ours.get(FOUND)).items())
     origin = ours.get(ORIGIN)
     return {
-        "warm_up_steps": _valid(integer(ours.get(WARM_UP_STEPS)), Annotated[int, Meta(gt=0, lt=_MOST)], 0),
+        "warm_up_steps": _valid(integer(ours.get(WARM_UP_STEPS)), Annotated[int, Meta(gt=0, lt=_MAX_NUMBER)], 0),
         "step_source": _valid(ours.get(STEP_SOURCE), Annotated[str, Meta(max_length=_LONGEST_NAME)], ""),
         "thread_names": _thread_names(_object(ours.get(THREADS))),
-        "found": {name: count for name, count in found if count is not None and 0 <= count < _MOST},
+        "found": {name: count for name, count in found if count is not None and 0 <= count < _MAX_NUMBER},
         "plain_steps": PlainSteps(
             _timed(_object(sides.get("before"))), _timed(_object(sides.get("after"))), _clocked(sides.get("clocked"))
         ),
@@ -123,7 +123,7 @@ def _valid(value: Any, kind: Any, otherwise: Any) -> Any:
 
 
 def _thread_names(stated: dict[str, Any]) -> dict[int, str]:
-    if len(stated) > _MOST_THREADS:
+    if len(stated) > _MAX_THREADS:
         return {}
     numbered = ((integer(number), _valid(name, _Name, None)) for number, name in stated.items())
     return {number: name for number, name in numbered if number is not None and name is not None}
@@ -137,7 +137,7 @@ def _timed(side: dict[str, Any]) -> TimedSteps:
 def _clocked(value: Any) -> ClockedSteps:
     clocked: ClockedSteps = _valid(value, ClockedSteps, ClockedSteps())
     groups = clocked.lengths
-    is_plausible = len(groups) <= _MOST_TIMED and all(0 < steps <= span_ns for steps, span_ns in groups)
+    is_plausible = len(groups) <= _MAX_TIMED and all(0 < steps <= span_ns for steps, span_ns in groups)
     ascending = all(one_ns * others < others_ns * one for (one, one_ns), (others, others_ns) in pairwise(groups))
     short = max(clocked.span_ns, clocked.recorded_ns) < _LONGEST_STEP_NS and clocked.recorded_ns >= 0
     return clocked if is_plausible and ascending and short else ClockedSteps()
@@ -162,11 +162,11 @@ def integer(value: Any) -> int | None:
 
 _LONGEST_SAMPLER = 64
 _LONGEST_FILE = 4096
-_MOST_FRAMES = 100_000
-_MOST_STACKS = 10_000
-_DEEPEST = 1000
-_MOST_FILES = 10_000
-_MOST_CPUS = 1 << 20
+_MAX_FRAMES = 100_000
+_MAX_STACKS = 10_000
+_MAX_STACK_DEPTH = 1000
+_MAX_FILES = 10_000
+_MAX_CPUS = 1 << 20
 
 
 def _host_activity(note: Any) -> HostActivity:
@@ -189,17 +189,17 @@ def _is_plausible(activity: HostActivity) -> bool:
     states = activity.states
     counts = states.running, states.gil_wait, states.file_io, states.other_wait
     return (
-        all(0 < number < _MOST for number in (activity.thread, activity.steps))
+        all(0 < number < _MAX_NUMBER for number in (activity.thread, activity.steps))
         and 0 < activity.span_ns < _LONGEST_STEP_NS
         and 0 <= activity.interval_ns <= activity.span_ns
         and bool(activity.interval_ns) == bool(activity.stacks)
         and len(activity.sampler) <= _LONGEST_SAMPLER
-        and len(activity.frames) <= _MOST_FRAMES
-        and len(activity.stacks) <= _MOST_STACKS
+        and len(activity.frames) <= _MAX_FRAMES
+        and len(activity.stacks) <= _MAX_STACKS
         and all(_is_plausible_stack(stack, len(activity.frames)) for stack in activity.stacks)
-        and sum(stack.samples for stack in activity.stacks) < _MOST
-        and all(0 <= count < _MOST for count in counts)
-        and len(activity.files) <= _MOST_FILES
+        and sum(stack.samples for stack in activity.stacks) < _MAX_NUMBER
+        and all(0 <= count < _MAX_NUMBER for count in counts)
+        and len(activity.files) <= _MAX_FILES
         and all(len(file) <= _LONGEST_FILE and count > 0 for file, count in activity.files.items())
         and sum(activity.files.values()) <= states.file_io
         and _are_plausible_facts(activity.facts)
@@ -207,15 +207,15 @@ def _is_plausible(activity: HostActivity) -> bool:
 
 
 def _is_plausible_frame(frame: StackFrame) -> bool:
-    return len(frame.file) <= _LONGEST_FILE and len(frame.function) <= _LONGEST_FILE and 0 <= frame.line < _MOST
+    return len(frame.file) <= _LONGEST_FILE and len(frame.function) <= _LONGEST_FILE and 0 <= frame.line < _MAX_NUMBER
 
 
 def _is_plausible_stack(stack: SampledStack, frames: int) -> bool:
     return (
-        0 < stack.thread < _MOST
-        and 0 < stack.samples < _MOST
+        0 < stack.thread < _MAX_NUMBER
+        and 0 < stack.samples < _MAX_NUMBER
         and 0 <= stack.running <= stack.samples
-        and len(stack.frames) <= _DEEPEST
+        and len(stack.frames) <= _MAX_STACK_DEPTH
         and all(0 <= frame < frames for frame in stack.frames)
     )
 
@@ -234,8 +234,8 @@ def _are_plausible_facts(facts: SystemFacts) -> bool:
         (facts.gc_collections, _LONGEST_STEP_NS),
     )
     cpus = facts.usable_cpus, facts.quota_cpus, facts.torch_threads
-    if not (0 <= facts.steps < _MOST and 0 <= span_ns < _LONGEST_STEP_NS and bool(facts.steps) == bool(span_ns)):
+    if not (0 <= facts.steps < _MAX_NUMBER and 0 <= span_ns < _LONGEST_STEP_NS and bool(facts.steps) == bool(span_ns)):
         return False
     return all(value is None or 0 <= value <= limit for value, limit in limits) and all(
-        number is None or (math.isfinite(number) and 0 < number <= _MOST_CPUS) for number in cpus
+        number is None or (math.isfinite(number) and 0 < number <= _MAX_CPUS) for number in cpus
     )

@@ -32,7 +32,7 @@ _MAX_PIECES = 8
 _MAX_JOINED = 4
 """Maximum pieces to join for an event whose name looks like the boundary between two."""
 _MAX_EVENT_CHARS = 1 << 16
-_MOST_DIGITS = 1000
+_MAX_DIGITS = 1000
 
 Converter = Callable[[Any], tuple[Any, bool] | None]
 """Return the event in a JSON value and whether it needed repair; None where the value is not an event."""
@@ -62,7 +62,7 @@ def _reject(word: str) -> NoReturn:
 
 def _whole(text: str) -> int | Decimal:
     # Python refuses to read whole numbers of thousands of digits.
-    return int(text) if len(text) < _MOST_DIGITS else decimal(text)
+    return int(text) if len(text) < _MAX_DIGITS else decimal(text)
 
 
 _strict = json.JSONDecoder(parse_float=decimal, parse_int=_whole, parse_constant=_reject)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BLANK = b" \t\r\n"
 """White space of JSON."""
 
-_TRIES = 4
+_MAX_TRIES = 4
 
 
 def _last(pending: bytes | bytearray, bracket: bytes, most: int) -> Iterator[tuple[int, bytes | bytearray]]:
@@ -62,7 +62,7 @@ def boundaries(pending: bytes | bytearray) -> Iterator[int]:
         for at, before in _last(pending, b"{", 1024)
         if before.endswith(b",") and (event := before[:-1].rstrip(BLANK)).endswith(b"}")
     )
-    return islice(ends, _TRIES)
+    return islice(ends, _MAX_TRIES)
 
 
 def array_ends(pending: bytes | bytearray) -> Iterator[int]:
@@ -70,7 +70,7 @@ def array_ends(pending: bytes | bytearray) -> Iterator[int]:
     events = pending[1:].lstrip(BLANK)
     is_empty = not events.strip(BLANK + b",") or events[:1] == b"]"
     ends = (at for at, before in _last(pending, b"]", 0 if is_empty else 64) if before.endswith(b"}"))
-    return islice(ends, _TRIES)
+    return islice(ends, _MAX_TRIES)
 
 
 def at_end(error: str, size: int) -> bool:
@@ -84,7 +84,7 @@ def at_end(error: str, size: int) -> bool:
 _CLOSING = ord("]")
 MAX_PENDING_BYTES = 64 << 20
 """Maximum bytes held while looking for the end of an event, or for the events array."""
-_MOST_BEFORE_FIRST_BYTES = 4 << 20
+_MAX_BYTES_BEFORE_FIRST = 4 << 20
 """Maximum bytes held before any event could be read."""
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -92,7 +92,7 @@ _PHASE = re.compile(rb'"ph"\s*:')
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MAX_HEADER_BYTES = 4 << 20
 """Maximum bytes to wait for metadata to become valid JSON."""
-_MOST_LOST = 100_000
+_MAX_LOST = 100_000
 """Maximum events to lose before the first that can be read."""
 _NOTHING_READ = (
     "none of its events can be read: it is not a trace, or it is damaged beyond repair. Pass a Chrome trace of "
@@ -160,7 +160,7 @@ class EventStream:
                 batch = self._take(block, ahead)
                 if batch is not None:
                     yield batch
-                if not self._read_any and self.losses.lost_events > _MOST_LOST:
+                if not self._read_any and self.losses.lost_events > _MAX_LOST:
                     raise self.unreadable(_NOTHING_READ)
                 if self._ended:
                     break
@@ -219,7 +219,7 @@ class EventStream:
         held = len(self._rest)
         batch = self._decode(self._rest, block, final=False)
         self._read_any |= batch.count > 0
-        most = MAX_PENDING_BYTES if self._read_any else min(MAX_PENDING_BYTES, _MOST_BEFORE_FIRST_BYTES)
+        most = MAX_PENDING_BYTES if self._read_any else min(MAX_PENDING_BYTES, _MAX_BYTES_BEFORE_FIRST)
         if not self._ended and len(self._rest) > most:
             raise UnreadableTrace(
                 self._path, f"an event is longer than {size(most)}, so this is not a trace; record it again."
@@ -427,7 +427,7 @@ class EventStream:
 # -- Events as text, or as structs of any type ---
 
 _raw_events = msgspec.json.Decoder(list[Raw])
-_MOST_EVENTS = 16 << 20
+_MAX_EVENTS = 16 << 20
 """Without a limit, a hostile file could have an event in every two bytes, and take fifty times its size in memory."""
 _T = TypeVar("_T", bound=Struct)
 
@@ -490,7 +490,7 @@ def events_as(
                 stream.losses.lose(bytes(raw).decode("utf-8", "surrogateescape"))
             else:
                 events.append(event)
-        if len(events) > _MOST_EVENTS:
+        if len(events) > _MAX_EVENTS:
             raise UnreadableTrace(file.path, "has more events than any profiler records; record fewer steps.")
         at(file.packed_bytes_read)
     return events, stream.losses

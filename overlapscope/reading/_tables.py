@@ -15,16 +15,7 @@ from overlapscope.base.marks import GC_PAUSE, STEP
 from overlapscope.reading._columns import COLLECTIVE_TEXTS, FURTHER, EventColumns, Part, Values
 from overlapscope.reading._events import EventTable
 from overlapscope.trace import lost, op_names
-from overlapscope.trace.model import (
-    I8,
-    I64,
-    Collectives,
-    GpuOps,
-    Index,
-    Kind,
-    RuntimeCalls,
-    TraceTable,
-)
+from overlapscope.trace.model import I8, I64, Collectives, GpuOps, Index, Kind, RuntimeCalls, TraceTable
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 
 _Table = TypeVar("_Table", bound=TraceTable)
@@ -42,10 +33,10 @@ _NO_ROWS: Part = (
     *(np.empty(0, dtype=np.int64),) * 3,
     np.empty(0, dtype=np.int32),
 )
-_LARGEST = np.iinfo(np.int64).max
-_POSSIBLE = {
-    **dict.fromkeys(("correlation", "record_correlation", "graph_node"), (1, _LARGEST)),
-    **dict.fromkeys(("bytes", "event", "sequence"), (0, _LARGEST)),
+_MAX_INT64 = np.iinfo(np.int64).max
+_VALID_RANGES = {
+    **dict.fromkeys(("correlation", "record_correlation", "graph_node"), (1, _MAX_INT64)),
+    **dict.fromkeys(("bytes", "event", "sequence"), (0, _MAX_INT64)),
     **dict.fromkeys(("elements_in", "elements_out"), (0, LARGEST_BYTES)),
     "group_size": (0, np.iinfo(np.int32).max),
 }
@@ -155,7 +146,7 @@ class Finished:
         kinds = self._judged(rows[tables == EventTable.GPU])[:, 0]
         counts: Counter[str] = Counter()
         for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
-            counts[lost.OF_KIND[Kind(kind)]] += count
+            counts[lost.PART_OF_KIND[Kind(kind)]] += count
         for table, count in enumerate(np.bincount(tables, minlength=len(EventTable)).tolist()):
             if table in _PARTS:
                 counts[_PARTS[EventTable(table)]] += count
@@ -276,7 +267,7 @@ def _joined(parts: list[Values], names: tuple[str, ...]) -> tuple[Index, dict[st
     if not parts:
         return np.empty(0, np.intp), {name: np.empty(0, np.int64) for name in names}
     columns = {name: np.concatenate([values[name] for _, values in parts]) for name in names}
-    for name in _POSSIBLE.keys() & columns.keys():
-        least, largest = _POSSIBLE[name]
+    for name in _VALID_RANGES.keys() & columns.keys():
+        least, largest = _VALID_RANGES[name]
         columns[name][(columns[name] < least) | (columns[name] > largest)] = -1
     return np.concatenate([at for at, _ in parts]), columns

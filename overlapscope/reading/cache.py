@@ -37,12 +37,12 @@ from overlapscope.reading.source import ReadRequest, read
 from overlapscope.trace.model import Trace, TraceTable
 from overlapscope.version import __version__
 
-LEAST_BYTES = 16 << 20
+MIN_BYTES = 16 << 20
 """Traces with a smaller unpacked size are not cached, because reading them is as fast as opening an entry."""
 SETTLED_NS = 2_000_000_000
 """Minimum age of a file's last change for its state to identify its content. File systems count in ticks of up to
 seconds, so a second change within the same tick leaves no mark."""
-_SAMPLES = 64
+_SAMPLE_COUNT = 64
 _SAMPLE_BYTES = 1 << 12
 _PAGE_BYTES = 1 << 12
 _ABOUT, _CHECKSUM = "about", "checksum"
@@ -77,7 +77,7 @@ class Cache(msgspec.Struct, frozen=True):
     folder: Folder
     limit_bytes: int
     """Maximum size of the cache."""
-    least_bytes: int = LEAST_BYTES
+    least_bytes: int = MIN_BYTES
     settled_ns: int = SETTLED_NS
 
     def load(self, source: str | Path, request: ReadRequest) -> Trace:
@@ -172,8 +172,8 @@ def _sampled(path: Path) -> int:
     digest = 0
     with open(path, "rb", buffering=0) as file:
         last = max(os.fstat(file.fileno()).st_size - _SAMPLE_BYTES, 0)
-        for number in range(_SAMPLES):
-            digest = zlib.crc32(os.pread(file.fileno(), _SAMPLE_BYTES, last * number // (_SAMPLES - 1)), digest)
+        for number in range(_SAMPLE_COUNT):
+            digest = zlib.crc32(os.pread(file.fileno(), _SAMPLE_BYTES, last * number // (_SAMPLE_COUNT - 1)), digest)
     return digest
 
 

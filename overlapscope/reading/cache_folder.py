@@ -187,7 +187,7 @@ def describe() -> CacheInfo:
     if path is None:
         problem = f"Nothing new is stored, because this user has no home folder; set {FOLDER_VARIABLE} to a folder."
     else:
-        theirs = planted(path)
+        foreign = planted(path)
         existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
         try:
             held = Folder(path).held()
@@ -195,8 +195,8 @@ def describe() -> CacheInfo:
             total = sum(file.bytes for file in held)
         except OSError as error:
             problem = f"Nothing new is stored, because the folder cannot be read ({error.strerror or error})."
-        if theirs is not None:
-            problem = f"Nothing is stored or read, because {theirs} is another user's."
+        if foreign is not None:
+            problem = f"Nothing is stored or read, because {foreign} is another user's."
         if problem is None:
             problem = _no_writing(existing) if limit else "Nothing new is stored, because the limit is 0."
         with suppress(OSError):

@@ -257,7 +257,7 @@ LIMIT_BYTES = 8 << 30
 It limits memory too. An event becomes 36 bytes of columns (84 for a GPU op, whose shortest text is as long), and a real
 event is some 300 bytes of text. So a file takes a tenth of its size in memory, and a hostile file about all of it.
 """
-_MOST_TIMES = 100
+_MAX_COMPRESSION_RATIO = 100
 """Maximum unpacked size of a packed file, as a multiple of its size, unless the user chose a limit. The times and
 numbers of a recording's events differ, so packing makes it 50 times smaller at most."""
 _UNSUSPICIOUS_BYTES = 1 << 20
@@ -297,7 +297,7 @@ class SourceFile:
             raise UnreadableTrace(path, "the file is empty; record the trace again.")
         # A few kilobytes of gzip must not take minutes.
         if limit_bytes == LIMIT_BYTES and not self.plain:
-            self.limit_bytes = min(limit_bytes, max(_UNSUSPICIOUS_BYTES, _MOST_TIMES * self.packed_bytes))
+            self.limit_bytes = min(limit_bytes, max(_UNSUSPICIOUS_BYTES, _MAX_COMPRESSION_RATIO * self.packed_bytes))
 
     def __iter__(self) -> Generator[bytes, None, None]:
         """Yield blocks of about BLOCK_BYTES at most.

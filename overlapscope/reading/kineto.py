@@ -32,15 +32,15 @@ _LARGEST_BASE_NS = 1 << 62
 _OWN_HEADER = re.compile(rb"\s*\{\s*\n")
 _OWN_EVENT = re.compile(rb'\{\s*\n\s*"(?:ph|name)": "[^"\n]*", "')
 """Layout of events that Kineto writes itself: several fields in a line, but not all of them."""
-_MOST_UNKNOWN = 1_000_000
+_MAX_UNKNOWN = 1_000_000
 """Maximum events of kinds that torch.profiler doesn't record before the first of those that it does."""
 _FOREIGN = (
     "has no event of a kind that torch.profiler records, so another program wrote it; pass a Chrome trace of "
     "torch.profiler (`export_chrome_trace`)."
 )
-_LEAST_SHARED_BYTES = 32 << 20
+_MIN_SHARED_BYTES = 32 << 20
 """Plain files of a smaller size are read before a thread could start."""
-_LEAST_SHARED_PACKED_BYTES = 2 << 20
+_MIN_SHARED_PACKED_BYTES = 2 << 20
 _LOOKED_THROUGH_BYTES = 16 << 20
 """Bytes of a file of another layout to look through for several processes. Reading it finds those that come later."""
 
@@ -66,14 +66,14 @@ def read(
     located, _ = file_and_part(Path(path))
     file = SourceFile(located, limit_bytes=limit_bytes)
     if threads is None:
-        is_large = file.packed_bytes >= (_LEAST_SHARED_BYTES if file.plain else _LEAST_SHARED_PACKED_BYTES)
+        is_large = file.packed_bytes >= (_MIN_SHARED_BYTES if file.plain else _MIN_SHARED_PACKED_BYTES)
         threads = usable_cores() if is_large else 1
     columns = EventColumns(str(path))
     stream = EventStream(file, threads)
     with closing(stream.batches()) as batches, ReadingBar(str(path), file.packed_bytes, progress) as bar:
         for batch in batches:
             columns.add(batch)
-            if columns.events > _MOST_UNKNOWN and not columns.parts:
+            if columns.events > _MAX_UNKNOWN and not columns.parts:
                 raise stream.unreadable(_FOREIGN)
             bar.at(file.packed_bytes_read)
     if columns.events and not columns.parts and not columns.markers and "schemaVersion" not in stream.metadata:

@@ -70,8 +70,8 @@ def read_args(trace: Trace, events: HostEvents, kind: type[T]) -> Iterator[tuple
 
 # -- Sizes of the tensors that are inputs of CPU ops -------------------------------------------------
 
-_MOST_ELEMENTS = 1 << 60
-_MOST_DIMS = 64
+_MAX_ELEMENTS = 1 << 60
+_MAX_DIMS = 64
 _NOTHING = bytes(NOTHING)
 
 ITEM_BYTES = {
@@ -174,9 +174,9 @@ def signature(dims: bytes, types: bytes) -> Signature:
 
 def _elements(shape: Any) -> int | None:
     """Return the number of elements of a tensor; None where `shape` is not a shape."""
-    if not isinstance(shape, list) or len(shape) > _MOST_DIMS:
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMS:
         return None
-    if any(type(size) is not int or not 0 <= size < _MOST_ELEMENTS for size in shape):
+    if any(type(size) is not int or not 0 <= size < _MAX_ELEMENTS for size in shape):
         return None
     many = math.prod(shape)
-    return many if many < _MOST_ELEMENTS else None
+    return many if many < _MAX_ELEMENTS else None

@@ -13,28 +13,19 @@ from overlapscope.base.columns import Index
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, begins_after_all
 from overlapscope.base.marks import is_step_name, repeat_name
-from overlapscope.base.recurrence import REGULAR, Recurrence, find_recurrence
+from overlapscope.base.recurrence import MIN_REGULARITY, Recurrence, find_recurrence
 from overlapscope.reading.steps import has_steps, with_names
 from overlapscope.trace.lost import lead_in_end
-from overlapscope.trace.model import (
-    HOST_OPS,
-    LEAST_COVERED_PCT,
-    GpuOps,
-    HostEvents,
-    Kind,
-    OwnPeriod,
-    Trace,
-    stream_keys,
-)
+from overlapscope.trace.model import HOST_OPS, MIN_COVERED_PCT, GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 from overlapscope.trace.op_names import OPTIMIZER_STEP
 
 _MARK_NS: Final = 10**12
 """Length added to the pause after an iteration's mark, so that a step begins there."""
 
-_FEWEST_LAUNCHES: Final = 2
+_MIN_LAUNCHES: Final = 2
 """Minimum launches of a step."""
 
-_EXACT: Final = 0.99
+_MIN_REGULARITY: Final = 0.99
 """Minimum regularity of CPU ops that no mark of an iteration divides."""
 
 
@@ -197,7 +188,7 @@ def _with_period(trace: Trace, of: str, done: _Sequence, recorded: Sequence[_Rec
         )
     edges, thread = _edges(done, units), _most_common(done.thread[units.starts])
     parts = _are_parts(trace, done, units, marks, thread) or _are_of_server(trace, edges, done.thread[units.starts])
-    if parts or period.length < _FEWEST_LAUNCHES:
+    if parts or period.length < _MIN_LAUNCHES:
         return trace
     return replace(_marked(trace, edges, thread) if period.is_step else trace, period=period)
 
@@ -220,7 +211,7 @@ def _least_covered_pct(recorded: Sequence[_Recorded], edges: I64) -> float:
     """
     main, *others = (each.covered_pct(edges) for each in recorded)
     repeats = len(edges) - 1
-    return min([main, *(pct for pct in others if pct * repeats < LEAST_COVERED_PCT * max(1, repeats - 1))])
+    return min([main, *(pct for pct in others if pct * repeats < MIN_COVERED_PCT * max(1, repeats - 1))])
 
 
 def _edges(done: _Sequence, units: Recurrence) -> I64:
@@ -252,7 +243,7 @@ def _are_parts(trace: Trace, done: _Sequence, units: Recurrence, marks: Sequence
         # A program calls the same ops in each pass, so that a pass cut off by the end is the beginning of another.
         # Blocks of a model may differ, and its head follows the last of them.
         rest = done.symbol[units.end :]
-        return units.regular < _EXACT or not np.array_equal(rest, done.symbol[units.starts[-1] :][: len(rest)])
+        return units.regular < _MIN_REGULARITY or not np.array_equal(rest, done.symbol[units.starts[-1] :][: len(rest)])
     more = np.diff(units.starts) - units.length
     rare = [count for count in inside if np.median(count) < 1]
     return not iterates and any(bool((more > count)[count > 0].any()) for count in rare)
@@ -278,7 +269,7 @@ def _are_of_server(trace: Trace, edges: I64, threads: I64) -> bool:
     first = np.searchsorted(trace.runtime_calls.start_ns, edges[:-1])
     count = np.add.reduceat(launched, first)[:-1] if launched.any() else np.ones(1)
     usual = np.median(count)
-    return bool((np.minimum(count, usual) / np.maximum(count, usual)).mean() < REGULAR)
+    return bool((np.minimum(count, usual) / np.maximum(count, usual)).mean() < MIN_REGULARITY)
 
 
 def _marked(trace: Trace, edges: I64, thread: int) -> Trace:

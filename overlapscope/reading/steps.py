@@ -20,8 +20,8 @@ from overlapscope.trace.model import I64, Index, PlainSteps, Trace, TraceTable
 from overlapscope.trace.servers import StepBatch, batches, combined, server_of, step_name
 
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
-_LEAST_STEPS: Final = 3
-_LEAST_SHARE: Final = 0.5
+_MIN_STEPS: Final = 3
+_MIN_SHARE: Final = 0.5
 """Minimum share of the launches that ranges must enclose to be taken for steps without being named."""
 
 
@@ -114,11 +114,11 @@ def range_steps(trace: Trace) -> Trace:
     chosen: tuple[I64, str] | None = None
     for (thread, name), rows in _alike(trace).items():
         start, end = notes.start_ns[rows], notes.end_ns[rows]
-        if len(rows) < _LEAST_STEPS or (start[1:] < end[:-1]).any():
+        if len(rows) < _MIN_STEPS or (start[1:] < end[:-1]).any():
             continue
         launched = calls.start_ns[launches[calls.thread[launches] == thread]]
         inside = int((np.searchsorted(launched, end) - np.searchsorted(launched, start)).sum())
-        if inside and inside >= _LEAST_SHARE * len(launched) and (inside, -len(rows)) > best:
+        if inside and inside >= _MIN_SHARE * len(launched) and (inside, -len(rows)) > best:
             best, chosen = (inside, -len(rows)), (rows, name)
     if chosen is None:
         return trace

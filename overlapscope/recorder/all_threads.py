@@ -31,7 +31,7 @@ _ERROR = 2
 """torch's level of log messages that are errors."""
 
 
-def possible() -> bool:
+def is_supported() -> bool:
     """Return whether this torch can record the ops of all threads."""
     import torch
     from torch._C._profiler import _ExperimentalConfig

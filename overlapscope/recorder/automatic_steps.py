@@ -17,7 +17,16 @@ from overlapscope.base.words import did_you_mean, duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
 from overlapscope.recorder.imports import when_torch_is_imported
-from overlapscope.recorder.step_choice import CALLS, Log, SourceKind, StepChoice, StepSource, choose, named, single
+from overlapscope.recorder.step_choice import (
+    MIN_REPEATED_CALLS,
+    Log,
+    SourceKind,
+    StepChoice,
+    StepSource,
+    choose,
+    named,
+    single,
+)
 from overlapscope.recorder.step_sources import OptimizerSteps, StepSources
 from overlapscope.recorder.wrapping import Undo
 
@@ -29,17 +38,17 @@ MARKS: Final = "marks"
 """Name of the program's own marks, for `steps_by`."""
 _NAMES: Final = {kind.name.lower(): kind for kind in SourceKind if kind is not SourceKind.RANGE}
 _AUTOMATIC: Final = tuple(_NAMES.values())
-_SILENCE: Final = 20
+_SILENT_EVENTS: Final = 20
 """Number of other events in a row which shows that the chosen ones have stopped."""
-_OFTEN: Final = 64
+_EVENTS_SEARCHED_ONE_BY_ONE: Final = 64
 """Number of events until which steps are looked for after each event."""
-_SELDOM: Final = 16
+_EVENTS_BETWEEN_SEARCHES: Final = 16
 """Number of events between searches after that."""
 _TRAINS_LATER_NS: Final = 30_000_000_000
 """Time for an optimizer that exists to step before anything else is taken for steps."""
 _LOADING_NS: Final = 3_000_000_000
 """Time for a model to be called on the batches of a loader before anything else is taken for steps."""
-_SHOWN: Final = 5
+_MAX_SHOWN_CALLS: Final = 5
 """Names of calls in a message."""
 _LONG_NS: Final = 5_000_000_000
 """Cycles that take longer are offered, and their parts are the steps."""
@@ -92,7 +101,7 @@ class AutomaticSteps:
         self._others: Counter[StepSource] = Counter()
         """Events of other sources since the last chosen event."""
         self._trains: bool | None = None
-        """Whether an optimizer exists; None until that was looked up."""
+        """True if an optimizer exists; None until that was looked up."""
         self._closed = by == MARKS
         self.settled = self._closed
         """True if the steps are chosen."""
@@ -118,7 +127,7 @@ class AutomaticSteps:
         if self._closed or self._choice is not None:
             return False
         calls = Counter(event.source for log in self._logs.values() for kind in log.events.values() for event in kind)
-        return max(calls.values()) < CALLS if calls else _optimizer_exists()
+        return max(calls.values()) < MIN_REPEATED_CALLS if calls else _optimizer_exists()
 
     @property
     def note(self) -> str | None:
@@ -127,7 +136,7 @@ class AutomaticSteps:
             return self._offer
         events = (event for log in self._logs.values() for kind in log.events.values() for event in kind)
         called = [name for name, _ in Counter(event.source.name for event in events).most_common()]
-        seen = f"; the program calls {listed(called[:_SHOWN])}" if called else ""
+        seen = f"; the program calls {listed(called[:_MAX_SHOWN_CALLS])}" if called else ""
         hint = "" if self._by in _NAMES else did_you_mean(self._by, [*_NAMES, MARKS, *called])
         return f"--steps-by {self._by} finds no steps{hint}{seen}."
 
@@ -177,7 +186,7 @@ class AutomaticSteps:
         elif self._by is None and (source.kind is SourceKind.GRAPH or SourceKind.BACKWARD < choice.kind <= source.kind):
             # One model may be called after another.
             self._others[source] += 1
-            if self._others[source] >= _SILENCE:
+            if self._others[source] >= _SILENT_EVENTS:
                 self._look(source, log, thread, now_ns)
 
     def _may_count(self, kind: SourceKind, log: Log, now_ns: int, since_ns: int) -> bool:
@@ -191,7 +200,7 @@ class AutomaticSteps:
         if kind is SourceKind.GRAPH:
             # A graph is replayed once its warm-up is over.
             replays = log.events[kind]
-            return len(replays) >= _SILENCE and replays[-_SILENCE].at_ns > last_ns
+            return len(replays) >= _SILENT_EVENTS and replays[-_SILENT_EVENTS].at_ns > last_ns
         return now_ns - last_ns >= _TRAINS_LATER_NS and (kind is not SourceKind.LOADER or since_ns > _LOADING_NS)
 
     def _look(self, source: StepSource, log: Log, thread: int, now_ns: int) -> None:
@@ -201,7 +210,9 @@ class AutomaticSteps:
         )
         count = log.counts[source.kind]
         # To look takes up to a millisecond.
-        due = count >= CALLS and (count <= _OFTEN or count % _SELDOM == 0)
+        due = count >= MIN_REPEATED_CALLS and (
+            count <= _EVENTS_SEARCHED_ONE_BY_ONE or count % _EVENTS_BETWEEN_SEARCHES == 0
+        )
         choice = choose(log, source.kind, now_ns) if due and (sure or not self._trains_later(source, now_ns)) else None
         if choice is not None:
             self._take(self._short_enough(choice, source), thread)

@@ -27,7 +27,7 @@ _FIRST_CUDA = 13
 _THREADS = "/proc/self/task"
 _PATIENCE_NS = 1_000_000_000
 _BETWEEN_CALLS_S = 0.001
-_MOST_CALLS = 2000
+_MAX_CALLS = 2000
 """More than the numbers of calls of an interface of CUDA; CUDA 13.0's driver has some 800."""
 _BOOKKEEPING = (
     (
@@ -82,7 +82,7 @@ def _bookkeeping_calls() -> tuple[tuple[str, int], ...]:
         return ()
     found, name = [], ctypes.c_char_p()
     for interface, domain, pattern in _BOOKKEEPING:
-        for number in range(1, _MOST_CALLS):
+        for number in range(1, _MAX_CALLS):
             failed = cupti.cuptiGetCallbackName(domain, ctypes.c_uint32(number), ctypes.byref(name))
             if not failed and re.fullmatch(pattern + _VERSION, (name.value or b"").decode()):
                 found.append((interface, number))

@@ -86,7 +86,7 @@ class Destination:
     """True for a process that the program started, one of possibly several without ranks."""
 
     @classmethod
-    def asked(cls, path: str | os.PathLike[str]) -> Self:
+    def for_path(cls, path: str | os.PathLike[str]) -> Self:
         """Return the destination for a path.
 
         Raises:
@@ -205,7 +205,7 @@ def _suffix(path: Path) -> str:
 # A process keeps its files locked until it ends. A file that is locked, or was written since the process's own
 # recording began, belongs to another process, and the trace is written beside it.
 
-_MOST_LOCKS = 16
+_MAX_LOCKS = 16
 """Maximum number of locks, for a process that records into ever new files: the latest stay locked."""
 
 _locks: dict[Path, Descriptor] = {}
@@ -237,7 +237,7 @@ def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
     if path in _locks:
         _locks.pop(path).close()
     _locks[path] = lock
-    if len(_locks) > _MOST_LOCKS:
+    if len(_locks) > _MAX_LOCKS:
         _locks.pop(next(iter(_locks))).close()
     return path
 

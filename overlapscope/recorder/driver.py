@@ -107,7 +107,7 @@ class Driver:
 
         With `put_off`, it waits until CUDA is initialized or a step ends.
         """
-        recorder.happen("put_off" if put_off else "start")
+        recorder.handle("put_off" if put_off else "start")
         if self.trigger is not None:
             self.trigger.start(recorder)
         self._process, self._thread = os.getpid(), threading.get_ident()
@@ -192,10 +192,10 @@ class Driver:
             return False
         if self.on_this_thread:
             with self.working():
-                recorder.happen("discard")
+                recorder.handle("discard")
         else:
             # A profiler on another thread is about to replace this one.
-            recorder.happen("abandon")
+            recorder.handle("abandon")
         self.gave_way = because
         return True
 
@@ -210,8 +210,8 @@ class Driver:
         if recorder is not None:
             with self.working():
                 if self._cuda_is_up:
-                    recorder.happen("cuda")
-                recorder.happen("memory")
+                    recorder.handle("cuda")
+                recorder.handle("memory")
                 self.advance(recorder)
 
     def advance(self, recorder: WindowRecorder) -> None:
@@ -305,7 +305,7 @@ class ClockTrigger:
         if self._stopped or begun_ns < self._due_ns:
             return
         closes = recorder.recording
-        recorder.happen("close" if closes else "open")
+        recorder.handle("close" if closes else "open")
         if closes or recorder.recording:
             self._note("closed" if closes else "opened", begun_ns - self._due_ns)
             # The time that the profiler needs to start is not part of the window.

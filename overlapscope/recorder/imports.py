@@ -119,7 +119,7 @@ class _Apart(_Finder):
         return not self._apart and name.startswith("overlapscope.")
 
     def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        theirs, places = _take(self._modules), sys.path[:]
+        program_modules, places = _take(self._modules), sys.path[:]
         sys.modules.update(self._ours)
         sys.path[:] = [place for place in places if place != self._folder]
         self._apart = True
@@ -129,7 +129,7 @@ class _Apart(_Finder):
             self._apart = False
             sys.path[:] = places
             self._ours = _take(self._modules)
-            sys.modules.update(theirs)
+            sys.modules.update(program_modules)
 
 
 # -- The import of torch by the program --------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Any
 
 _add_pending, _interrupt = ctypes.pythonapi.Py_AddPendingCall, ctypes.pythonapi.PyErr_SetInterruptEx
 _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _IMPORTS = "<frozen importlib._bootstrap>"
 """File of the frames in which a thread waits for a module that another thread imports."""
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
@@ -100,7 +100,7 @@ def undisturbed(*, even_by_the_end: bool = False) -> None:
             handler = signal.getsignal(number)
             # SIGURG wakes the thread (`Wake`), and must not be deferred.
             handled = callable(handler) and number != signal.SIGURG
-            if handled or (even_by_the_end and number in _ENDING and handler is signal.SIG_DFL):
+            if handled or (even_by_the_end and number in _ENDING_SIGNALS and handler is signal.SIG_DFL):
                 _at_forks()
                 _deferred.replace(number, handler)
 
@@ -115,7 +115,7 @@ _forking = threading.local()
 
 def _block() -> None:
     # A signal that came to a child before its handlers are given back there would be lost.
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
 
 
 def _unblock() -> None:

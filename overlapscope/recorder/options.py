@@ -32,7 +32,7 @@ DEFAULT_PLAIN_STEPS = 10
 _REHEARSED_WAIT = 3
 _REHEARSED_ACTIVE = 5
 """Number of judged steps of a rehearsal if the recording has no end."""
-_LEAST_REHEARSED = 2
+_MIN_REHEARSED = 2
 """Minimum steps of a rehearsal: only the second shows which ranges stay open around several (`OpenRanges`)."""
 SETTLING_STEPS = 2
 """Minimum number of steps between a session and the first step that is timed."""
@@ -173,7 +173,7 @@ class Options:
         judged = min(self.wait, _REHEARSED_WAIT) + self.warmup
         end = judged + (self.active or _REHEARSED_ACTIVE)
         if self.plain_steps:
-            return StepWindow(0, judged, max(_LEAST_REHEARSED, end))
+            return StepWindow(0, judged, max(_MIN_REHEARSED, end))
         # The profiler is off for a step between the two (`OpenRanges`).
         return StepWindow(0, judged, min(end, self.wait - 1)) if self.wait > 1 else None
 
@@ -229,8 +229,8 @@ def with_keywords(
     signature = inspect.Signature([path_parameter, *fields])
 
     def record(*args: Any, **kwargs: Any) -> Made:
-        given = signature.bind(*args, **kwargs).arguments
-        return make(given.pop("path"), options(**given))  # type: ignore[call-arg]  # `signature` has checked them.
+        arguments = signature.bind(*args, **kwargs).arguments
+        return make(arguments.pop("path"), options(**arguments))  # type: ignore[call-arg]  # `signature` has checked them.
 
     record.__dict__["__signature__"] = signature
     record.__doc__ = make.__doc__

@@ -223,7 +223,7 @@ def record_all(path: Path, options: Options) -> None:
 
 def child_traces(path: Path) -> Path:
     """Return where such processes write their traces if the user names `path`: a directory or a glob pattern."""
-    destination = Destination.asked(path).of_child()
+    destination = Destination.for_path(path).of_child()
     return destination.pattern_of_ranks() or destination.path(None).parent
 
 

@@ -35,7 +35,7 @@ _NOTHING = (
     "The program's own torch.profiler recorded nothing; its schedule decides what is recorded. Without it, the "
     "program is recorded."
 )
-_MOST_RECORDINGS = 8
+_MAX_RECORDINGS = 8
 """Maximum number of recordings of the program's own profiler that are saved as traces of ours."""
 
 
@@ -161,7 +161,7 @@ class OwnProfiler:
         results = getattr(profile, "kineto_results", None)
         if self._saves and results is not None and self._is_the_programs(profile):
             self._save(profile, results)
-            self._saves = not self._finished and len(self.paths) < _MOST_RECORDINGS
+            self._saves = not self._finished and len(self.paths) < _MAX_RECORDINGS
 
     def _save(self, profile: Any, results: Any) -> None:
         export = type(profile).export_chrome_trace

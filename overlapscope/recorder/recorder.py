@@ -55,7 +55,7 @@ _TIMES_AGAIN = 2
 _PATIENCE_S = 30
 """Maximum time to wait for steady steps before a recording, in seconds."""
 _UNSTEADY = f"Steps still became faster after {_PATIENCE_S} s, and are recorded all the same."
-_LEAST_UNMARKED_S = 1
+_MIN_UNMARKED_S = 1
 """Minimum length of the second of these windows for it to replace the first, in seconds."""
 _NO_STACKS = (
     "The trace has no stacks, because they are not recorded while the recorder waits for steps; --wait 0 records "
@@ -251,7 +251,7 @@ class WindowRecorder:
 
     # -- Events
 
-    def happen(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Follow the table when an event happens.
 
         An error ends the recording, and does not reach the program. Only the error of a start is raised.
@@ -274,7 +274,7 @@ class WindowRecorder:
             else:
                 known = isinstance(error, RecordingFailed)
                 self._failure = str(error) if known else f"The recorder failed: {type(error).__name__}: {error}"
-                self.happen("failed")
+                self.handle("failed")
             if event == "start":
                 raise
 
@@ -695,7 +695,7 @@ _MEANINGS: dict[str, Callable[[WindowRecorder], object]] = {
     "is_sampled": lambda r: r._sampler and r._sampler.over,
     "is_timed_after": lambda r: r._options.plain_steps and r._steps and (r._counting or r._done) is r._last,
     "is_unmarked": lambda r: r._bounded and not r.marked,
-    "is_unmarked_again": lambda r: r._kept and not r.marked and r._last.lasted_s > _LEAST_UNMARKED_S,
+    "is_unmarked_again": lambda r: r._kept and not r.marked and r._last.lasted_s > _MIN_UNMARKED_S,
     "lacks_rehearsal": lambda r: r._options.rehearsal is None,
     "may_record": lambda r: r._is_due and r._may_start() and r._is_steady(),
     "one_step_is_left": lambda r: r._last.window.end == r._steps + 1,

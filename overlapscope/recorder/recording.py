@@ -21,13 +21,7 @@ from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.plugin import Observer, observers
 from overlapscope.recorder import cupti, devices
 from overlapscope.recorder.automatic_steps import MARKS, step_listeners
-from overlapscope.recorder.destination import (
-    Destination,
-    Rank,
-    rank_by_launcher,
-    rank_of,
-    remove_former_ranks,
-)
+from overlapscope.recorder.destination import Destination, Rank, rank_by_launcher, rank_of, remove_former_ranks
 from overlapscope.recorder.driver import Driver
 from overlapscope.recorder.imports import require_torch
 from overlapscope.recorder.memory_guard import taken_bytes
@@ -94,7 +88,7 @@ class Recording(contextlib.ContextDecorator):
     def __init__(self, path: str | os.PathLike[str], options: Options) -> None:
         """Prepare a recording. Raises UsageError for a file name that no trace can have."""
         self.options = options
-        self._destination = Destination.asked(path)
+        self._destination = Destination.for_path(path)
         self._rank: Rank | None = None
         # With no last step, the user asked for the whole program.
         self._bounded = self._whole_program and options.at_once and options.active is not None
@@ -222,7 +216,7 @@ class Recording(contextlib.ContextDecorator):
                 undo.callback(observer.stop)
             late = self._whole_program and (self._late or devices.cuda_may_come_up())
             self._driver.begin(recorder, put_off=late)
-            undo.callback(recorder.happen, "discard")
+            undo.callback(recorder.handle, "discard")
             self._profilers.start(self._destination.path(self._rank))
             undo.callback(self._profilers.stop)
             self._driver.automatic.start()
@@ -249,13 +243,13 @@ class Recording(contextlib.ContextDecorator):
     def _step(self) -> None:
         recorder = self._driver.ready
         if recorder is not None and recorder.state is State.CLOCKING:
-            recorder.happen("step")
+            recorder.handle("step")
         elif recorder is not None:
             with self._driver.working():
                 if not recorder.marked:
                     # By now, a program that starts its ranks itself has assigned them.
                     self._rank = self._rank or rank_of(os.environ)
-                recorder.happen("step")
+                recorder.handle("step")
                 self._driver.advance(recorder)
                 done = not self.options.by_clock and recorder.complete and recorder.failure is None
                 if done and not self._driver.gave_way:
@@ -278,12 +272,12 @@ class Recording(contextlib.ContextDecorator):
             raise UsageError("a recording must be ended on the thread that began it; call end() there.")
         with self._driver.working():
             self._profilers.finish(stop=self._whole_program)
-            recorder.happen("end")
+            recorder.handle("end")
             self._leave()
             counts = {name: observer.count for name, observer in self.observers.items()}
             recorder.add_found({name: count for name, count in counts.items() if count is not None})
         # `overlapscope run` shows those of a whole program.
-        if self._speaks and not self._whole_program:
+        if self._prints_messages and not self._whole_program:
             for note in self.notes:
                 self._tell(note)
         if self._profilers.failure is not None:
@@ -309,7 +303,7 @@ class Recording(contextlib.ContextDecorator):
 
     def _announce(self, path: Path) -> None:
         shown = self.shown(path)
-        if self._speaks:
+        if self._prints_messages:
             self._tell(f"wrote {shown}, analyze with `overlapscope analyze {shlex.quote(str(shown))}`")
 
     def shown(self, path: Path) -> Path:
@@ -317,7 +311,7 @@ class Recording(contextlib.ContextDecorator):
         return self._destination.shown(path)
 
     @property
-    def _speaks(self) -> bool:
+    def _prints_messages(self) -> bool:
         """True for the first rank, which prints the messages of all."""
         return not self.rank
 

@@ -68,7 +68,7 @@ class Session:
         self.notes: list[str] = []
         self._options = options
         # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
-        self.all_threads = all_threads.possible() and all_threads.left_ops_are_over() and not options.memory
+        self.all_threads = all_threads.is_supported() and all_threads.left_ops_are_over() and not options.memory
         """True if the ops of all threads are recorded, and any thread may stop it."""
         self._origin = origin()
         self._profiler: Any = None
@@ -287,9 +287,9 @@ class Session:
         others = any(not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate())
         if self.all_threads or self._options.light or not others:
             return None
-        if all_threads.possible() and not self._options.memory:
+        if all_threads.is_supported() and not self._options.memory:
             return f"The ops of other threads are not in the trace: {all_threads.WHY_NOT_AGAIN}."
-        which = "with --memory" if all_threads.possible() else torch.__version__
+        which = "with --memory" if all_threads.is_supported() else torch.__version__
         return (
             f"The ops of other threads are not in the trace: torch {which} records only one thread and those of "
             "autograd."
@@ -385,8 +385,8 @@ def _only_annotations() -> Iterator[None]:
     import torch.autograd.profiler
     from torch._C._profiler import RecordScope
 
-    def enable(theirs: Callable[..., None], config: Any, activities: Any) -> None:
-        theirs(config, activities, {RecordScope.USER_SCOPE})
+    def enable(original: Callable[..., None], config: Any, activities: Any) -> None:
+        original(config, activities, {RecordScope.USER_SCOPE})
 
     undo = around(torch.autograd.profiler, "_enable_profiler", enable)
     try:
@@ -407,10 +407,10 @@ def _without_compiler() -> Iterator[None]:
 
     thread = threading.get_ident()
 
-    def get(theirs: Callable[[str], Any], name: str) -> Any:
+    def get(original: Callable[[str], Any], name: str) -> Any:
         if name == "_inductor" and threading.get_ident() == thread:
             raise AttributeError(name)
-        return theirs(name)
+        return original(name)
 
     show = around(torch, "__getattr__", get)
     try:

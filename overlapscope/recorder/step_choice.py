@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-_LOGGED: Final = 512
+_MAX_REMEMBERED_EVENTS: Final = 512
 """Events of each kind that are remembered."""
 _LONGEST_CYCLE: Final = 40
 """Events of a cycle, such as the updates after one rollout of reinforcement learning."""
-_ALIKE: Final = 8
+_MIN_ALIKE_IN_A_ROW: Final = 8
 """Events in a row that show that each of them is a step."""
 _ODD_ALIKE: Final = _LONGEST_CYCLE + 8
 """Events in a row that show this if earlier events were different, as the first update after a rollout is."""
 _SHORT_CYCLE: Final = 8
 """Cycles up to this length have to repeat twice, and longer ones once."""
-CALLS: Final = 5
+MIN_REPEATED_CALLS: Final = 5
 """Calls of a module, or batches of a loader, that show that it repeats."""
-_IRREGULAR: Final = 24
+_EVENTS_BEFORE_ROUGH_COUNTS: Final = 24
 """Events after which counts of calls between them are compared roughly, and not exactly."""
-_ROLLOUTS: Final = 4
+_MIN_ROLLOUTS: Final = 4
 """Events with many calls before them that show that these come at random."""
 _PATIENCE_NS: Final = 15_000_000_000
 """Time after which the cycle has to be found."""
@@ -79,7 +79,7 @@ class Log:
         counts = self.counts
         calls, batches = self._last.get(source.kind, (0, 0))
         event = StepEvent(source, counts[SourceKind.FORWARD] - calls, counts[SourceKind.LOADER] - batches, at_ns)
-        self.events.setdefault(source.kind, deque(maxlen=_LOGGED)).append(event)
+        self.events.setdefault(source.kind, deque(maxlen=_MAX_REMEMBERED_EVENTS)).append(event)
         counts[source.kind] += 1
         self._last[source.kind] = counts[SourceKind.FORWARD], counts[SourceKind.LOADER]
 
@@ -129,12 +129,12 @@ def choose(log: Log, kind: SourceKind, now_ns: int) -> StepChoice | None:
 def _largest(events: Sequence[StepEvent]) -> StepChoice | None:
     """Choose the largest module that repeats, or else a class of modules that are called one after the other."""
     counts = Counter(event.source for event in events)
-    repeated = [source for source, count in counts.items() if count >= CALLS]
+    repeated = [source for source, count in counts.items() if count >= MIN_REPEATED_CALLS]
     if repeated:
         return single(max(repeated, key=lambda source: source.size))
     names = Counter(event.source.name for event in events)
     name, count = names.most_common(1)[0]
-    if count < 2 * CALLS or len(counts) > count:
+    if count < 2 * MIN_REPEATED_CALLS or len(counts) > count:
         return None
     first = next(event.source for event in events if event.source.name == name)
     return named(first, name)
@@ -143,15 +143,15 @@ def _largest(events: Sequence[StepEvent]) -> StepChoice | None:
 def _cycle(events: Sequence[StepEvent], *, waited: bool) -> StepChoice | None:
     exact = [(event.source, event.calls) for event in events]
     sources = [event.source for event in events]
-    if all(event.batches == events[-1].batches > 0 for event in events[-_ALIKE:]):
+    if all(event.batches == events[-1].batches > 0 for event in events[-_MIN_ALIKE_IN_A_ROW:]):
         # Each has its batches, so evaluation between two of them does not make a cycle.
         exact = [(source, 0) for source in sources]
     length = _period(exact, waited=waited)
-    if length is None and len(events) >= _IRREGULAR:
+    if length is None and len(events) >= _EVENTS_BEFORE_ROUGH_COUNTS:
         few = min(event.calls for event in events)
         rough = [(event.source, event.calls > 2 * few + 1) for event in events]
         length = _period(rough, waited=waited)
-        at_random = sum(many for _, many in rough[1:]) >= _ROLLOUTS
+        at_random = sum(many for _, many in rough[1:]) >= _MIN_ROLLOUTS
         if length is None and (waited or at_random or len(events) >= _ODD_ALIKE):
             length = _period(sources, waited=True)
     if length is None:
@@ -162,8 +162,8 @@ def _cycle(events: Sequence[StepEvent], *, waited: bool) -> StepChoice | None:
 def _period(tokens: Sequence[Hashable], *, waited: bool) -> int | None:
     """Return the length of the shortest cycle at the end of a sequence, after a longer look if it began otherwise."""
     alike = len(set(tokens)) == 1
-    longer = _shortest(tokens, _ALIKE if alike else _ODD_ALIKE)
-    return _shortest(tokens, _ALIKE) if longer is None and waited else longer
+    longer = _shortest(tokens, _MIN_ALIKE_IN_A_ROW if alike else _ODD_ALIKE)
+    return _shortest(tokens, _MIN_ALIKE_IN_A_ROW) if longer is None and waited else longer
 
 
 def _shortest(tokens: Sequence[Hashable], least: int) -> int | None:

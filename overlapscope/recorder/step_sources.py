@@ -30,9 +30,9 @@ _WRAPPERS = ("_orig_mod", "module")
 """Attributes under which `torch.compile`, DistributedDataParallel and others keep the module that they wrap."""
 
 
-_ENDS = 8
+_MIN_STEPS_BEFORE_SUCCESSOR = 8
 """Steps of an optimizer in a row after which another of its class may take its place."""
-_STAYS = 20
+_MIN_STEPS_OF_SUCCESSOR = 20
 """First steps of an optimizer in a row which show that it has taken the place."""
 
 
@@ -112,7 +112,9 @@ class StepSources:
     ) -> None:
         source = self._sources.get((kind, key))
         if source is None:
-            source = self._sources[kind, key] = StepSource(kind, _or(name, kind.name.lower()), _or(size, 0))
+            source = self._sources[kind, key] = StepSource(
+                kind, _or_default(name, kind.name.lower()), _or_default(size, 0)
+            )
         self._happened(source)
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
@@ -126,7 +128,7 @@ class StepSources:
                 self._successors.remove(other)
                 other.source = StepSource(SourceKind.OPTIMIZER, other.source.name)
         one.row += 1
-        if one.row == _STAYS and one in self._successors:
+        if one.row == _MIN_STEPS_OF_SUCCESSOR and one in self._successors:
             self._successors.remove(one)
         self._happened(one.source)
 
@@ -141,7 +143,7 @@ class StepSources:
             self._gone.remove(gone)
             return _Stepping(weakref.ref(optimizer), gone.source)
         latest = self._latest
-        if latest is None or latest.row < _ENDS or latest.source.name != name:
+        if latest is None or latest.row < _MIN_STEPS_BEFORE_SUCCESSOR or latest.source.name != name:
             return _Stepping(weakref.ref(optimizer), StepSource(SourceKind.OPTIMIZER, name))
         self._successors.append(_Stepping(weakref.ref(optimizer), latest.source, latest))
         return self._successors[-1]
@@ -167,7 +169,7 @@ def _line() -> CodeLine:
     return next(lines(sys._getframe()), UNKNOWN)
 
 
-def _or(function: Callable[[], _Value], otherwise: _Value) -> _Value:
+def _or_default(function: Callable[[], _Value], otherwise: _Value) -> _Value:
     """Return what a function returns, or `otherwise` if it raises: a program's classes may be of any kind."""
     try:
         return function()
@@ -232,7 +234,7 @@ def _note_calls() -> Undo:
 
     # The program may have replaced each by an object without code.
     function: Any = torch.nn.Module._wrapped_call_impl
-    theirs: CodeType | None = getattr(function, "__code__", None)
+    torch_code: CodeType | None = getattr(function, "__code__", None)
     # A call of a module in `backward`, or by a data set, does not make a step.
     outer = torch.nn.Module._call_impl, torch.autograd.backward, _BaseDataLoaderIter.__next__
     call, backward, fetch = (getattr(getattr(each, "__wrapped__", each), "__code__", None) for each in outer)
@@ -248,29 +250,31 @@ def _note_calls() -> Undo:
         for called in tuple(_listeners):
             called(module)
 
-    unchanged = None if theirs is None else _compiled(theirs, [])
+    unchanged = None if torch_code is None else _compiled(torch_code, [])
     if (
-        theirs is None
+        torch_code is None
         or unchanged is None
-        or (unchanged.co_code, unchanged.co_names) != (theirs.co_code, theirs.co_names)
+        or (unchanged.co_code, unchanged.co_names) != (torch_code.co_code, torch_code.co_names)
     ):
         return lambda: None
     with warnings.catch_warnings():
         # A string cannot be called.
         warnings.simplefilter("ignore", SyntaxWarning)
-        ours = _compiled(theirs, ast.parse(_NOTED).body)
-    assert ours is not None
-    ours = ours.replace(co_consts=tuple(noted if constant == "noted" else constant for constant in ours.co_consts))
-    function.__code__ = ours
+        changed_code = _compiled(torch_code, ast.parse(_NOTED).body)
+    assert changed_code is not None
+    changed_code = changed_code.replace(
+        co_consts=tuple(noted if constant == "noted" else constant for constant in changed_code.co_consts)
+    )
+    function.__code__ = changed_code
 
     def undo() -> None:
-        if function.__code__ is ours:
-            function.__code__ = theirs
+        if function.__code__ is changed_code:
+            function.__code__ = torch_code
 
     return undo
 
 
-def _compiled(theirs: CodeType, first: list[ast.stmt]) -> CodeType | None:
+def _compiled(code_of_method: CodeType, first: list[ast.stmt]) -> CodeType | None:
     """Compile the source of a method's code, with further statements before its own.
 
     The lines and columns stay those of the source, so that they are right in tracebacks.
@@ -280,7 +284,7 @@ def _compiled(theirs: CodeType, first: list[ast.stmt]) -> CodeType | None:
     """
     try:
         # A method's lines are indented.
-        module = ast.parse(f"class _:\n{inspect.getsource(theirs)}")
+        module = ast.parse(f"class _:\n{inspect.getsource(code_of_method)}")
     except (OSError, SyntaxError):
         return None
     method: Any = next((node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)), None)
@@ -290,10 +294,12 @@ def _compiled(theirs: CodeType, first: list[ast.stmt]) -> CodeType | None:
         for node in ast.walk(statement):
             ast.copy_location(node, method)
     method.body[:0] = first
-    ast.increment_lineno(module, theirs.co_firstlineno - method.lineno)
-    body = next(code for code in compile(module, theirs.co_filename, "exec").co_consts if isinstance(code, CodeType))
+    ast.increment_lineno(module, code_of_method.co_firstlineno - method.lineno)
+    body = next(
+        code for code in compile(module, code_of_method.co_filename, "exec").co_consts if isinstance(code, CodeType)
+    )
     code = next(constant for constant in body.co_consts if isinstance(constant, CodeType))
-    return code.replace(co_qualname=theirs.co_qualname)
+    return code.replace(co_qualname=code_of_method.co_qualname)
 
 
 # -- Optimizers --------------------------------------------------------------------------------------
@@ -401,14 +407,14 @@ def _wrap_own(optimizer: Optimizer, call: Callable[..., Any]) -> Undo:
     """Wrap a `step` of an optimizer itself in `call(step, optimizer, ...)`. Returns as `restoring`."""
     kept, step = weakref.ref(optimizer), optimizer.step
 
-    def own(_: Any, /, *args: Any, **options: Any) -> Any:
+    def original_step(_: Any, /, *args: Any, **options: Any) -> Any:
         return step(*args, **options)
 
     @functools.wraps(step)
     def wrapped(known: Any, /, *args: Any, **options: Any) -> Any:
         optimizer = kept()
         try:
-            return call(own, known if optimizer is None else optimizer, *args, **options)
+            return call(original_step, known if optimizer is None else optimizer, *args, **options)
         except BaseException as error:
             leave_no_frame(error)
             raise

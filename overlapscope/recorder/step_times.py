@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import PlainSteps, TimedSteps
 
 
-_REMEMBERED = 1000
-_FEWEST = 10
+_MAX_REMEMBERED_STEPS = 1000
+_MIN_STEPS_FOR_MEDIAN = 10
 """Minimum number of steps for a median."""
 
 
@@ -75,13 +75,13 @@ class SlowSteps:
 
     def __init__(self, times: float) -> None:
         self._times = times
-        self._lengths_ns: deque[int] = deque(maxlen=_REMEMBERED)
+        self._lengths_ns: deque[int] = deque(maxlen=_MAX_REMEMBERED_STEPS)
         self._seen = 0
 
     def judge(self, step: int, length_ns: int) -> str | None:
         """Return a sentence on a step that took more than `times` times the median; None for other steps."""
         lengths_ns, self._seen = self._lengths_ns, self._seen + 1
-        usual_ns = median_ns(lengths_ns) if len(lengths_ns) >= _FEWEST else None
+        usual_ns = median_ns(lengths_ns) if len(lengths_ns) >= _MIN_STEPS_FOR_MEDIAN else None
         lengths_ns.append(length_ns)
         if usual_ns is None or length_ns <= self._times * usual_ns:
             return None
@@ -93,7 +93,7 @@ class SlowSteps:
 
     def why_none(self) -> str:
         """Return a sentence on a program without slow steps."""
-        if self._seen <= _FEWEST:
+        if self._seen <= _MIN_STEPS_FOR_MEDIAN:
             return f"There is no trace: only {plural(self._seen, 'step')} could be judged, too few to tell a slow one."
         usual_ns = median_ns(self._lengths_ns)
         return (
@@ -105,7 +105,7 @@ class SlowSteps:
 # -- Timing ---------------------------------------------------------------------------------------
 
 _NS_PER_MS = 1_000_000
-_MOST_SETTLING_STEPS = 100
+_MAX_SETTLING_STEPS = 100
 
 
 class StepTimer:
@@ -200,7 +200,7 @@ def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:
     """
     if steps < SETTLING_STEPS:
         return False
-    return not workers or since_ns >= 2 * pause_ns or steps >= _MOST_SETTLING_STEPS
+    return not workers or since_ns >= 2 * pause_ns or steps >= _MAX_SETTLING_STEPS
 
 
 _timers: weakref.WeakSet[StepTimer] = weakref.WeakSet()
@@ -244,17 +244,17 @@ def _device_ns(events: list[Any]) -> tuple[int, ...]:
 
 # -- The pace of a program: the lengths of all its steps without the profiler, by the host's clock -----
 
-SAME = 0.2
+MAX_PACE_DIFFERENCE = 0.2
 """Relative difference up to which two lengths are the same pace."""
 _BLOCK_STEPS = 20
 _BLOCK_NS = 200_000_000
 """Minimum number of steps in a block, and minimum time."""
-_BUCKET = math.log1p(SAME) / 2
+_BUCKET_WIDTH = math.log1p(MAX_PACE_DIFFERENCE) / 2
 """Width of a bucket of lengths, as a logarithm. Lengths of the same pace are at most two buckets apart."""
-_MOST_KEPT = 1 << 14
+_MAX_KEPT = 1 << 14
 """Maximum number of lengths to keep."""
 _TENTH = 10
-_LEAST_HALF = 5
+_MIN_HALF = 5
 """Minimum number of steps on each side for a trend: by chance, one in 252 series of ten shows it."""
 
 
@@ -309,9 +309,9 @@ class Pace:
             return
         length_ns = clock.now_ns() - self._begun_ns
         self.steps += 1
-        if len(self._lengths) < _MOST_KEPT:
+        if len(self._lengths) < _MAX_KEPT:
             self._lengths.append(length_ns)
-        elif (place := self._random.randrange(self.steps)) < _MOST_KEPT:
+        elif (place := self._random.randrange(self.steps)) < _MAX_KEPT:
             self._lengths[place] = length_ns
         self.span_ns += length_ns
         self._block.append(length_ns)
@@ -411,13 +411,13 @@ class _StepLengths:
 
 def is_same(one_ns: int, other_ns: int) -> bool:
     """Return whether two lengths are the same pace."""
-    return abs(one_ns - other_ns) <= SAME * min(one_ns, other_ns)
+    return abs(one_ns - other_ns) <= MAX_PACE_DIFFERENCE * min(one_ns, other_ns)
 
 
 def becomes_faster(lengths_ns: Sequence[int]) -> bool:
     """Return whether steps in a row become faster: each of the first half is longer than all of the second half."""
     half = len(lengths_ns) // 2
-    if half < _LEAST_HALF:
+    if half < _MIN_HALF:
         return False
     first, second = lengths_ns[:half], lengths_ns[half:]
     return min(first) > max(second) and not is_same(median_ns(first), median_ns(second))
@@ -436,4 +436,4 @@ def _near(length_ns: int) -> range:
 
 
 def _bucket(length_ns: int) -> int:
-    return math.floor(math.log(max(1, length_ns)) / _BUCKET)
+    return math.floor(math.log(max(1, length_ns)) / _BUCKET_WIDTH)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # -- Facts that a trace states -----------------------------------------------------------------------
 
-_MOST_NAMED = 100
+_MAX_NAMED = 100
 _LONGEST_NAME = 100
 
 
@@ -85,7 +85,7 @@ class Metadata:
 
 def thread_names() -> dict[str, str]:
     """Return Python's names of the threads that run now, by their numbers; of many threads, the oldest."""
-    return {str(thread.native_id): thread.name[:_LONGEST_NAME] for thread in threading.enumerate()[:_MOST_NAMED]}
+    return {str(thread.native_id): thread.name[:_LONGEST_NAME] for thread in threading.enumerate()[:_MAX_NAMED]}
 
 
 def origin() -> TraceOrigin:

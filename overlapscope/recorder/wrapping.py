@@ -47,10 +47,10 @@ def restoring(owner: Any, name: str, wrapped: Callable[..., Any]) -> Undo:
     may refer to its owner, so `wrapped` holds it.
     """
     vars(wrapped)["replaced"] = vars(owner).get(name)
-    kept, ours = weakref.ref(owner), weakref.ref(wrapped)
+    kept, wrapped_reference = weakref.ref(owner), weakref.ref(wrapped)
 
     def undo() -> None:
-        owner, wrapped = kept(), ours()
+        owner, wrapped = kept(), wrapped_reference()
         found = None if owner is None else vars(owner).get(name)
         if wrapped is None or getattr(found, "__func__", found) is not wrapped:
             return
@@ -113,9 +113,9 @@ def before_making(kind: type, change: Callable[[Any, dict[str, Any]], object]) -
     """
 
     def make(init: Callable[..., None], *args: Any, **options: Any) -> None:
-        given = inspect.signature(init).bind(*args, **options)
-        change(args[0], given.arguments)
-        init(*given.args, **given.kwargs)
+        arguments = inspect.signature(init).bind(*args, **options)
+        change(args[0], arguments.arguments)
+        init(*arguments.args, **arguments.kwargs)
 
     return around(kind, "__init__", make)
 

@@ -32,9 +32,11 @@ _POLICY = (
 
 def render(document: Document) -> str:
     """Return the text of the file."""
-    every = list(_all(document.blocks))
-    timelines = [block for block in every if isinstance(block, model.TimelineBlock)]
-    charts = {block.id: (block.figure(False), block.figure(True)) for block in every if isinstance(block, model.Chart)}
+    all_blocks = list(_all(document.blocks))
+    timelines = [block for block in all_blocks if isinstance(block, model.TimelineBlock)]
+    charts = {
+        block.id: (block.figure(False), block.figure(True)) for block in all_blocks if isinstance(block, model.Chart)
+    }
     data: dict[str, Any] = {}
     """JSON values that scripts find by name: `overlapscope.data(name)`."""
     scripts, styles = [asset("page.js")], [theme_css(), asset("page.css")]

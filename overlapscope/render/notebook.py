@@ -26,7 +26,7 @@ from overlapscope.report.verdict import judge
 
 WIDTH, LINES = 100, 30
 """Size of the text in a notebook, in characters and lines."""
-_LONGEST = 300
+_MAX_LENGTH = 300
 _SAME_BEGINNING = 60
 """Number of characters by which a text that begins with the verdict is recognized."""
 
@@ -34,7 +34,7 @@ _SAME_BEGINNING = 60
 def sentence(result: Shown) -> str:
     """Return `Report: trace.json.gz, NVIDIA H200: No overlap: all 72.2 ms of copies...` in angle brackets."""
     verdict, _ = _verdict_and_document(result)
-    return f"<{type(result).__name__}: {shorten(clean(verdict), _LONGEST)}>"
+    return f"<{type(result).__name__}: {shorten(clean(verdict), _MAX_LENGTH)}>"
 
 
 def screen(result: Shown) -> str:

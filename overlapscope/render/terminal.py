@@ -44,15 +44,15 @@ _KIND = {
 _COMMAND = re.compile(r"^(\s*)(::|##)", re.MULTILINE)
 """Begin of a line that GitHub Actions or Azure Pipelines takes for a command, although a name stands there."""
 _FALLBACK = str.maketrans({"…": "~", "─": "-", "·": ".", "→": ">"})
-_GAP = 2
+_COLUMN_GAP = 2
 """Characters between the columns of a table."""
-_LEAST = 8
+_MIN_FLEXIBLE_WIDTH = 8
 """Minimum width of a flexible column."""
-_LEAST_NAME = 30
+_MIN_NAME_WIDTH = 30
 """Width that flexible columns keep as long as another column can be left out."""
-_BESIDE = 78
+_MIN_WIDTH_FOR_TWO_TABLES = 78
 """Minimum width for two short tables side by side."""
-_NARROW = 3
+_MAX_COLUMNS_OF_SHORT_TABLE = 3
 """Maximum number of columns of a short table."""
 
 
@@ -126,7 +126,7 @@ def table_grid(table: Table, width: int) -> RenderableType:
     while _least(table) > width and (narrower := table.without_spare()) is not None:
         table = narrower
     widths = _widths(table, width)
-    grid = Grid(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+    grid = Grid(box=None, padding=(0, _COLUMN_GAP, 0, 0), pad_edge=False, header_style="dim")
     for column, limit in zip(table.columns, widths, strict=True):
         grid.add_column(
             RichText(words.shorten(column.title, limit)),
@@ -153,8 +153,8 @@ def _least(table: Table) -> int:
     lines, widths = _lines(table), []
     for number, column in enumerate(table.columns):
         widest = max(len(line[number]) for line in lines)
-        widths.append(min(widest, _LEAST_NAME) if column.flexible else widest)
-    return sum(widths) + _GAP * (len(widths) - 1)
+        widths.append(min(widest, _MIN_NAME_WIDTH) if column.flexible else widest)
+    return sum(widths) + _COLUMN_GAP * (len(widths) - 1)
 
 
 def _widths(table: Table, width: int) -> list[int]:
@@ -162,9 +162,9 @@ def _widths(table: Table, width: int) -> list[int]:
     lines = _lines(table)
     widths = [max(cell_len(line[number]) for line in lines) for number in range(len(table.columns))]
     flexible = [number for number, column in enumerate(table.columns) if column.flexible]
-    while sum(widths) + _GAP * (len(widths) - 1) > width:
+    while sum(widths) + _COLUMN_GAP * (len(widths) - 1) > width:
         widest = max(flexible, key=lambda number: widths[number], default=None)
-        if widest is None or widths[widest] <= _LEAST:
+        if widest is None or widths[widest] <= _MIN_FLEXIBLE_WIDTH:
             break
         widths[widest] -= 1
     return widths
@@ -195,7 +195,8 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
     for block in blocks:
         if isinstance(block, model.Section):
             if block.kind == "columns" and all(
-                isinstance(part, Table) and len(part.read().columns) <= _NARROW for part in block.blocks
+                isinstance(part, Table) and len(part.read().columns) <= _MAX_COLUMNS_OF_SHORT_TABLE
+                for part in block.blocks
             ):
                 yield block
                 continue
@@ -265,7 +266,7 @@ def _(block: Table, screen: _Screen) -> Iterator[RenderableType]:
 def _(block: model.Section, screen: _Screen) -> Iterator[RenderableType]:
     tables = [part for part in block.blocks if isinstance(part, Table)]
     # Two side by side if there is room.
-    beside = 2 if screen.width >= _BESIDE else 1
+    beside = 2 if screen.width >= _MIN_WIDTH_FOR_TWO_TABLES else 1
     for first in range(0, len(tables), beside):
         if first:
             yield ""

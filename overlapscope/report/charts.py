@@ -28,37 +28,37 @@ from overlapscope.trace.model import Kind, Memory
 
 # -- Steps -----------------------------------------------------------------------------------------
 
-MOST_STEPS = 1000
-_FEW = 4
+MAX_STEPS = 1000
+_MAX_WIDE_BARS = 4
 
 
 def drawn_steps(device: Device) -> I64:
     """Return the numbers of the steps to draw.
 
-    They are all steps, or up to `MOST_STEPS` at even distances and as many outliers.
+    They are all steps, or up to `MAX_STEPS` at even distances and as many outliers.
     """
     count = len(device.steps)
-    if count <= MOST_STEPS:
+    if count <= MAX_STEPS:
         return np.arange(count)
-    spaced = np.linspace(0, count - 1, MOST_STEPS).astype(np.int64)
-    return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MOST_STEPS])
+    spaced = np.linspace(0, count - 1, MAX_STEPS).astype(np.int64)
+    return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MAX_STEPS])
 
 
 def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
     """Return a stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
-    unit, colors, every, rows = section.unit, palette(dark), device.steps, drawn_steps(device).tolist()
-    names = {row: escape(every[row].name) for row in rows}
-    efficiency = [every[row].efficiency_shown for row in rows]
-    outliers = find_outliers(every)
+    unit, colors, all_steps, rows = section.unit, palette(dark), device.steps, drawn_steps(device).tolist()
+    names = {row: escape(all_steps[row].name) for row in rows}
+    efficiency = [all_steps[row].efficiency_shown for row in rows]
+    outliers = find_outliers(all_steps)
     unusual = [row for row in rows if outliers[row]]
     # A dozen labels at most, without the prefix that all share.
-    labelled = distinct(np.linspace(0, len(every) - 1, min(12, len(every))).astype(int)).tolist()
+    labelled = distinct(np.linspace(0, len(all_steps) - 1, min(12, len(all_steps))).astype(int)).tolist()
     marks = {
         "type": "scatter",
         "mode": "markers",
         "name": "outlier",
         "x": unusual,
-        "y": [every[row].span_ns / unit.ns for row in unusual],
+        "y": [all_steps[row].span_ns / unit.ns for row in unusual],
         "marker": {"symbol": "star-triangle-down", "size": 13, "color": colors["poor"]},
         "customdata": [[row, names[row]] for row in unusual],
         "hovertemplate": f"%{{customdata[1]}}: an outlier, %{{y:.4~g}} {unit.name}<extra></extra>",
@@ -77,15 +77,15 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
         "customdata": [[row, names[row], percent(value)] for row, value in zip(rows, efficiency, strict=True)],
         "hovertemplate": "%{customdata[1]}<br>efficiency %{customdata[2]}<extra></extra>",
     }
-    bars = stacked_bars([every[row].partition for row in rows], [*names.values()], unit, dark, rows)
-    ticks = {"tickvals": labelled, "ticktext": [f"#{step_number(every[row].name)}" for row in labelled]}
+    bars = stacked_bars([all_steps[row].partition for row in rows], [*names.values()], unit, dark, rows)
+    ticks = {"tickvals": labelled, "ticktext": [f"#{step_number(all_steps[row].name)}" for row in labelled]}
     return figure(
         [*bars, *([marks] if unusual else []), line],
         dark,
         height=440,
         barmode="stack",
         # A few steps would otherwise get bars as wide as they are high.
-        bargap=0.15 if len(every) > _FEW else 0.6,
+        bargap=0.15 if len(all_steps) > _MAX_WIDE_BARS else 0.6,
         hovermode="closest",
         xaxis=axis(dark, anchor="y2", showgrid=False, **ticks),
         yaxis=axis(dark, f"step, {unit.name}", domain=[0.32, 1]),
@@ -95,7 +95,7 @@ def steps(section: DeviceReport, device: Device, dark: bool) -> Figure:
 
 # -- Calls of the host -------------------------------------------------------------------------------
 
-_LEVELS = 24
+_MAX_LEVELS = 24
 """Maximum number of rows of a flame graph. A click on a part shows those below."""
 _ROW_PX = 24
 
@@ -114,16 +114,16 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
     running = sum(part.running for part in parts if part.caller < 0)
     unit = unit_for(host.step_ns)
     step = FlamePart(-1, "", 0, "step", False, host.samples, running)
-    every = (step, *parts)
+    all_parts = (step, *parts)
     fills = [colors["panel"], *(colors["accent" if part.is_own else "cpu-op"] for part in parts)]
     drawn = {
         "type": "icicle",
-        "ids": [str(number) for number in range(len(every))],
+        "ids": [str(number) for number in range(len(all_parts))],
         "parents": ["", *(str(part.caller + 1) for part in parts)],
         "labels": ["step", *map(_flame_label, parts)],
-        "values": [part.samples for part in every],
+        "values": [part.samples for part in all_parts],
         "branchvalues": "total",
-        "maxdepth": _LEVELS,
+        "maxdepth": _MAX_LEVELS,
         "tiling": {"orientation": "v", "pad": 1},
         "pathbar": {"visible": False},
         # By default, parts that call nothing are paler, and their text is hard to read.
@@ -132,7 +132,7 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
             "colors": fills,
             "line": {"color": colors["panel"], "width": 1},
             "pattern": {
-                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in every],
+                "shape": ["/" if part is not step and 2 * part.running < part.samples else "" for part in all_parts],
                 # With the mode `overlay`, Plotly would warn in the console of the list of colors.
                 "bgcolor": fills,
                 "fgcolor": "#ffffff",
@@ -143,14 +143,14 @@ def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *
         "textinfo": "label",
         "textfont": {"color": [legible(fill) for fill in fills]},
         "customdata": [
-            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in every
+            _flame_hover(part, host, unit, source(part) if source and part.is_own else "") for part in all_parts
         ],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
     depths: list[int] = []
     for part in parts:
         depths.append(1 if part.caller < 0 else depths[part.caller] + 1)
-    height = _ROW_PX * (min(max(depths, default=0), _LEVELS - 1) + 1) + 16
+    height = _ROW_PX * (min(max(depths, default=0), _MAX_LEVELS - 1) + 1) + 16
     # Texts that do not fit are left out rather than drawn in small.
     return figure([drawn], dark, height=height, showlegend=False, uniformtext={"minsize": 11, "mode": "hide"})
 
@@ -173,12 +173,12 @@ def _flame_hover(part: FlamePart, host: SampledHost, unit: Unit, code: str) -> s
 
 # -- Copies ----------------------------------------------------------------------------------------
 
-MOST_POINTS = 5000
+MAX_POINTS = 5000
 
 _SYMBOL = {"h2d": "circle", "d2h": "diamond"}
 
 
-def choose(copies: EachCopy, most: int = MOST_POINTS) -> I64:
+def choose(copies: EachCopy, most: int = MAX_POINTS) -> I64:
     """Return the rows of the copies to draw, ascending: those that have a size.
 
     If they are more than `most`, half of it are those with the most exposed time, the others at even distances, besides
@@ -208,9 +208,9 @@ def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
     colors, shown = palette(dark), copies.take(choose(copies))
     data: list[dict[str, Any]] = []
     for kind, memory in product((Kind.H2D, Kind.D2H), (Memory.PINNED, Memory.PAGEABLE, Memory.MANAGED, Memory.UNKNOWN)):
-        mine = np.flatnonzero((shown.kind == kind) & (shown.host_memory == memory))
-        if len(mine):
-            data.append(_points(section, shown.take(mine), kind, memory, colors))
+        of_kind = np.flatnonzero((shown.kind == kind) & (shown.host_memory == memory))
+        if len(of_kind):
+            data.append(_points(section, shown.take(of_kind), kind, memory, colors))
     rates, sizes = shown.gb_per_s, shown.bytes
     data += _peaks(copies, colors, (int(sizes.min()), int(sizes.max()))) if len(sizes) else []
     return figure(

@@ -41,13 +41,13 @@ from overlapscope.report.verdict import cost, judge
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.model import Kind
 
-_LEAST_STEPS = 2
+_MIN_STEPS = 2
 """Minimum number of steps for a chart; a single step's bar would repeat the window's."""
-_FEW = 3
+_MAX_RECOMMENDATIONS = 3
 """Number of recommendations in the short form, and of devices named with each besides the worst."""
-_MOST_KERNELS = 20
+_MAX_KERNELS = 20
 """Rows of the table of kernels; the dashboard has all."""
-_MOST_ROWS = 8
+_MAX_ROWS = 8
 """Rows of each table in the short form, for a trace without GPU activity."""
 
 
@@ -82,7 +82,7 @@ def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     if part.device is None or verdict.level == "unusable":
         from overlapscope.report import host_view
 
-        yield from _filled(host_view.host_tables(part, most=None if page.verbose else _MOST_ROWS))
+        yield from _filled(host_view.host_tables(part, most=None if page.verbose else _MAX_ROWS))
         yield from host_blocks(part)
         yield from detail("steps", _filled([host_view.host_steps(part)]))
     else:
@@ -141,9 +141,9 @@ def _details(part: DeviceReport, device: Device) -> Iterator[Section]:
     tables_of_overlap = [lists.net_overlap(part), lists.slowed_kernels(part)]
     yield from detail("engines", chain(*engines, _filled([*tables_of_overlap, tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
-    most = None if part.page.verbose else lists.FEW
+    most = None if part.page.verbose else lists.SHORT_FORM_ROWS
     yield from detail("stalls", _filled([lists.stalls(part, device, most)]))
-    yield from detail("kernels", _filled([lists.kernels(part, device, _MOST_KERNELS)]))
+    yield from detail("kernels", _filled([lists.kernels(part, device, _MAX_KERNELS)]))
     if part.page.scope == "window":
         each = [lists.each_step(part, device)] if part.page.verbose else []
         yield from detail("steps", _filled([tables.steps(part, device), *each, lists.ranges(part, device, most)]))
@@ -178,7 +178,7 @@ def findings(
         by_advice.setdefault((finding.rule, finding.advice), []).append((part, finding))
     groups = list(by_advice.values())
     drawn = [tuple(_advice(group, number, len(parts) > 1, example)) for number, group in enumerate(groups, 1)]
-    first = [number for number, group in enumerate(groups) if number == 0 or _pays(*group[0])][:_FEW]
+    first = [number for number, group in enumerate(groups) if number == 0 or _pays(*group[0])][:_MAX_RECOMMENDATIONS]
     yield from chain.from_iterable(drawn[number] for number in first)
     others = [number for number in range(len(groups)) if number not in first]
     remaining = sum(len(groups[number]) for number in others)
@@ -197,7 +197,7 @@ def _advice(
 ) -> Iterator[Block]:
     """Yield the costliest of some findings with the same advice, then the others, as details without the advice."""
     labels = list(dict.fromkeys(part.label for part, _ in group))
-    also = f", also on {listed(labels[1:], _FEW)}" if labels[1:] else ""
+    also = f", also on {listed(labels[1:], _MAX_RECOMMENDATIONS)}" if labels[1:] else ""
     where = f"on {labels[0]}{also}" if several else ""
     (part, finding), *rest = group
     yield finding_block(part, finding, number=number, where=where, example=example(finding))
@@ -283,7 +283,7 @@ def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool
             yield from section.blocks
     from overlapscope.report import host_view
 
-    most = None if part.page.verbose else _MOST_ROWS
+    most = None if part.page.verbose else _MAX_ROWS
     yield from _filled([*host_view.host_tables(part, most=most), host_view.host_steps(part)])
 
 
@@ -299,7 +299,7 @@ def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Cha
     copies = list_copies(analysis) if analysis is not None else None
     if copies is not None and (copies.bytes > 0).any():
         yield Chart(f"{id}-bandwidth", "Bandwidth of each copy", partial(charts.bandwidth, part, copies))
-    if part.page.scope == "window" and len(device.steps) >= _LEAST_STEPS:
+    if part.page.scope == "window" and len(device.steps) >= _MIN_STEPS:
         yield Chart(f"{id}-steps", "Steps", partial(charts.steps, part, device))
 
 

@@ -25,13 +25,13 @@ from overlapscope.report.tables import largest, parts_table, trace_column
 from overlapscope.trace.op_names import op_words
 
 TITLE = "Host: where a step goes"
-_LEAST_SHARE = 0.005
+_MIN_SHARE = 0.005
 """Smallest share of a step for which a line has a row of its own."""
-_FEW = 8
+_SHORT_FORM_ROWS = 8
 """Rows of the table in the short form of a report that has it."""
-_CAUSES = 4
+_MAX_NAMED_CAUSES = 4
 """Number of causes named in a sentence."""
-_CALLS = 2
+_MAX_NAMED_CALLS = 2
 """Number of functions named that a line calls."""
 _NOT_HOST: Final = (IdleCause.UNKNOWN, IdleCause.PROFILER_OVERHEAD)
 """Causes that depend on the host's speed, but not surely on the program."""
@@ -101,14 +101,14 @@ def _gpu_waits(section: DeviceReport, device: Device) -> str:
     causes = [f"{cause} {duration(by_cause[cause])}" for cause in longest] if len(longest) > 1 else longest
     return (
         f"The GPU waits for the host for {duration(waits_ns)} ({share(waits_ns, device.span_ns)}) of {whole}: "
-        f"{listed(causes, _CAUSES)}. Samples don't show the GPU, so a line costs at most its time."
+        f"{listed(causes, _MAX_NAMED_CAUSES)}. Samples don't show the GPU, so a line costs at most its time."
     )
 
 
 def rows(section: DeviceReport, host: SampledHost) -> tuple[LineRow, ...]:
     """Return the lines of the user's code, most time first, and all small ones together."""
     lines = host_lines(host.activity)
-    least = _LEAST_SHARE * sum(line.samples for line in lines)
+    least = _MIN_SHARE * sum(line.samples for line in lines)
     large = [line for line in lines if line.file and line.samples >= least]
     named = [LineRow(line.place, line, _finding_at(section, line)) for line in large]
     if rest := [line for line in lines if line not in large]:
@@ -137,7 +137,11 @@ def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
         column.text("line", lambda row: row.words, id="place", width=180, flexible=True, heads=True),
         column.text("function", lambda row: row.line.function, width=130, flexible=True),
         column.text(
-            "calls", lambda row: listed([name for name, _ in row.line.calls], _CALLS), width=170, flexible=True, spare=1
+            "calls",
+            lambda row: listed([name for name, _ in row.line.calls], _MAX_NAMED_CALLS),
+            width=170,
+            flexible=True,
+            spare=1,
         ),
         column.time("time", unit, lambda row: host.time_ns(row.line.samples)),
         column.share("%", lambda row: row.line.samples, lambda _: host.samples, id="share", width=70),
@@ -147,7 +151,7 @@ def table(rows: Sequence[LineRow], host: SampledHost) -> Table:
         column.text("file", lambda row: row.line.file, width=230, extra=True),
         title="Lines of a step",
     )
-    return replace(lines, few=_FEW)
+    return replace(lines, few=_SHORT_FORM_ROWS)
 
 
 # -- A step of a program without GPU activity ------------------------------------------------------
@@ -170,7 +174,7 @@ _LOADER: Final = {
     "num_workers.",
     "workers": "Workers make the batches; loading is what the thread of the steps still waits for them.",
 }
-_LOOP = 0.95
+_LOOP_SHARE = 0.95
 """A function or line with this share of a step is its loop, and no place to start."""
 
 
@@ -227,7 +231,7 @@ def _start(section: DeviceReport, use: HostUse) -> str:
     """Return the code to begin with: the costliest place, or without samples the costliest op."""
     parts, place = section.host_parts, _place(section)
     ops_ns, rest_ns = parts.get("ops", 0), parts.get(IdleCause.PYTHON, 0)
-    if place is not None and place[2] < _LOOP * section.span_ns:
+    if place is not None and place[2] < _LOOP_SHARE * section.span_ns:
         return f"Start with {place[0]} ({place[1]}): a step can become at most {duration(place[2])} shorter."
     if max(lost_parts(section).values(), default=0) >= max(ops_ns, rest_ns):
         return ""
@@ -251,7 +255,7 @@ def _place(section: DeviceReport) -> tuple[str, str, int] | None:
         return None
     lines = max(functions.values(), key=lambda lines: sum(line.time_ns for line in lines))
     first, whole_ns = max(lines, key=lambda line: line.time_ns), sum(line.time_ns for line in lines)
-    if len(lines) > 1 and whole_ns < _LOOP * section.span_ns:
+    if len(lines) > 1 and whole_ns < _LOOP_SHARE * section.span_ns:
         return clean(first.function, 80), f"mostly {clean(first.line, 80)}", whole_ns
     return clean(first.calls or first.function, 80), clean(first.line, 80), first.time_ns
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from overlapscope.analysis.each_copy import EachCopy
 
 T = TypeVar("T")
-FEW = 5
+SHORT_FORM_ROWS = 5
 """Rows of a list that can be long; `verbose` shows all of them."""
 EXPOSED_KERNEL = "A kernel is exposed while no other kernel computes."
 _LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 230, "flexible": True}
@@ -368,8 +368,8 @@ def ranges(section: DeviceReport, device: Device, most: int | None = None) -> Ta
     for period in judged_ranges(device):
         by_name.setdefault(period.name, []).append(period)
     times = {name: _times(periods, section.steps) for name, periods in by_name.items()}
-    every = sorted(by_name, key=lambda name: (-times[name]["time"], name))
-    shown = every[:most]
+    ordered_names = sorted(by_name, key=lambda name: (-times[name]["time"], name))
+    shown = ordered_names[:most]
     return table_of(
         shown,
         column.text("range", lambda name: name, id="name", width=180, flexible=True, heads=True),
@@ -377,5 +377,5 @@ def ranges(section: DeviceReport, device: Device, most: int | None = None) -> Ta
         *_time_columns(unit, times, {}, "compute", "exposed comm"),
         title="Ranges",
         place=lambda name: _place(max(by_name[name], key=lambda period: period.span_ns).window),
-        note=_more(every, shown),
+        note=_more(ordered_names, shown),
     )

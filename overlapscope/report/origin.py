@@ -23,7 +23,7 @@ from overlapscope.trace.model import TraceOrigin
 
 Name = Annotated[str, Meta(max_length=500)]
 
-_LONGEST = 200
+_MAX_LENGTH = 200
 _EARLIEST_NS = 10**18
 """Earliest plausible time (2001), in nanoseconds since 1970. Smaller numbers count from another moment."""
 
@@ -98,7 +98,7 @@ def of_report(
 
 def _text(argument: str | None) -> str | None:
     """Return a command line argument as valid text of limited length."""
-    return argument and argument.encode(errors="backslashreplace").decode()[:_LONGEST]
+    return argument and argument.encode(errors="backslashreplace").decode()[:_MAX_LENGTH]
 
 
 class Keeper(Protocol):

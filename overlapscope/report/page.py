@@ -18,10 +18,10 @@ from overlapscope.report.model import Report, of_plain
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity
 
-_MATTERS = 0.05
+_MIN_OVERHEAD_SHARE = 0.05
 """Minimum share of a step that the profiler may have added for it to matter."""
 _NAME_LIMIT = 200
-_SMALL = 100
+_OWN_UNIT_RATIO = 100
 """A part shorter than the span divided by this number gets its own unit."""
 
 
@@ -50,7 +50,7 @@ class Page(Struct, frozen=True, dict=True):
     """`window`, or the step or range that was analysed."""
     verbose: bool = False
     recorded: bool = False
-    """Whether the figures describe the recording, even if those of the program without the profiler are known."""
+    """True if the figures describe the recording, even if those of the program without the profiler are known."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
     sampled: Mapping[int, HostActivity] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class DeviceReport(Struct, frozen=True):
 
     def unit_of(self, part_ns: int) -> Unit:
         """Return the unit for a part: the device's unit, or a smaller unit for a far shorter part."""
-        return self.unit if _SMALL * part_ns >= self.span_ns else unit_for(part_ns)
+        return self.unit if _OWN_UNIT_RATIO * part_ns >= self.span_ns else unit_for(part_ns)
 
     @property
     def strip(self) -> Strip | None:
@@ -199,7 +199,7 @@ class DeviceReport(Struct, frozen=True):
     def may_be_slowed(self) -> bool:
         """True if the figures describe a recording of which a part that matters may be the profiler's."""
         alone = None if self.device is None else self.device.alone
-        return alone is not None and alone.high_ns - alone.low_ns >= _MATTERS * alone.high_ns
+        return alone is not None and alone.high_ns - alone.low_ns >= _MIN_OVERHEAD_SHARE * alone.high_ns
 
     @property
     def plain_origin(self) -> PlainOrigin | None:

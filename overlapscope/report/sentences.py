@@ -35,7 +35,7 @@ from overlapscope.trace.servers import phase_in
 
 WORTH_SAYING = 0.01
 """Share of the time below which a cost is not worth a sentence, as in the rules."""
-LONG = 1.5
+LONG_STEP_RATIO = 1.5
 """Minimum length of a long step, as a multiple of the median."""
 
 
@@ -185,13 +185,13 @@ def _copies(device: Device) -> str:
 
 def main_cause(device: Device) -> tuple[int, Subject, Cause]:
     """Return the largest cause of all buckets that have causes, with its time and the bucket."""
-    every = (
+    all_causes = (
         (ns, subject, CAUSES[subject][cause])
         for subject, by_cause in device.by_subject.items()
         for cause, ns in by_cause.items()
         if cause not in _NO_LOSS
     )
-    return max(every, key=lambda each: each[0])
+    return max(all_causes, key=lambda each: each[0])
 
 
 # -- Steps: how much they differ, how they were found, and what lies outside them ------------------
@@ -201,12 +201,12 @@ def rate(per_s: float | None) -> str:
     """Return a number of tokens a second in words, such as `4.2` or `1,310`."""
     if per_s is None:
         return NOTHING
-    return f"{per_s:,.1f}" if per_s < _SLOW else f"{per_s:,.0f}"
+    return f"{per_s:,.1f}" if per_s < _MAX_RATE_WITH_DECIMAL else f"{per_s:,.0f}"
 
 
-_SLOW = 100
+_MAX_RATE_WITH_DECIMAL = 100
 """Rate below which a decimal is shown."""
-_APART = 0.02
+_MIN_MEAN_DIFFERENCE = 0.02
 """Share of the median by which the average must differ to be shown."""
 
 
@@ -270,10 +270,12 @@ def steps_sentence(steps: Sequence[Period], trace: TraceResult, device: Device |
     if isinstance(trace.period, OwnPeriod):
         sentences.append(trace.period.sentence(noun_for(trace.environment.gpus)))
     if device is not None and device.served and device.served.tokens_per_s:
-        every, decoded = device.served.tokens_per_s, device.served.decode_tokens_per_s
-        of_decode = f", {rate(decoded)} of them by decoding" if decoded and decoded < every else ""
+        tokens_per_s, decoded_per_s = device.served.tokens_per_s, device.served.decode_tokens_per_s
+        of_decode = (
+            f", {rate(decoded_per_s)} of them by decoding" if decoded_per_s and decoded_per_s < tokens_per_s else ""
+        )
         phases = "Steps of all phases together" if len(device.served.phases) > 1 else f"{phase}steps".capitalize()
-        sentences.append(f"{phases} compute {rate(every)} tokens a second{of_decode}.")
+        sentences.append(f"{phases} compute {rate(tokens_per_s)} tokens a second{of_decode}.")
     if device is not None and device.served and device.served.awaiting_requests_ns:
         waited = duration(device.served.awaiting_requests_ns)
         sentences.append(f"The server waited for requests for {waited}, which belongs to no step.")
@@ -285,9 +287,14 @@ def steps_sentence(steps: Sequence[Period], trace: TraceResult, device: Device |
         last = device.steps[-1]
         alike = phase_in(last.name) == (average.phase or None)
         first = device.steps[0]
-        if average.first and not first.partial and not average.phase and first.span_ns > LONG * average.span_ns:
+        if (
+            average.first
+            and not first.partial
+            and not average.phase
+            and first.span_ns > LONG_STEP_RATIO * average.span_ns
+        ):
             sentences.append(f"The first step took {duration(first.span_ns)}; it is taken for warm-up, and not judged.")
-        if alike and last.span_ns > LONG * average.span_ns and average.steps > 1:
+        if alike and last.span_ns > LONG_STEP_RATIO * average.span_ns and average.steps > 1:
             sentences.append(
                 f"The last step is not judged; it ends with the recording, after {duration(last.span_ns)}."
             )
@@ -302,12 +309,12 @@ def _spread(steps: Sequence[Period], averages: str, parts_of: Callable[[Period],
     usual_ns, least_ns, most_ns = median_ns(spans), min(spans), max(spans)
     length = f"{duration(most_ns)} each" if duration(least_ns) == duration(most_ns) else between(least_ns, most_ns)
     # The average is already known, and the median adds something only if it differs.
-    two = abs(round(mean(spans)) - usual_ns) > _APART * usual_ns
+    two = abs(round(mean(spans)) - usual_ns) > _MIN_MEAN_DIFFERENCE * usual_ns
     yield f"{averages} take {length}{f' ({duration(usual_ns)} in the median)' if two else ''}."
-    long = [parts_of(step) for step in steps if step.span_ns > LONG * usual_ns]
+    long = [parts_of(step) for step in steps if step.span_ns > LONG_STEP_RATIO * usual_ns]
     # With two steps, neither is typical.
     if long and len(spans) > 2:
-        usual = [parts_of(step) for step in steps if step.span_ns <= LONG * usual_ns]
+        usual = [parts_of(step) for step in steps if step.span_ns <= LONG_STEP_RATIO * usual_ns]
         grown = {
             name: mean(part.get(name, 0) for part in long) - mean(part.get(name, 0) for part in usual)
             for name in sorted({name for part in long for name in part})
@@ -315,7 +322,7 @@ def _spread(steps: Sequence[Period], averages: str, parts_of: Callable[[Period],
         cause = max(grown, key=lambda name: grown[name])
         few = "1 of them takes" if len(long) == 1 else f"{len(long):,} of them take"
         more = f"({duration(round(grown[cause]))} more)"
-        yield f"{few} over {LONG} times the median, mostly because of {clean(cause, 60)} {more}."
+        yield f"{few} over {LONG_STEP_RATIO} times the median, mostly because of {clean(cause, 60)} {more}."
 
 
 def _parts_on(gpu: str, step: Period) -> dict[str, int]:
@@ -353,8 +360,8 @@ def _unjudged_sentence(device: Device) -> str:
         ),
         strict=True,
     )
-    said = [f"{duration(ns)} {words}" for ns, words in parts if ns]
-    return f"Not judged: {listed(said)}." if said else ""
+    unjudged = [f"{duration(ns)} {words}" for ns, words in parts if ns]
+    return f"Not judged: {listed(unjudged)}." if unjudged else ""
 
 
 def _outside_sentence(device: Device) -> str:

@@ -29,17 +29,17 @@ from overlapscope.documents import columns as column
 from overlapscope.documents.columns import ColumnOf
 from overlapscope.documents.model import Bar, bar_of
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, table_of, words
-from overlapscope.report.lists import FEW
+from overlapscope.report.lists import SHORT_FORM_ROWS
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.sentences import WORTH_SAYING, rate, requests_words
 from overlapscope.rules.finding import Finding
-from overlapscope.trace.lost import CAUSES
+from overlapscope.trace.lost import PARTS_FOR_CAUSES
 from overlapscope.trace.op_names import op_words
 
 T = TypeVar("T")
 
 
-MORE = 1.1
+EXPLAINED_SAVING_RATIO = 1.1
 """A saving is explained if it exceeds this multiple of the cost."""
 _STATUS: dict[str, Tone] = {"ok": "good", "warn": "fair", "fail": "poor"}
 _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
@@ -180,7 +180,7 @@ def costliest_causes(section: DeviceReport, device: Device) -> Table:
         for cause, ns in causes_of(device, subject).items()
     ]
     named.sort(key=lambda each: (-each[0], each[1].text))
-    shown = ((cause, ns, bare_share(ns, device.span_ns)) for ns, cause in named[:FEW])
+    shown = ((cause, ns, bare_share(ns, device.span_ns)) for ns, cause in named[:SHORT_FORM_ROWS])
     return parts_table("Causes", section.unit, shown)
 
 
@@ -264,14 +264,14 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
 def evidence(finding: Finding) -> list[str]:
     """Return the evidence of a finding, and remarks on its saving."""
     saving = finding.saving
-    exceeds = saving is not None and saving.saved_ns > MORE * finding.cost_ns
+    exceeds = saving is not None and saving.saved_ns > EXPLAINED_SAVING_RATIO * finding.cost_ns
     why = "It saves more than it costs because other waits become shorter, too." if exceeds else ""
     return [finding.detail, *filter(None, (why, finding.doubt))]
 
 
 def where_none_found(traces: Iterable[TraceResult]) -> str:
     """Return the addition to "no findings" for recordings that are partly lost."""
-    return " in what is left of the recording" if any(trace.trust.lost & CAUSES for trace in traces) else ""
+    return " in what is left of the recording" if any(trace.trust.lost & PARTS_FOR_CAUSES for trace in traces) else ""
 
 
 def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) -> str:

@@ -14,8 +14,8 @@ from overlapscope.report import sentences
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.sentences import WORTH_SAYING, is_last_judged, overlap_sentence, phase_words, steps_sentence
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import HARDLY, Finding
-from overlapscope.trace.lost import CAUSES, FIGURES, Part, part_words
+from overlapscope.rules.finding import NEGLIGIBLE_SHARE, Finding
+from overlapscope.trace.lost import PARTS_FOR_CAUSES, PARTS_FOR_FIGURES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
 Level = Literal["good", "fair", "poor", "unknown", "recorded", "unusable"]
@@ -25,9 +25,9 @@ if the figures are of a recording although the program without the profiler is k
 GOOD_BELOW = 0.05
 """Lost time, as a share of the judged time, below which the level is good."""
 POOR_FROM = 0.15
-_CLAUSES = 2
+_MAX_CLAUSES = 2
 """Number of losses that the verdict names; the tables have all."""
-_NAMED = 3
+_MAX_NAMED_KERNELS = 3
 """Number of kernels of unclear kind that the verdict names."""
 
 
@@ -40,11 +40,11 @@ class Verdict(Struct, frozen=True):
     lead: str
     """The answer in a sentence; a page shows it large."""
     why: str = ""
-    """What costs most, with its place in the code."""
+    """Costliest loss, with its place in the code."""
     remedy: str = ""
-    """What to do about it, and what that saves."""
+    """Remedy, and the saving that it brings."""
     of_finding: bool = False
-    """Whether `why` and `remedy` repeat a finding."""
+    """True if `why` and `remedy` repeat a finding."""
     plain: str = ""
     """Step time without the profiler, and which of the two programs the figures are of."""
     doubt: str = ""
@@ -89,12 +89,12 @@ def judge(section: DeviceReport) -> Verdict:
     lost_ns = max(sentences.lost_ns(device), known_ns) + unmeasured_ns
     part = lost_ns / (device.span_ns + unmeasured_ns) if device.span_ns > 0 else 0.0
     least_level = _level(_least_part(device, lost_ns))
-    lost_parts = trust.lost & CAUSES
+    lost_parts = trust.lost & PARTS_FOR_CAUSES
     level = "recorded" if section.page.recorded else _known_level(section, device, _level(part), least_level, known_ns)
     reach = "up to " if least_level != _level(part) else ""
     # The largest losses come first.
-    every = sentences.of_device(device, lost="copies" in trust.lost, reach=reach)
-    named = sorted(every, key=lambda loss: -loss.ns)[:_CLAUSES]
+    losses = sentences.of_device(device, lost="copies" in trust.lost, reach=reach)
+    named = sorted(losses, key=lambda loss: -loss.ns)[:_MAX_CLAUSES]
     figures = f"{_frame(section, device)} {' and '.join(loss.clause for loss in named)}"
     if reach and any(loss.is_idle for loss in named):
         of = "that" if named[-1].is_idle else "the idle time"
@@ -130,8 +130,8 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
         least_level: Its level if all that may be the profiler's is.
         known_ns: Cost of the costliest finding in an average step.
     """
-    lost_parts = section.trace.trust.lost & CAUSES
-    if device.missing_ns >= GOOD_BELOW * device.span_ns or lost_parts & FIGURES:
+    lost_parts = section.trace.trust.lost & PARTS_FOR_CAUSES
+    if device.missing_ns >= GOOD_BELOW * device.span_ns or lost_parts & PARTS_FOR_FIGURES:
         # What is known to be lost stands; anything else may have been work.
         return "poor" if known_ns >= POOR_FROM * device.span_ns else "unknown"
     if _is_unclear(device) or _too_short(section) or not (device.engines.sm_ns or device.overlap.copy_ns):
@@ -144,7 +144,9 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
         lost_parts or device.span_ns - device.buckets.compute_ns + _unclear_ns(device) >= GOOD_BELOW * device.span_ns
     ):
         return "fair"
-    if level == "good" and _unjudged_ns(section.trace, device) >= UNJUDGED * device.span_ns * max(1, section.steps):
+    if level == "good" and _unjudged_ns(section.trace, device) >= MAX_UNJUDGED_RATIO * device.span_ns * max(
+        1, section.steps
+    ):
         return "unknown"
     return level
 
@@ -165,7 +167,7 @@ def _too_short(section: DeviceReport) -> bool:
     return plain is not None and is_told and plain.step_ns < _TOO_SHORT * plain.recorded_busy_ns
 
 
-UNJUDGED = 1.0
+MAX_UNJUDGED_RATIO = 1.0
 """Time outside the steps, as a share of theirs, from which on they stand for too little to be good."""
 
 
@@ -278,25 +280,25 @@ def cost(section: DeviceReport, finding: Finding) -> str:
         return f"costs {text(finding.cost_ns)}"
     ns, low_ns, high_ns = map(section.per_step, (saving.saved_ns, saving.saved_low_ns, saving.saved_high_ns))
     # A loss that would show as 0.0% is none.
-    low_ns = 0 if -HARDLY * of_ns < low_ns < 0 else low_ns
+    low_ns = 0 if -NEGLIGIBLE_SHARE * of_ns < low_ns < 0 else low_ns
     interval = saved_between(low_ns, ns, high_ns)
     between_ends = f", {interval}" if interval else ""
     if _saves_nothing(section, finding):
-        return f"saves nothing by itself{between_ends if high_ns >= HARDLY * of_ns else ''}"
+        return f"saves nothing by itself{between_ends if high_ns >= NEGLIGIBLE_SHARE * of_ns else ''}"
     return f"saves about {text(saving.saved_ns)}{between_ends}"
 
 
 def _saves_nothing(section: DeviceReport, finding: Finding) -> bool:
     """Return whether a replay predicts that the fix saves nothing by itself."""
     span_ns = 0 if section.device is None else section.device.span_ns
-    return finding.saving is not None and section.per_step(finding.saving.saved_ns) < HARDLY * span_ns
+    return finding.saving is not None and section.per_step(finding.saving.saved_ns) < NEGLIGIBLE_SHARE * span_ns
 
 
 def _unjudged(lost: frozenset[Part]) -> str:
     """Return what findings cannot cover because parts of the recording are lost."""
     if not lost:
         return ""
-    what = "Parts of the recording" if lost == CAUSES else f"Some {part_words(lost)}"
+    what = "Parts of the recording" if lost == PARTS_FOR_CAUSES else f"Some {part_words(lost)}"
     silent = sum(bool(rule.rests_on & lost) for rule in RULES.values())
     which = "no rule can" if silent == len(RULES) else f"{silent} of {len(RULES)} rules cannot"
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
@@ -312,7 +314,7 @@ def _unclear(device: Device) -> str:
     if time_ns < max(1, WORTH_SAYING * device.span_ns):
         return ""
     unclear = dict.fromkeys(group.kernel for group in device.kernels if group.unclear)
-    names = listed((clean(name, 60) for name in unclear), _NAMED)
+    names = listed((clean(name, 60) for name in unclear), _MAX_NAMED_KERNELS)
     return (
         f"Kernels that may communicate count as compute: {duration(time_ns)} ({share(time_ns, device.span_ns)}) in "
         f"{names}. If they do, name them in `communication` in the configuration."

@@ -52,13 +52,13 @@ from overlapscope.catalog.causes import (
     IdleCause,
 )
 from overlapscope.catalog.measures import TINY_BYTES
-from overlapscope.rules.finding import FLOOR
+from overlapscope.rules.finding import MIN_COST_SHARE
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.host import Sites, around, inside_named, pinning, place_edges, sites
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.trace.op_names import op_words
 
-MANY = 32
+MIN_TINY_COPIES = 32
 """Minimum number of tiny copies that are worth joining."""
 
 _LOOKED_UP = 2000
@@ -69,7 +69,7 @@ _RULES = sorted(
     | {"tiny-copies", "blocking-copy", "pin-in-loop"}
 )
 _NUMBER = {rule: number for number, rule in enumerate(_RULES)}
-_NONE = -1
+_NO_RULE = -1
 
 
 class Place(Struct, frozen=True, eq=False):
@@ -244,7 +244,7 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
     overlap: Overlap
     """Overlap in an average step; without steps, in the judged windows."""
     tiny: I64
-    """Rows of `Timeline.ops` of tiny copies in the windows; empty if there are fewer than `MANY`."""
+    """Rows of `Timeline.ops` of tiny copies in the windows; empty if there are fewer than `MIN_TINY_COPIES`."""
     blocking: I64
     """Rows of `Timeline.ops` of copies of pinned memory that the host waited for at once."""
     copies: I64
@@ -264,7 +264,7 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
 
     def matters(self, cost_ns: int) -> bool:
         """Return whether a cost is high enough to be worth a warning."""
-        return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
+        return cost_ns > 0 and cost_ns >= MIN_COST_SHARE * self.judged_ns
 
     @property
     def a_step(self) -> str:
@@ -328,7 +328,7 @@ class Claims(Struct, frozen=True, eq=False, weakref=True):
     def unhideable(self) -> ClaimedPieces:
         """Exposed copies with cause no-compute that belong to no rule."""
         exposed = self.pieces.with_copy_cause(CopyCause.NO_COMPUTE)
-        return exposed.take(exposed.rule == _NONE)
+        return exposed.take(exposed.rule == _NO_RULE)
 
 
 def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
@@ -413,14 +413,14 @@ def _find_copy_waits(trace: Trace, timeline: Timeline) -> _CopyWaits:
 def _tiny_copies(trace: Trace, timeline: Timeline, copies: I64) -> I64:
     ops, calls = timeline.ops, trace.runtime_calls
     rows = copies[(ops.bytes[copies] >= 0) & (ops.bytes[copies] < TINY_BYTES)]
-    if len(rows) < MANY:
+    if len(rows) < MIN_TINY_COPIES:
         return rows[:0]
     # Single values that are read are a matter of synchronization, whatever their size.
     kept = ops.launch[rows] < 0
     launch = ops.launch[rows[~kept]]
     kept[~kept] = ~inside_named(trace, "aten::_local_scalar_dense", calls.thread[launch], calls.start_ns[launch])
     rows = rows[kept]
-    return rows if len(rows) >= MANY else rows[:0]
+    return rows if len(rows) >= MIN_TINY_COPIES else rows[:0]
 
 
 def _claim_copies(
@@ -429,7 +429,7 @@ def _claim_copies(
     exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(exposed.start_ns, exposed.end_ns, windows)
     cause, copy, call = exposed.cause[row].astype(np.int64), exposed.op[row], exposed.call[row]
-    rule = np.array([_NUMBER.get(c.rule, _NONE) for c in COPY_CAUSES])[cause]
+    rule = np.array([_NUMBER.get(c.rule, _NO_RULE) for c in COPY_CAUSES])[cause]
 
     blocked = np.flatnonzero(cause == COPY_RANK[CopyCause.HOST_SYNC])
     if len(blocked):
@@ -452,7 +452,7 @@ def _claim_other(
     trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _CopyWaits, tiny: I64
 ) -> ClaimedPieces:
     pieces = device.exposed_other.inside(windows)
-    rule = np.array([_NUMBER.get(cause.rule, _NONE) for cause in OTHER_CAUSES])[pieces.cause]
+    rule = np.array([_NUMBER.get(cause.rule, _NO_RULE) for cause in OTHER_CAUSES])[pieces.cause]
     times = {"start_ns": pieces.start_ns, "end_ns": pieces.end_ns}
     return ClaimedPieces.of_calls(trace, pieces.call, rule=rule, cause=pieces.cause, **times)
 
@@ -464,7 +464,7 @@ def _claim_idle(
     row, *parts = cut(device.idle.start_ns, device.idle.end_ns, windows)
     idle = device.idle.parts(row, *parts)
     cause, call, thread, start = idle.cause.astype(np.int64), idle.call, idle.thread, idle.start_ns
-    rule = np.array([_NUMBER.get(c.rule, _NONE) for c in IDLE_CAUSES])[cause]
+    rule = np.array([_NUMBER.get(c.rule, _NO_RULE) for c in IDLE_CAUSES])[cause]
 
     at_call = idle.blames_call
     sync = (cause == IDLE_RANK[IdleCause.HOST_SYNC]) & (call >= 0)

@@ -20,8 +20,8 @@ from overlapscope.rules.rule import Draft, name
 from overlapscope.trace.host import around
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 
-_MOST = 3
-_LEAST_SHARE = 0.02
+_MAX_LINES = 3
+_MIN_SHARE = 0.02
 """Minimum share of a step for a line to be named."""
 KINDS = {
     "collation": ("_utils/collate.py",),
@@ -134,7 +134,7 @@ def other_threads(claims: Claims) -> str:
         return ""
     lines = host_lines(replace(activity, thread=busiest[0]))
     thread_name = claims.trace.thread_names.get(busiest[0])
-    places = list(dict.fromkeys(line.place for line in lines if line.place and line.running))[:_MOST]
+    places = list(dict.fromkeys(line.place for line in lines if line.place and line.running))[:_MAX_LINES]
     return f" Thread {thread_name or busiest[0]} ran most, at {listed(places)}." if places else ""
 
 
@@ -148,8 +148,8 @@ def _in_ranges(claims: Claims, pieces: ClaimedPieces) -> str:
         times[ranges.name(number)] += int(pieces.length_ns[row == number].sum())
     parts = [
         f"{claims.time(ns)} {name(text)}"
-        for text, ns in times.most_common(_MOST)
-        if ns >= _LEAST_SHARE * pieces.time_ns
+        for text, ns in times.most_common(_MAX_LINES)
+        if ns >= _MIN_SHARE * pieces.time_ns
     ]
     return f" By range{', per step' if claims.steps else ''}: {'; '.join(parts)}." if parts else ""
 
@@ -167,8 +167,8 @@ def _lines(claims: Claims, chosen: Callable[[Frames], bool]) -> list[tuple[str, 
     whole, step = activity.main_samples, step_ns(claims.trace)
     return [
         (f"{called[place]} ({place})" if place in called else place, step * count / whole)
-        for place, count in samples.most_common(_MOST)
-        if count >= _LEAST_SHARE * whole
+        for place, count in samples.most_common(_MAX_LINES)
+        if count >= _MIN_SHARE * whole
     ]
 
 

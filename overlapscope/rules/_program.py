@@ -1,4 +1,4 @@
-"""What a program uses, so that no advice names it again."""
+"""What a program uses, so that no advice names them again."""
 
 from __future__ import annotations
 

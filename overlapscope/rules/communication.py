@@ -23,7 +23,7 @@ from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, name, spread
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.lost import ENGINES, FINDINGS
+from overlapscope.trace.lost import PARTS_FOR_ENGINES, PARTS_FOR_FINDINGS
 from overlapscope.trace.op_names import short_kernel
 
 _DDP = "DDP: use smaller buckets, above all a small last one (bucket_cap_mb). "
@@ -49,7 +49,7 @@ def _fitting(claims: Claims, advice: str) -> str:
     return advice.format(ddp=_DDP * features.ddp, fsdp=_FSDP * features.fsdp, no_sync=_NO_SYNC * features.ddp)
 
 
-@Rule("exposed-comm", effort="option", rests_on=ENGINES).checking
+@Rule("exposed-comm", effort="option", rests_on=PARTS_FOR_ENGINES).checking
 def _exposed_comm(claims: Claims) -> Iterator[Draft]:
     cost = claims.buckets.exposed_comm_ns
     if not claims.matters(cost):
@@ -78,7 +78,7 @@ def _exposed_comm(claims: Claims) -> Iterator[Draft]:
         example=Window(start_ns=int(top.start_ns[longest]), end_ns=int(top.end_ns[longest])),
     )
     # If a part of the recording that decides causes may be lost, they are unknown.
-    if not claims.analysis.result.trust.lost & FINDINGS:
+    if not claims.analysis.result.trust.lost & PARTS_FOR_FINDINGS:
         draft = _explained(claims, draft, described.kinds[costliest[0]], top, comm.take(described.kind == costliest[0]))
     yield draft
 

@@ -24,7 +24,7 @@ SUBSTANTIAL = 0.1
 CONCURRENT = 0.1
 """Minimum share of the possible gain at which streams count as running side by side."""
 
-STRETCHED = 2.0
+MAX_STRETCH = 2.0
 """Maximum factor by which running beside another kernel stretches a kernel. Larger differences mean other work."""
 
 _EVENT, _QUEUED, _LATE = range(3)
@@ -99,7 +99,7 @@ def _gain(claims: Claims, rows: I64) -> int:
     longest = np.zeros(len(shortest), np.int64)
     np.minimum.at(shortest, group, length)
     np.maximum.at(longest, group, length)
-    alike = (longest <= STRETCHED * shortest)[group]
+    alike = (longest <= MAX_STRETCH * shortest)[group]
     row, start, end = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
     alone = np.where(alike[row], np.minimum(shortest[group][row], end - start), end - start)
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, end))[:-1]
@@ -132,10 +132,10 @@ def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
 
 # -- stream-without-work -----------------------------------------------------------------------------
 
-NOTHING = 0.001
+MIN_BUSY_SHARE = 0.001
 """Share of the span below which a stream hardly runs anything."""
 
-WAITS = 2
+MIN_WAITS = 2
 """Minimum number of waits. A stream that waits only once may just have been set up."""
 
 
@@ -150,7 +150,7 @@ def _stream_without_work(claims: Claims) -> Iterator[Draft]:
         on_stream = ops.stream == stream
         work = int(covered(claims.windows, ops.start_ns[on_stream], ops.end_ns[on_stream]).sum())
         times = int((waits & (syncs.stream == stream)).sum())
-        if times < WAITS or work >= NOTHING * claims.judged_ns:
+        if times < MIN_WAITS or work >= MIN_BUSY_SHARE * claims.judged_ns:
             continue
         waited_for = int((ops.stream[edges.source] == stream).sum())
         ran = int((on_stream & (ops.end_ns > start) & (ops.start_ns < end)).sum())

@@ -27,7 +27,7 @@ from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, claimed, lost, streams
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.host import loading, staging
-from overlapscope.trace.lost import ENGINES, Part
+from overlapscope.trace.lost import PARTS_FOR_ENGINES, Part
 from overlapscope.trace.model import GpuOps, Kind, Memory
 from overlapscope.trace.op_names import is_migration
 
@@ -219,7 +219,7 @@ def _tiny_copies(claims: Claims, pieces: ClaimedPieces) -> Draft:
 AT_ONCE = 0.1
 """Share of the shorter direction below which both directions count as never at once."""
 
-TURNS = 3
+MIN_TURNS = 3
 """Minimum number of changes of direction: two rounds. A single one (load, compute, store) has nothing to pipeline."""
 
 
@@ -242,7 +242,7 @@ def _one_way_copies(claims: Claims) -> Iterator[Draft]:
     unhideable = np.zeros(len(starts), np.int64)
     np.add.at(unhideable, np.searchsorted(starts, rest.start_ns, side="right") - 1, rest.length_ns)
     cost = int(np.minimum(shorter, unhideable).sum())
-    if turns < TURNS or not claims.matters(cost):
+    if turns < MIN_TURNS or not claims.matters(cost):
         return
     up = list(streams_of(timeline, Kind.H2D, claims.windows))
     down = list(streams_of(timeline, Kind.D2H, claims.windows))
@@ -268,20 +268,20 @@ def _one_way_copies(claims: Claims) -> Iterator[Draft]:
 
 # -- slow-link -------------------------------------------------------------------------------------
 
-SLOW = 0.6
+SLOW_COPY_SHARE = 0.6
 """Share of the best bandwidth of its class below which a copy is slow.
 
 One direction alone and both at once differ by less (55 and 45 to 50 GB/s on a PCIe 5 link).
 """
 
-FEWEST = 4
+MIN_COPIES_IN_CLASS = 4
 """Minimum number of copies in a class to compare."""
 
-BESIDE = 0.1
+MAX_SHARED_LINK_SHARE = 0.1
 """A copy that runs beside others for more than this share of its time shares the link and is not judged."""
 
 
-@Rule("slow-link", rests_on=ENGINES).checking
+@Rule("slow-link", rests_on=PARTS_FOR_ENGINES).checking
 def _slow_link(claims: Claims) -> Iterator[Draft]:
     timeline = claims.device.timeline
     ops = timeline.ops
@@ -334,8 +334,8 @@ def _slow_copies(timeline: Timeline, rows: I64) -> Iterator[tuple[Kind, I64, I64
     group = groups_of([ops.kind[rows], ops.source_kind[rows], ops.target_kind[rows], size_class])
     best = np.zeros(int(group.max()) + 1)
     np.maximum.at(best, group, rate)
-    enough = np.bincount(group) >= FEWEST
-    slow = enough[group] & (rate < SLOW * best[group])
+    enough = np.bincount(group) >= MIN_COPIES_IN_CLASS
+    slow = enough[group] & (rate < SLOW_COPY_SHARE * best[group])
     excess = length[rows] - (ops.bytes[rows] / best[group]).astype(np.int64)
     for kind in (Kind.H2D, Kind.D2H):
         here = slow & (ops.kind[rows] == kind)
@@ -356,7 +356,7 @@ def _shares_link(timeline: Timeline, rows: I64) -> Bool:
         overlap = np.maximum(reach - ops.start_ns[everyone], 0) + np.maximum(ops.end_ns[everyone] - following, 0)
         here = ops.kind[rows] == kind
         beside[here] += overlap[np.searchsorted(everyone, rows[here])]
-    shares: Bool = beside > BESIDE * (end - start)
+    shares: Bool = beside > MAX_SHARED_LINK_SHARE * (end - start)
     return shares
 
 
@@ -365,13 +365,13 @@ def _shares_link(timeline: Timeline, rows: I64) -> Bool:
 GOOD_PCT = 90.0
 
 
-@Rule("overlap-achieved", severity="info", rests_on=ENGINES).checking
+@Rule("overlap-achieved", severity="info", rests_on=PARTS_FOR_ENGINES).checking
 def _overlap_achieved(claims: Claims) -> Iterator[Draft]:
     overlap, engines, steps = claims.overlap, claims.engines, max(1, claims.steps)
     efficiency = overlap.efficiency_pct
     if efficiency is None or efficiency < GOOD_PCT or not claims.matters(overlap.copy_ns * steps):
         return
-    if claims.analysis.result.trust.lost & ENGINES:
+    if claims.analysis.result.trust.lost & PARTS_FOR_ENGINES:
         return
     lengths = (("compute", engines.sm_ns), ("H2D copies", engines.h2d_ns), ("D2H copies", engines.d2h_ns))
     longest, longest_ns = max(lengths, key=lambda each: each[1])
@@ -399,7 +399,7 @@ def _overlap_achieved(claims: Claims) -> Iterator[Draft]:
 # -- Memory ------------------------------------------------------------------------------------------
 
 
-_MEMORY_WORK: Final[frozenset[Part]] = ENGINES | {"other"}
+_MEMORY_WORK: Final[frozenset[Part]] = PARTS_FOR_ENGINES | {"other"}
 
 
 @Rule("device-copy", rests_on=_MEMORY_WORK).on_claimed

@@ -10,14 +10,14 @@ from overlapscope.analysis.figures import Where, Window
 
 Severity = Literal["error", "warning", "info"]
 Effort = Literal["option", "line", "restructuring"]
-"""What the advice asks for: an option, a line or two, or another structure of the program."""
+"""Size of the change that the advice asks for: an option, a line or two, or another structure of the program."""
 EFFORTS: Final = ("option", "line", "restructuring")
 """Efforts, the smallest first."""
 
-HARDLY = 0.0005
+NEGLIGIBLE_SHARE = 0.0005
 """A saving below this share of the time would show as 0.0%, and is called nothing."""
 
-FLOOR = 0.01
+MIN_COST_SHARE = 0.01
 """Minimum share of the judged span that a finding must cost for its rule to fire."""
 
 

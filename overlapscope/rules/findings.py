@@ -19,7 +19,7 @@ from overlapscope.prediction import is_replayed_by_default
 from overlapscope.rules import RULES
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.explained import advice_by_case
-from overlapscope.rules.finding import FLOOR, HARDLY, Finding, Saving, costliest_first
+from overlapscope.rules.finding import MIN_COST_SHARE, NEGLIGIBLE_SHARE, Finding, Saving, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
 from overlapscope.trace.model import Trace
 
@@ -61,18 +61,18 @@ def _on_device(
     analysis: TraceAnalysis, device: DeviceAnalysis, program: PlainProgram | None, scope: str, replayed: bool
 ) -> tuple[Finding, ...]:
     claims, ordinal = share_out(analysis, device), device.result.device
-    spoken = of_recording = apply_all(claims)
+    drafts = of_recording = apply_all(claims)
     base = None if program is None else program.recorded
     if program is not None and program.analysis is not None:
         plain = next((other for other in program.analysis.devices if other.result.device == ordinal), None)
         if plain is not None:
             claims = share_out(program.analysis, plain)
-            spoken, base = apply_all(claims), program.base
-    savings = _savings(claims, base, spoken) if replayed else [None] * len(spoken)
+            drafts, base = apply_all(claims), program.base
+    savings = _savings(claims, base, drafts) if replayed else [None] * len(drafts)
     findings = []
-    for (rule, draft), recorded, saving in zip(spoken, counterparts(spoken, of_recording), savings, strict=True):
+    for (rule, draft), recorded, saving in zip(drafts, counterparts(drafts, of_recording), savings, strict=True):
         # A fix that saves nothing by itself, as a replay shows, is no reason to warn.
-        saves_nothing = saving is not None and saving.saved_high_ns < HARDLY * claims.judged_ns
+        saves_nothing = saving is not None and saving.saved_high_ns < NEGLIGIBLE_SHARE * claims.judged_ns
         findings.append(
             Finding(
                 rule=rule.id,
@@ -130,7 +130,7 @@ def _place(draft: Draft, recorded: Draft | None) -> Where | None:
 
 def apply_all(claims: Claims) -> tuple[RuleDraft, ...]:
     """Apply all rules to one device. Those that can't find anything aren't even imported."""
-    floor = max(1, round(FLOOR * claims.judged_ns))
+    floor = max(1, round(MIN_COST_SHARE * claims.judged_ns))
     # The pieces of a rule may add up to more than the judged time, but nothing costs more than that.
     return tuple(
         (rule, replace(draft, bound_ns=min(draft.bound_ns, claims.judged_ns)))
@@ -140,7 +140,7 @@ def apply_all(claims: Claims) -> tuple[RuleDraft, ...]:
     )
 
 
-def counterparts(spoken: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> list[Draft | None]:
+def counterparts(drafts: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> list[Draft | None]:
     """Return, for each draft on the program that findings are about, the same finding on the recording.
 
     Drafts match by rule and call, and the rest by rule, in order. No draft matches twice.
@@ -148,9 +148,9 @@ def counterparts(spoken: Sequence[RuleDraft], recorded: Sequence[RuleDraft]) -> 
     Returns:
         One element per draft; None if no finding on the recording matches.
     """
-    unmatched, matched = list(recorded), list[Draft | None]([None] * len(spoken))
+    unmatched, matched = list(recorded), list[Draft | None]([None] * len(drafts))
     for by_call in (True, False):
-        for number, (rule, draft) in enumerate(spoken):
+        for number, (rule, draft) in enumerate(drafts):
             alike = (
                 place
                 for place, (other_rule, other) in enumerate(unmatched)
@@ -174,15 +174,15 @@ def _savings(claims: Claims, base: Base | None, drafts: Sequence[RuleDraft]) -> 
     windows, timeline = claims.device.windows, claims.device.timeline
     # Figures of a step or range alone can't be replayed.
     is_whole = (windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any()
-    asked = [_filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft) for rule, draft in drafts]
-    fixable = [number for number, (_, draft) in enumerate(drafts) if asked[number] and draft.bound_ns]
+    fixes = [_filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft) for rule, draft in drafts]
+    fixable = [number for number, (_, draft) in enumerate(drafts) if fixes[number] and draft.bound_ns]
     if not fixable or not is_whole or not is_replayed_by_default(claims.trace):
         return savings
     # Most healthy programs have no such finding and never need the replay or its modules.
     from overlapscope.prediction.outcomes import largest_gains
 
     try:
-        gains = largest_gains(claims.trace, claims.device.result.device, [asked[number] for number in fixable], base)
+        gains = largest_gains(claims.trace, claims.device.result.device, [fixes[number] for number in fixable], base)
         for number, largest in zip(fixable, gains, strict=True):
             if largest is not None:
                 gain = largest.gain_ns

@@ -290,13 +290,13 @@ def _without_graphs(claims: Claims, launch_rows: I64, of_graphs: I64) -> str:
         found = {number: batches[number] for number in distinct(step).tolist() if number in batches}
         return {n: batch.requests for n, batch in found.items() if per_step and batch.phase == per_step.phase}
 
-    every, graphs = requests(launch_rows), requests(of_graphs)
-    without = {each for number, each in every.items() if number not in graphs}
+    all_requests, graphs = requests(launch_rows), requests(of_graphs)
+    without = {each for number, each in all_requests.items() if number not in graphs}
     if not graphs or not without:
         return ""
     alike = None in without or without & {*graphs.values()}
     which = "" if alike else f": those of {listed(map(str, sorted(filter(None, without))))} requests"
-    return claims.filled(f" {len(every) - len(graphs)} of {len(every)} steps launch no {{graph}}{which}.")
+    return claims.filled(f" {len(all_requests) - len(graphs)} of {len(all_requests)} steps launch no {{graph}}{which}.")
 
 
 def _case(

@@ -13,7 +13,7 @@ from overlapscope.analysis.figures import Where, Window
 from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity
-from overlapscope.trace.lost import FINDINGS, Part
+from overlapscope.trace.lost import PARTS_FOR_FINDINGS, Part
 from overlapscope.trace.op_names import op_words
 
 Fixes = tuple[tuple[str, ...], ...]
@@ -29,7 +29,7 @@ class Draft(Struct, frozen=True):
     title: str
     detail: str
     advice: str = ""
-    """What to change; empty for the text of the case."""
+    """Text on what to change; empty for the text of the case."""
     case: str = "fix"
     """Case of the rule's advice (`explained.RuleTexts.advice`)."""
     bound_ns: int = 0
@@ -66,7 +66,7 @@ class Rule(Struct, frozen=True):
     check: Check = _find_nothing
     severity: Severity = "warning"
     effort: Effort = "restructuring"
-    rests_on: frozenset[Part] = FINDINGS
+    rests_on: frozenset[Part] = PARTS_FOR_FINDINGS
     """Parts of the recording that it is computed from; by default, all parts that causes need.
 
     If events of one of them may be lost, there may be more to find: the rule can't pass, but a finding stands.

@@ -7,7 +7,7 @@ from overlapscope.timeline.build import bounds, build
 from overlapscope.timeline.details import op, span
 from overlapscope.timeline.lane import CATEGORIES, LaneRow, Lanes, TimelineLane
 from overlapscope.timeline.search import SUBJECTS, Subject, search, worst
-from overlapscope.timeline.view import at, model, view
+from overlapscope.timeline.view import model, nearest_op, view
 
 __all__ = [
     "CATEGORIES",
@@ -16,10 +16,10 @@ __all__ = [
     "Lanes",
     "Subject",
     "TimelineLane",
-    "at",
     "bounds",
     "build",
     "model",
+    "nearest_op",
     "op",
     "search",
     "span",

@@ -141,10 +141,10 @@ def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Pe
 
 def _streams(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
     ops, main = trace.gpu_ops, analysis.result.main_stream
-    mine, category = np.flatnonzero(ops.device == analysis.result.device), of_gpu_ops(analysis.timeline.ops)
+    on_device, category = np.flatnonzero(ops.device == analysis.result.device), of_gpu_ops(analysis.timeline.ops)
     lanes = []
-    for stream, of_stream in rows_by(ops.stream[mine]):
-        rows = mine[of_stream]
+    for stream, of_stream in rows_by(ops.stream[on_device]):
+        rows = on_device[of_stream]
         label = f"stream {stream}" if stream >= 0 else "no stream"
         lanes.append(
             prepared(
@@ -273,18 +273,18 @@ def _thread_lanes(
     ]
 
 
-DEEPEST = 8
+MAX_NESTED_ROWS = 8
 """Maximum number of rows of a nest. Deeper events are drawn in the last row, on top of their parents."""
 
 
 def depths(start_ns: I64, end_ns: I64) -> I8:
-    """Return how many events are open when each opens, at most `DEEPEST - 1`.
+    """Return how many events are open when each opens, at most `MAX_NESTED_ROWS - 1`.
 
     Events must be sorted by start, then longest first; an event without length counts as 1 ns.
     """
     closed = np.sort(np.maximum(end_ns, start_ns + 1), kind="stable")
     depth = np.arange(len(start_ns)) - np.searchsorted(closed, start_ns, side="right")
-    capped: I8 = np.clip(depth, 0, DEEPEST - 1).astype(np.int8)
+    capped: I8 = np.clip(depth, 0, MAX_NESTED_ROWS - 1).astype(np.int8)
     return capped
 
 
@@ -294,9 +294,9 @@ def first_free(start_ns: I64, end_ns: I64) -> I8:
     ends: list[int] = []
     for number, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
         row = next((row for row, taken in enumerate(ends) if taken <= start), len(ends))
-        if row == len(ends) and row < DEEPEST:
+        if row == len(ends) and row < MAX_NESTED_ROWS:
             ends.append(end)
-        row = min(row, DEEPEST - 1)
+        row = min(row, MAX_NESTED_ROWS - 1)
         rows[number], ends[row] = row, max(end, ends[row])
     return rows
 

@@ -38,7 +38,7 @@ from overlapscope.timeline.lane import (
 from overlapscope.trace.host import sites
 from overlapscope.trace.model import GpuOps, Kind, Memory, Sync, Trace
 
-Facts = list[list[str]]
+DetailRows = list[list[str]]
 """Pairs of a name and a value, both safe as plain text."""
 Details = dict[str, Any]
 """`facts`, `arrows` and, for an exposed copy or collective, `causes` with their nanoseconds."""
@@ -79,7 +79,7 @@ def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """Return the details of a kernel, copy or memset."""
     analysis, ops, op = lanes.device(lane.device), lanes.analysis.trace.gpu_ops, int(lane.source[row])
     start, end, kind = int(ops.start_ns[op]), int(ops.end_ns[op]), ops.kind[op]
-    facts: Facts = [
+    facts: DetailRows = [
         ["start", instant(start - lanes.origin_ns)],
         ["duration", duration(end - start)],
         ["stream", f"{lane.label} of {lane.group}"],
@@ -106,13 +106,13 @@ def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     return {"facts": facts, "arrows": arrows_of_gpu_op(lanes, op, waits)} | details
 
 
-def _hidden_and_exposed(exposed: int, length: int) -> Facts:
+def _hidden_and_exposed(exposed: int, length: int) -> DetailRows:
     return [["hidden", part_of(length - exposed, length)], ["exposed", part_of(exposed, length)]]
 
 
-def _moved(ops: GpuOps, row: int) -> Facts:
+def _moved(ops: GpuOps, row: int) -> DetailRows:
     """Return bytes, bandwidth and memory kinds of a memory operation."""
-    facts: Facts = []
+    facts: DetailRows = []
     moved, took = int(ops.bytes[row]), int(ops.end_ns[row] - ops.start_ns[row])
     if moved >= 0:
         facts.append(["bytes", f"{size(moved)} ({moved:,} B)" if moved >= 1_000 else size(moved)])
@@ -127,7 +127,7 @@ def _moved(ops: GpuOps, row: int) -> Facts:
     return facts
 
 
-def _launch_facts(lanes: Lanes, row: int) -> Facts:
+def _launch_facts(lanes: Lanes, row: int) -> DetailRows:
     """Return the call that launched an op, its time, and its place in the code."""
     trace, ops = lanes.analysis.trace, lanes.analysis.trace.gpu_ops
     calls, call = trace.runtime_calls, int(ops.launch[row])
@@ -147,7 +147,7 @@ def _launch_facts(lanes: Lanes, row: int) -> Facts:
 def _piece(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """Return the details of a piece of the device's window: its overlap, or why it is idle."""
     start, end, category = int(lane.start_ns[row]), int(lane.end_ns[row]), int(lane.category[row])
-    facts: Facts = [["start", instant(start)], ["duration", duration(end - start)]]
+    facts: DetailRows = [["start", instant(start)], ["duration", duration(end - start)]]
     if category < FIRST_EXPOSED_COPY:
         return {"facts": facts, "arrows": []}
     about = _idle_piece if category >= FIRST_IDLE else _exposed_piece
@@ -156,13 +156,13 @@ def _piece(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     return {"facts": facts + more + doubt, "arrows": arrows}
 
 
-def _idle_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[Arrow], int]:
+def _idle_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[DetailRows, list[Arrow], int]:
     """Return facts, arrows and confidence of the piece of idle time that starts at an instant."""
     trace, idle, gaps = lanes.analysis.trace, analysis.idle, analysis.timeline.idle
     calls = trace.runtime_calls
     piece = int(idle.start_ns.searchsorted(at))
     call, thread = int(idle.call[piece]), int(idle.thread[piece])
-    facts: Facts = [["cause", str(IDLE_CAUSES[idle.cause[piece]])]]
+    facts: DetailRows = [["cause", str(IDLE_CAUSES[idle.cause[piece]])]]
     arrows: list[Arrow] = []
     if call >= 0:
         facts.append(["call", f"{clean(calls.name(call))} on thread {thread}"])
@@ -175,13 +175,13 @@ def _idle_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts,
     return facts, arrows, int(idle.confidence[piece])
 
 
-def _exposed_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[Facts, list[Arrow], int]:
+def _exposed_piece(lanes: Lanes, analysis: DeviceAnalysis, at: int) -> tuple[DetailRows, list[Arrow], int]:
     """Return facts, arrows and confidence of the piece of exposed copy time that starts at an instant."""
     exposed, ops = analysis.exposed, lanes.analysis.trace.gpu_ops
     piece = int(exposed.start_ns.searchsorted(at))
     copy = int(rows_on(lanes, analysis.result.device)[exposed.op[piece]])
     waits = waits_of(lanes, op=copy)
-    facts: Facts = [
+    facts: DetailRows = [
         ["cause", str(COPY_CAUSES[exposed.cause[piece]])],
         ["copy", f"{clean(ops.name(copy))} on stream {int(ops.stream[copy])}"],
         *_moved(ops, copy),
@@ -195,7 +195,7 @@ def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """Return a step or range on the device, with its figures."""
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
     figures = span(lanes, lane.device, start, end)
-    facts: Facts = [
+    facts: DetailRows = [
         ["start", instant(start)],
         ["duration", duration(end - start)],
         *map(list, overlap_lines(figures, unit_for(end - start))),
@@ -220,7 +220,7 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     trace, category = lanes.analysis.trace, int(lane.category[row])
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
     thread = -1 if lane.thread is None else lane.thread
-    facts: Facts = [["start", instant(start)], ["duration", duration(end - start)], ["thread", lane.group]]
+    facts: DetailRows = [["start", instant(start)], ["duration", duration(end - start)], ["thread", lane.group]]
     waits: list[EventWait] = []
     if category in CALLS:
         call = int(lane.source[row])
@@ -248,7 +248,7 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     return {"facts": facts, "arrows": launches + arrows_of_waits(lanes, waits)}
 
 
-def _launched(lanes: Lanes, calls: I64) -> Facts:
+def _launched(lanes: Lanes, calls: I64) -> DetailRows:
     """Return the ops that calls launched on any device: a single op by name, several by their time."""
     ops, rows = lanes.analysis.trace.gpu_ops, launched_by(lanes, calls)
     if not len(rows):
@@ -261,7 +261,7 @@ def _launched(lanes: Lanes, calls: I64) -> Facts:
 # -- Event waits -----------------------------------------------------------------------------------
 
 
-def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
+def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> DetailRows:
     """Return, for each wait, the event, the streams it orders, and whether the trace states the order."""
     facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_LISTED]]
     if len(waits) > _WAITS_LISTED:
@@ -320,13 +320,13 @@ def by_cause(causes: dict[str, int]) -> str:
     return ", ".join(f"{cause} {duration(ns)}" for cause, ns in sorted(causes.items(), key=lambda pair: -pair[1]))
 
 
-def _code(trace: Trace, thread: int, at_ns: int) -> Facts:
+def _code(trace: Trace, thread: int, at_ns: int) -> DetailRows:
     """Return the innermost CPU op and the Python line around an instant of a thread."""
     found = sites(trace, np.array([-1]), np.array([thread], np.int64), np.array([at_ns], np.int64))
     return _site_facts(found.site_at(trace, 0))
 
 
-def _site_facts(site: Where) -> Facts:
+def _site_facts(site: Where) -> DetailRows:
     return [[word, clean(text)] for word, text in (("CPU op", site.op), ("line", site.line)) if text is not None]
 
 

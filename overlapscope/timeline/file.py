@@ -82,7 +82,12 @@ def _timelines(
 ) -> dict[int, TimelineBlock]:
     """Return the timelines by the number of their trace."""
     examples = [
-        [_within(each.example, lanes) for part in by_trace[number] for each in part.findings if each.example]
+        [
+            _relative_to_origin(each.example, lanes)
+            for part in by_trace[number]
+            for each in part.findings
+            if each.example
+        ]
         for number, lanes in drawn.items()
     ]
     all_tiles = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
@@ -102,19 +107,19 @@ def _example_in(timeline: TimelineBlock | None, lanes: Lanes | None, finding: Fi
     """Return a finding's example in a timeline, if it has both."""
     if timeline is None or lanes is None or finding.example is None:
         return None
-    span = _within(finding.example, lanes)
+    span = _relative_to_origin(finding.example, lanes)
     return Example(timeline.id, *span, *around(span, lanes))
 
 
 def _first_view(of_trace: list[DeviceReport], lanes: Lanes) -> TimeSpan:
     """Return the initial view: the GPU's work, because the host's may extend far beyond it."""
-    spans = [_within(part.device.window, lanes) for part in of_trace if part.device]
+    spans = [_relative_to_origin(part.device.window, lanes) for part in of_trace if part.device]
     if not spans:
         return TimeSpan(lanes.start_ns, lanes.end_ns)
     return TimeSpan(min(span.start_ns for span in spans), max(span.end_ns for span in spans))
 
 
-def _within(window: Window, lanes: Lanes) -> TimeSpan:
+def _relative_to_origin(window: Window, lanes: Lanes) -> TimeSpan:
     """Return a window relative to the lanes' origin."""
     return TimeSpan(window.start_ns - lanes.origin_ns, window.end_ns - lanes.origin_ns)
 
@@ -125,23 +130,23 @@ def _within(window: Window, lanes: Lanes) -> TimeSpan:
 # tiles cover the whole window. Finer tiles cover its quarters, their quarters and so on, where ops are still too short
 # to be drawn singly. Each finding's example has its own tile.
 
-COLUMNS = 2048
+TILE_COLUMNS = 2048
 """Columns of the first tile, and of those of examples; about the width of a screen."""
-FINER = 4
+LEVEL_RATIO = 4
 """Ratio between the column widths of successive levels. The page uses tiles up to four times as fine as its pixels. A
-tile of a finer level has this many times `COLUMNS`, so that few tiles suffice."""
+tile of a finer level has this many times `TILE_COLUMNS`, so that few tiles suffice."""
 BUDGET_BYTES = 1_500_000
 """Compressed size of the tiles of all timelines in a file; base64 adds a third."""
 DRAWN_COLUMNS = 3
 """Minimum width of an op that is drawn singly, in columns."""
-LEAST_COLUMN_NS = 64
+MIN_COLUMN_NS = 64
 """Minimum width of a column in nanoseconds; at this width, an op of 192 ns is drawn singly."""
 SHORTEST_VIEW_NS = 4_000
 """Shortest span that the page shows, even of a shorter trace."""
-WORST = 10
+MAX_CASES = 10
 """Number of cases of each kind that users can step through."""
 _LONGEST_NAME = 200
-_EXAMPLES = 24
+_MAX_EXAMPLES = 24
 """Number of a trace's findings with tiles of their own, costliest first."""
 
 
@@ -184,7 +189,7 @@ def _worst(lanes: Lanes) -> dict[str, Any]:
     """Return the worst cases with the details of their ops, which need not be in any tile."""
     cases_by_kind: dict[str, Any] = {}
     for kind in SUBJECTS:
-        worst_cases = [worst(lanes, kind, number) for number in range(WORST)]
+        worst_cases = [worst(lanes, kind, number) for number in range(MAX_CASES)]
         cases = [
             {name: match[name] for name in ("lane", "row", "start", "end")}
             | {"op": outline(lanes.lane(match["lane"]), match["row"], _LONGEST_NAME)}
@@ -198,7 +203,7 @@ def _worst(lanes: Lanes) -> dict[str, Any]:
 class _WantedTiles(NamedTuple):
     number: int
     span: TimeSpan
-    columns: int = COLUMNS
+    columns: int = TILE_COLUMNS
 
 
 def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> Iterator[_WantedTiles]:
@@ -206,7 +211,7 @@ def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> I
     windows = [TimeSpan(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
     yield from itertools.starmap(_WantedTiles, enumerate(windows))
     for number, lanes in enumerate(drawn):
-        example_spans = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
+        example_spans = dict.fromkeys(around(example, lanes) for example in examples[number][:_MAX_EXAMPLES])
         yield from (_WantedTiles(number, span) for span in example_spans if span != windows[number])
     lengths = [_lengths(lanes) for lanes in drawn]
     spans = list(enumerate(windows))
@@ -216,20 +221,22 @@ def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> I
             start_ns, length_ns = lengths[number]
             first, last = np.searchsorted(start_ns, span).tolist()
             # Ops that are too short to be drawn singly in the tiles of this level.
-            shortest_ns = DRAWN_COLUMNS * (drawn[number].end_ns - drawn[number].start_ns) / (COLUMNS * FINER**level)
+            shortest_ns = (
+                DRAWN_COLUMNS * (drawn[number].end_ns - drawn[number].start_ns) / (TILE_COLUMNS * LEVEL_RATIO**level)
+            )
             missing = int(np.count_nonzero(length_ns[first:last] < shortest_ns))
-            if missing and span.end_ns - span.start_ns >= LEAST_COLUMN_NS * FINER * COLUMNS:
+            if missing and span.end_ns - span.start_ns >= MIN_COLUMN_NS * LEVEL_RATIO * TILE_COLUMNS:
                 finer.append((missing, number, span))
         if not finer:
             return
         finer.sort(key=lambda each: -each[0])
-        yield from (_WantedTiles(number, span, FINER * COLUMNS) for _, number, span in finer)
+        yield from (_WantedTiles(number, span, LEVEL_RATIO * TILE_COLUMNS) for _, number, span in finer)
         spans = [(number, part) for _, number, span in finer for part in _parts(span)]
 
 
 def _parts(span: TimeSpan) -> Iterator[TimeSpan]:
     start, length = span.start_ns, span.end_ns - span.start_ns
-    edges = [start + length * number // FINER for number in range(FINER + 1)]
+    edges = [start + length * number // LEVEL_RATIO for number in range(LEVEL_RATIO + 1)]
     return itertools.starmap(TimeSpan, itertools.pairwise(edges))
 
 

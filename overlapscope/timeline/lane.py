@@ -236,7 +236,7 @@ def prepared(*, start_ns: I64, end_ns: I64, category: U8, **others: Any) -> Time
 # -- Links between ops: launches and event waits -----------------------------------------------------
 
 
-_MOST_ARROWS = 50
+_MAX_ARROWS = 50
 """Maximum number of arrows of an op; a graph launch has thousands."""
 
 
@@ -354,7 +354,7 @@ def arrows_of_waits(lanes: Lanes, waits: list[EventWait]) -> list[Arrow]:
     """
     arrows: dict[tuple[LaneRow, LaneRow], Arrow] = {}
     ops, drawn = lanes.analysis.trace.gpu_ops, _drawn(lanes)
-    for wait in waits[: _MOST_ARROWS // 2]:
+    for wait in waits[: _MAX_ARROWS // 2]:
         pairs: list[tuple[End, End]] = []
         if ops.device[wait.source_op] in drawn:
             ended = int(ops.end_ns[wait.source_op]) - lanes.origin_ns
@@ -369,7 +369,7 @@ def arrows_of_waits(lanes: Lanes, waits: list[EventWait]) -> list[Arrow]:
 
 def arrows_of_calls(lanes: Lanes, calls: I64) -> list[Arrow]:
     """Return arrows from runtime calls (sorted rows) to the GPU ops that they launched."""
-    return [_launch(lanes, row) for row in launched_by(lanes, calls)[:_MOST_ARROWS].tolist()]
+    return [_launch(lanes, row) for row in launched_by(lanes, calls)[:_MAX_ARROWS].tolist()]
 
 
 def _launch(lanes: Lanes, row: int) -> Arrow:

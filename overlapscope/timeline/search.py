@@ -16,7 +16,7 @@ from overlapscope.timeline.lane import LaneRow, Lanes, idle_caused, row_of_call,
 from overlapscope.trace.host import find_blocking
 from overlapscope.trace.model import I32, I64, Bool
 
-_KEPT = 4
+_CACHED_QUERIES = 4
 """Number of cached queries; users step through the matches of a query."""
 
 
@@ -56,7 +56,7 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
     return {"count": count, "number": number + 1, "match": match}
 
 
-@kept(most=_KEPT)
+@kept(most=_CACHED_QUERIES)
 def _matches(lanes: Lanes, text: str) -> tuple[I32, I32]:
     """Return the lane and row of each match, in the order of `search`."""
     judged: dict[int, Bool] = {}
@@ -76,7 +76,7 @@ def _matches(lanes: Lanes, text: str) -> tuple[I32, I32]:
 
 Subject = Literal["exposed-copy", "idle", "stall"]
 SUBJECTS: tuple[Subject, ...] = ("exposed-copy", "idle", "stall")
-MOST = 1_000
+MAX_CASES = 1_000
 """Number of cases of each kind."""
 
 
@@ -95,7 +95,7 @@ class _Case(NamedTuple):
 def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
     """Return the case of that rank, from 0, as `{"count", "ranked", "match"}`.
 
-    `count` is the number of cases, `ranked` how many of them can be requested (at most `MOST`), and `match` is
+    `count` is the number of cases, `ranked` how many of them can be requested (at most `MAX_CASES`), and `match` is
     `{"lane", "row", "start", "end", "title"}`, None if there are fewer cases. The lead-in is left out, because it can't
     be judged.
     """
@@ -110,11 +110,11 @@ def _ranking(lanes: Lanes, kind: Subject) -> tuple[int, list[_Case]]:
     found = [np.broadcast_arrays(*columns) for columns in _FINDERS[kind](lanes)]
     columns = np.concatenate([np.empty((6, 0), np.int64), *map(np.stack, found)], axis=1)
     count = columns.shape[1]
-    if count > MOST:
+    if count > MAX_CASES:
         cost = columns[4]
-        columns = columns[:, cost >= np.partition(cost, -MOST)[-MOST]]
+        columns = columns[:, cost >= np.partition(cost, -MAX_CASES)[-MAX_CASES]]
     device, _, start, _, cost, wait = columns
-    order = np.lexsort((device, start, -wait, -cost))[:MOST]
+    order = np.lexsort((device, start, -wait, -cost))[:MAX_CASES]
     return count, [_Case(*case) for case in columns[:, order].T.tolist()]
 
 

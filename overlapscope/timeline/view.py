@@ -5,11 +5,11 @@
                    "lanes": [{"lane", "fill": [{"category", "at"}], "ops": {"count", "at"}}]}
     payload; every "at" is an offset from its beginning and a multiple of 4
 
-A fill is `Uint8[columns]`, as in `share`; categories that cover nothing in view have no fill. The ops are
-those at least `WIDE` columns wide, at most `MOST` of a lane (the longest), by start, so that a parent comes before its
-children: `Float32 start[count]`, `Float32 length[count]` (ns from the view's start, cut off one span before it and one
-span behind it, so that they are exact to a thousandth of a column), `Uint32 row[count]`, `Int32 name[count]` (place in
-`names`; -1 where the op is narrower than `NAMED` columns), `Uint8 category[count]`.
+A fill is `Uint8[columns]`, as in `share`; categories that cover nothing in view have no fill. The ops are those at
+least `MIN_OP_COLUMNS` wide, at most the longest `MAX_OPS` of a lane, by start, so that a parent comes before its
+children: `Float32 start[count]`, `Float32 length[count]` (ns from the view's start, cut off one span before and one
+span after the view, so that they are exact to a thousandth of a column), `Uint32 row[count]`, `Int32 name[count]`
+(place in `names`; -1 where the op is narrower than `MIN_NAMED_COLUMNS`), `Uint8 category[count]`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _at_least(lane: TimelineLane, start_ns: int, end_ns: int, length_ns: int, mo
     return rows
 
 
-def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
+def nearest_op(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
     """Return the row of the op nearest to the middle of `[start_ns, end_ns)`.
 
     The shortest op around the middle wins, or else the nearest op that touches the span; None if none does. An op
@@ -97,7 +97,8 @@ def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
     return near.start + int(touches[order[0]]) if len(order) else None
 
 
-FULL = 255
+FULL_SHARE = 255
+"""Value of a column that a fill covers as a whole."""
 
 
 def columns_of(start_ns: int, end_ns: int, columns: int) -> tuple[I64, I64]:
@@ -119,12 +120,14 @@ def share(fill: Fill, cuts: I64, length: I64) -> U8 | None:
     passed = fill.before(cuts)
     # With more columns than nanoseconds, columns overlap.
     ran = np.diff(passed) if cuts[1] > cuts[0] else fill.before(cuts[:-1] + length) - passed[:-1]
-    shares: U8 = np.where(ran == length, FULL, ((FULL - 1) * ran + length - 1) // length).astype(np.uint8)
+    shares: U8 = np.where(ran == length, FULL_SHARE, ((FULL_SHARE - 1) * ran + length - 1) // length).astype(np.uint8)
     return shares if shares.any() else None
 
 
-WIDE, NAMED = 3, 24
-MOST = 4_000
+MIN_OP_COLUMNS, MIN_NAMED_COLUMNS = 3, 24
+"""Minimum widths, in pixel columns, of an op that is sent singly, and of one whose name is sent."""
+MAX_OPS = 4_000
+"""Maximum number of ops of a lane to send."""
 _LONGEST_NAME = 120
 _NO_OPS = {"count": 0, "at": 0}
 
@@ -142,7 +145,7 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
     payload = bytearray()
     names: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
-    wide_ns = -(-WIDE * (end_ns - start_ns) // columns)
+    wide_ns = -(-MIN_OP_COLUMNS * (end_ns - start_ns) // columns)
     for lane in map(lanes.lane, lane_ids):
         near = lane.reaching(start_ns, end_ns)
         if near.start >= near.stop:
@@ -150,7 +153,7 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
             continue
         shares = ((fill.category, share(fill, cuts, length)) for fill in lane.fills)
         fill = [{"category": category, "at": _add(payload, part)} for category, part in shares if part is not None]
-        rows = _at_least(lane, start_ns, end_ns, wide_ns, MOST)
+        rows = _at_least(lane, start_ns, end_ns, wide_ns, MAX_OPS)
         at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns) if len(rows) else 0
         shown.append({"lane": lane.id, "fill": fill, "ops": {"count": len(rows), "at": at}})
     header = msgspec.json.encode(
@@ -188,7 +191,7 @@ def _add_ops(
     at = _add(payload, begin.astype("<f4"))
     _add(payload, (stop - begin).astype("<f4"))
     _add(payload, rows.astype("<u4"))
-    named = np.flatnonzero(end - start >= -(-NAMED * span // columns))
+    named = np.flatnonzero(end - start >= -(-MIN_NAMED_COLUMNS * span // columns))
     place = np.full(len(rows), -1, "<i4")
     place[named] = [
         names.setdefault(_label(lane.names[name]), len(names)) for name in lane.name_id[rows[named]].tolist()

@@ -33,7 +33,7 @@ MODULE = "nn.Module: "
 _SLOW_FIRST = 10
 _SHORTEST_FIRST_NS = 1_000_000
 """Minimum length of a first call: as a multiple of almost every later launch of the recording, and at least."""
-ALONE = "_SingleProcessDataLoaderIter"
+SINGLE_PROCESS_LOADER = "_SingleProcessDataLoaderIter"
 """Part of the name of a loader that makes batches on the thread that asks for them."""
 _NO_ROWS = np.empty(0, np.int32)
 

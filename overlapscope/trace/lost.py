@@ -30,7 +30,7 @@ Part = Literal[
 ]
 """GPU ops by kind, parts of the host's recording, and `clocks`: host and device times can be compared."""
 
-WORDS: Final[dict[Part, str]] = {
+PARTS_IN_WORDS: Final[dict[Part, str]] = {
     "compute": "compute kernels",
     "comm": "communication kernels",
     "copies": "copies between host and device",
@@ -47,21 +47,21 @@ WORDS: Final[dict[Part, str]] = {
 
 EVERYTHING: Final[frozenset[Part]] = frozenset(get_args(Part))
 GPU_OPS: Final[frozenset[Part]] = frozenset({"compute", "comm", "copies", "other", "fills"})
-FIGURES: Final[frozenset[Part]] = frozenset({*GPU_OPS, "calls", "ranges"})
+PARTS_FOR_FIGURES: Final[frozenset[Part]] = frozenset({*GPU_OPS, "calls", "ranges"})
 """Parts that figures need. A step begins with the first op launched in it, and launches and steps show where the
 lead-in ends."""
-ENGINES: Final[frozenset[Part]] = FIGURES - {"other", "fills"}
+PARTS_FOR_ENGINES: Final[frozenset[Part]] = PARTS_FOR_FIGURES - {"other", "fills"}
 """Parts that figures of kernels and copies need, whichever of them they are about."""
-CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames", "fills"}
+PARTS_FOR_CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames", "fills"}
 """Parts that the causes of exposed time and of idle time need. Python functions only name the line, and where a memset
 is lost the GPU only looks idler."""
-FINDINGS: Final[frozenset[Part]] = CAUSES - {"other"}
+PARTS_FOR_FINDINGS: Final[frozenset[Part]] = PARTS_FOR_CAUSES - {"other"}
 """Parts without which a rule may miss time, unless it is about copies within and between GPUs."""
 
-HOST: Final[frozenset[Part]] = frozenset({"ops", "ranges"})
+PARTS_FOR_HOST: Final[frozenset[Part]] = frozenset({"ops", "ranges"})
 """Parts that the figures of a program without GPU activity need."""
 
-OF_KIND: Final[dict[Kind, Part]] = {
+PART_OF_KIND: Final[dict[Kind, Part]] = {
     Kind.COMPUTE: "compute",
     Kind.COMM: "comm",
     Kind.H2D: "copies",
@@ -72,17 +72,17 @@ OF_KIND: Final[dict[Kind, Part]] = {
 
 
 def part_words(parts: Collection[str]) -> str:
-    """Return the parts in words, such as `compute kernels and runtime calls`, in the order of `WORDS`."""
-    return listed(word for part, word in WORDS.items() if part in parts)
+    """Return the parts in words, such as `compute kernels and runtime calls`, in the order of `PARTS_IN_WORDS`."""
+    return listed(word for part, word in PARTS_IN_WORDS.items() if part in parts)
 
 
 def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Return each part once, in the order of `WORDS`."""
+    """Return each part once, in the order of `PARTS_IN_WORDS`."""
     chosen = set(parts)
-    return tuple(part for part in WORDS if part in chosen)
+    return tuple(part for part in PARTS_IN_WORDS if part in chosen)
 
 
-def rests(rests_on: Collection[Part]) -> str:
+def reliance(rests_on: Collection[Part]) -> str:
     """Return sentences on the parts that a result needs, and the consequence of losing them."""
     return (
         f"It rests on these parts of the recording: {part_words(rests_on)}. If any of them may be lost, the result is "

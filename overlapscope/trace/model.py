@@ -324,12 +324,12 @@ class TraceOrigin(Struct, frozen=True, kw_only=True):
     branch: str | None = None
 
 
-LEAST_COVERED_PCT: Final = 90
+MIN_COVERED_PCT: Final = 90
 """Minimum share of a recording that repeats cover to be steps."""
 
 
 HOST_OPS: Final = "CPU ops"
-"""What a recording without a GPU repeats."""
+"""Sequence that a recording without a GPU repeats."""
 
 
 class OwnPeriod(Struct, frozen=True, kw_only=True):
@@ -350,7 +350,7 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
     @property
     def is_step(self) -> bool:
         """Return whether the repeats are steps, because they cover nearly all of the recording."""
-        return self.covered_pct >= LEAST_COVERED_PCT
+        return self.covered_pct >= MIN_COVERED_PCT
 
     def sentence(self, gpu: str) -> str:
         """Return whether and how steps were found, and how much of the recording of the GPU, so named, they cover."""

@@ -81,7 +81,7 @@ def kind(category: str, name: str) -> Kind:
 
     `category` is the event's `cat` in any case. An op of any other category counts as a kernel.
     """
-    category, name = category.lower(), name[:JUDGED]
+    category, name = category.lower(), name[:MAX_EXAMINED_CHARACTERS]
     if category in _FILL or (category == MTIA and name == MTIA_COPY):
         return Kind.OTHER
     transfer = _TRANSFER.match(name)
@@ -113,7 +113,7 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
     # A search in a long name without an arrow takes time quadratic in its length.
     if category.lower() not in _COPY or "->" not in name:
         return Memory.UNKNOWN, Memory.UNKNOWN
-    sides = _SIDES.search(name[:JUDGED])
+    sides = _SIDES.search(name[:MAX_EXAMINED_CHARACTERS])
     if sides is None:
         return Memory.UNKNOWN, Memory.UNKNOWN
     source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())
@@ -143,7 +143,7 @@ def is_fill(name: str) -> bool:
 
 def hides_direction(name: str) -> bool:
     """Return whether an op of `Kind.OTHER` may, by its name, be a copy between host and device."""
-    name = name[:JUDGED]
+    name = name[:MAX_EXAMINED_CHARACTERS]
     direction = _COPY_NAME.match(name)
     if _BLIT_COPY.match(name):
         return True
@@ -269,7 +269,7 @@ _MORE_THAN_COMMUNICATION: Final = (
     r"matmul | gemm | (?<![a-z]) (?:mm|scaled) (?![a-z]) | linear | copy | backward | wait"
 )
 
-JUDGED: Final = 2048
+MAX_EXAMINED_CHARACTERS: Final = 2048
 """Number of characters of a name to examine. The template arguments, which may be long, come after them."""
 
 
@@ -281,7 +281,7 @@ _PART: Final = re.compile(r"\d+")
 
 def base_name(name: str) -> str:
     """Return a kernel's qualified name without return type, template arguments and parameters."""
-    name = name[:JUDGED].replace("(anonymous namespace)::", "").removeprefix("void ")
+    name = name[:MAX_EXAMINED_CHARACTERS].replace("(anonymous namespace)::", "").removeprefix("void ")
     mangled = _NESTED.match(name)
     return _demangled(name, mangled.end()) if mangled else re.split(r"[<(]", name, maxsplit=1)[0]
 
@@ -397,7 +397,7 @@ _CALLS: Final = {
     "aten::is_nonzero": "if tensor:",
     "cudaDeviceSynchronize": "torch.cuda.synchronize()",
 }
-"""What a program writes for ops and calls that it does not name itself."""
+"""Source code of programs that launches these ops and calls, by their names."""
 _BACKWARD: Final = re.compile(r"autograd::engine::evaluate_function: (.+)", re.DOTALL)
 
 

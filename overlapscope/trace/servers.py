@@ -63,7 +63,7 @@ MODES: Final[dict[str, Phase]] = {
 
 _DRAFT: Final = re.compile(r"step\[DRAFT_\w+ .*\]")
 """Names of SGLang's marks of a part of a speculative step, which looks like a mark of a step."""
-_GUESSES: Final = re.compile(r"step\[(?:DRAFT_\w+|TARGET_VERIFY) .*\]")
+_SPECULATIVE: Final = re.compile(r"step\[(?:DRAFT_\w+|TARGET_VERIFY) .*\]")
 """Names of SGLang's marks of speculative steps, whose requests have several tokens."""
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 
@@ -84,7 +84,7 @@ class StepBatch(Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def _known() -> Patterns:
+def _mark_patterns() -> Patterns:
     return tuple(re.compile(pattern) for patterns in MARKS.values() for pattern in patterns)
 
 
@@ -93,12 +93,12 @@ def batches(names: Iterable[str], further: Patterns = ()) -> dict[str, StepBatch
 
     `further` are the user's own marks, which are tried first.
     """
-    marks, guessing, found = (*further, *_known()), False, dict[str, StepBatch]()
+    marks, guessing, found = (*further, *_mark_patterns()), False, dict[str, StepBatch]()
     for name in names:
-        guessing |= _GUESSES.fullmatch(name) is not None
+        guessing |= _SPECULATIVE.fullmatch(name) is not None
         match = next((match for mark in marks if (match := mark.fullmatch(name))), None)
         if match is not None and not _DRAFT.fullmatch(name):
-            found[name] = _stated(match.groupdict())
+            found[name] = _batch_of_mark(match.groupdict())
     # SGLang leaves out the tokens of a step in which each request has one.
     single = {name: batch for name, batch in found.items() if name.startswith("step[") and batch.phase == "decode"}
     if not guessing:
@@ -112,7 +112,7 @@ def server_of(name: str) -> str:
     return next(servers, "the configuration")
 
 
-def _stated(groups: dict[str, str | None]) -> StepBatch:
+def _batch_of_mark(groups: dict[str, str | None]) -> StepBatch:
     """Return the batch that the groups of a mark state."""
     number = {name: int(text) for name, text in groups.items() if text and _NUMBER.fullmatch(text)}
     parts = [number[part] for part in ("prefill", "decode", "unclear") if part in number]
@@ -208,7 +208,7 @@ def front_end(trace: Trace) -> str | None:
 
 # -- Names of steps --------------------------------------------------------------------------------
 
-_NAME: Final = re.compile(
+_STEP_NAME: Final = re.compile(
     rf"{STEP}\d+ \(({'|'.join(get_args(Phase))})(?:: (\d{{1,15}}) requests?(?:, (\d{{1,15}}) decode)?)?"
     r"(?:[:;] (\d{1,15}) tokens?(?:, (\d{1,15}) decode)?)?\)"
 )
@@ -237,7 +237,7 @@ def phase_in(step: str) -> Phase | None:
 
 def batch_in(step: str) -> StepBatch | None:
     """Return the batch in the name of a step; None for a step that no server marked."""
-    match = _NAME.fullmatch(step)
+    match = _STEP_NAME.fullmatch(step)
     if match is None:
         return None
     counts = match.groups()[1:]

@@ -12,16 +12,7 @@ import pytest
 
 from benchmarks import levels, noise
 from benchmarks.data_files import csv_line
-from benchmarks.noise_measured import (
-    PROGRAMS,
-    RepeatedRecording,
-    checked,
-    clean,
-    compared,
-    planted,
-    read,
-    unpack,
-)
+from benchmarks.noise_measured import PROGRAMS, RepeatedRecording, checked, clean, compared, planted, read, unpack
 from overlapscope.budgets.settings import DEFAULT_RELATIVE
 from overlapscope.contracts.compare import compare
 from overlapscope.contracts.observe import observe

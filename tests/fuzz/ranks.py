@@ -26,7 +26,7 @@ from overlapscope import load
 from overlapscope.ranks.comparison import Comparison, compare
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.reduced import ReducedRank, reduce
-from overlapscope.ranks.result import LEAST_PCT, RanksReport
+from overlapscope.ranks.result import MIN_PCT, RanksReport
 
 US, HOUR = 1_000, 3_600_000_000_000
 EPOCH = 1_790_000_000_000_000_000
@@ -451,20 +451,20 @@ def judge(seed: int, folder: Path) -> JudgedJob:
     named = {each.rank for each in report.stragglers if each.clear}
     exact = true_delays(truth, dict.fromkeys(errors, 0), compared, report.met_steps or 1)
     return JudgedJob(
-        tuple(_words(rank, delays[rank], report) for rank in named if delays[rank].most < 0.97 * LEAST_PCT),
+        tuple(_words(rank, delays[rank], report) for rank in named if delays[rank].most < 0.97 * MIN_PCT),
         tuple(
             _words(rank, delay, report)
             for rank, delay in enumerate(delays)
-            if rank not in named and delay.sure >= 1.03 * LEAST_PCT
+            if rank not in named and delay.sure >= 1.03 * MIN_PCT
         ),
         tuple(
             _words(rank, delay, report)
             for rank, delay in enumerate(exact)
             if rank not in named
             and report.unseen_pct is not None
-            and delay.sure >= 1.03 * max(LEAST_PCT, report.unseen_pct)
+            and delay.sure >= 1.03 * max(MIN_PCT, report.unseen_pct)
         ),
-        sum(delay.sure >= LEAST_PCT for delay in exact),
+        sum(delay.sure >= MIN_PCT for delay in exact),
         len(named),
         len(errors),
         len({(each.act, each.step) for its in truth.kernels for each in its if job.acts[each.act].what in KERNELS}),

@@ -13,14 +13,7 @@ import pytest
 
 from overlapscope.reading import load
 from tests.support.recorded import content, steps
-from tests.support.run_command import (
-    RUN,
-    TRAIN,
-    execute,
-    messages,
-    write,
-    wrote,
-)
+from tests.support.run_command import RUN, TRAIN, execute, messages, write, wrote
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = [

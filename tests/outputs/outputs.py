@@ -103,7 +103,7 @@ def _begin(folder: Path) -> None:
     from overlapscope.plugins.assistant import answers
 
     # What fits into an answer depends on the length of the checkout's path.
-    vars(answers).update(MOST_BYTES=1 << 20, _HEAD_BYTES=1 << 20)
+    vars(answers).update(MAX_BYTES=1 << 20, _HEAD_BYTES=1 << 20)
     contextlib.ExitStack().enter_context(session(own / "traces", own / "nsys", own / "jobs"))
 
 

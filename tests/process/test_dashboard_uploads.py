@@ -101,7 +101,7 @@ def test_files_of_any_size_come_to_an_end() -> None:
     server = flask.Flask(__name__)
     DroppedFiles(Library(), 1 << 40).register(server)
     client = server.test_client()
-    with mock.patch("overlapscope.dashboard.upload.MOST_FILES", 3):
+    with mock.patch("overlapscope.dashboard.upload.MAX_FILES", 3):
         answers = [client.post(f"/api/upload?name={n}.json", data=b"{}") for n in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 413, 413]
     assert json.loads(answers[3].data)["error"] == "3.json: 3 files were dropped already; start the dashboard anew."

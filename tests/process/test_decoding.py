@@ -18,14 +18,7 @@ from overlapscope.reading import _stream, files, kineto
 from overlapscope.reading._events import Batch
 from overlapscope.reading._scan import CATEGORIES
 from overlapscope.trace.model import Trace
-from tests.support.parallel_reading import (
-    RECORDINGS,
-    assert_identical,
-    dialect,
-    events_of_all_kinds,
-    patched,
-    write,
-)
+from tests.support.parallel_reading import RECORDINGS, assert_identical, dialect, events_of_all_kinds, patched, write
 
 
 def decoded(path: Path) -> Trace:

@@ -70,7 +70,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     for variable in ("HOME", "XDG_CACHE_HOME", "TMPDIR"):
         monkeypatch.setenv(variable, str(place))
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_DIR", str(place / "cache"))
-    monkeypatch.setattr("overlapscope.reading.cache.LEAST_BYTES", 0)
+    monkeypatch.setattr("overlapscope.reading.cache.MIN_BYTES", 0)
     monkeypatch.chdir(place)
     yield place
     place.chmod(0o755)

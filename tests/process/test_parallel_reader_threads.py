@@ -85,10 +85,10 @@ def test_threads_are_asked_for_large_files_only(tmp_path: Path, monkeypatch: pyt
     path = write(tmp_path, content)
     packed = tmp_path / "packed.json.gz"
     packed.write_bytes(gzip.compress(content))
-    for least in ("_LEAST_SHARED_BYTES", "_LEAST_SHARED_PACKED_BYTES"):
+    for least in ("_MIN_SHARED_BYTES", "_MIN_SHARED_PACKED_BYTES"):
         for file in (path, packed):
             kineto.read(file)
-        assert asked == [1, 1] if least == "_LEAST_SHARED_BYTES" else [2, 1]
+        assert asked == [1, 1] if least == "_MIN_SHARED_BYTES" else [2, 1]
         asked.clear()
         monkeypatch.setattr(kineto, least, 1000)
     for file in (path, packed):

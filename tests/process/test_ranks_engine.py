@@ -23,7 +23,7 @@ from overlapscope.base.extras import how_to_install
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
-from overlapscope.ranks.engine import connected, each, reduce_by
+from overlapscope.ranks.engine import connected, reduce_by, reduce_each
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
@@ -36,7 +36,7 @@ from tests.support.dask_processes import PATIENCE_S, Scheduler, scheduler, wait_
 
 DDP = Path("traces/ddp")
 Outcome = tuple[ReducedRank, ...] | Unreadable
-reduce_all = partial(each, reduce_any)
+reduce_all = partial(reduce_each, reduce_any)
 RANKS = 6
 
 
@@ -172,7 +172,7 @@ def without_the_first_four(trace: Trace) -> tuple[ReducedRank, ...]:
 
 
 def test_traces_that_their_processes_die_of_are_given_up_and_the_rest_go_on(job: Path) -> None:
-    outcomes = list(each(without_the_first_four, expand_urls(job), workers=2))
+    outcomes = list(reduce_each(without_the_first_four, expand_urls(job), workers=2))
     assert numbers(outcomes) == [4, 5]
     given_up = unreadable(outcomes)
     assert sorted(each.source for each in given_up) == [str(job / f"rank{rank}.json.gz") for rank in range(4)]
@@ -201,7 +201,7 @@ class DeadlyReduction:
 
 def test_processes_that_die_as_they_start_are_an_error(job: Path) -> None:
     with pytest.raises(ClusterFailed, match="as soon as they start; the most likely reason is a memory limit"):
-        list(each(DeadlyReduction(), expand_urls(job), workers=2))
+        list(reduce_each(DeadlyReduction(), expand_urls(job), workers=2))
 
 
 def read_all(job: Path) -> None:

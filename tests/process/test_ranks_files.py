@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from overlapscope.errors import MissingPackage, OverlapscopeError, UnreadableTrace, UsageError
-from overlapscope.ranks.engine import each, reduce_by
+from overlapscope.ranks.engine import reduce_by, reduce_each
 from overlapscope.ranks.files import error_text, expand_urls, fetched, shown_url
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.result import Unreadable
@@ -82,7 +82,7 @@ def test_a_copy_has_the_name_of_its_file_and_is_gone_afterwards(memory: str, web
 
 def test_a_trace_behind_a_url_is_reported_under_it(memory: str) -> None:
     (location,) = expand_urls(f"{memory}/rank1.json.gz")
-    (outcome,) = each(reduce_any, [location])
+    (outcome,) = reduce_each(reduce_any, [location])
     assert isinstance(outcome, tuple)
     (rank,) = outcome
     assert (rank.rank, rank.source) == (1, f"{memory}/rank1.json.gz")
@@ -92,7 +92,7 @@ def test_a_trace_behind_a_url_is_reported_under_it(memory: str) -> None:
 def test_workers_read_the_web_and_name_what_is_not_there(web: str) -> None:
     job = web.replace("://", "://user:secret@") + "/job"
     reduced = list(
-        each(reduce_any, expand_urls([f"{job}/rank0.json.gz?key=secret", f"{job}/rank7.json.gz"]), workers=2)
+        reduce_each(reduce_any, expand_urls([f"{job}/rank0.json.gz?key=secret", f"{job}/rank7.json.gz"]), workers=2)
     )
     (lost,) = [rank for rank in reduced if isinstance(rank, Unreadable)]
     assert (lost.source, lost.reason) == (f"{web}/job/rank7.json.gz", "the file does not exist; check the URL.")
@@ -102,7 +102,7 @@ def test_workers_read_the_web_and_name_what_is_not_there(web: str) -> None:
 
 def test_a_single_trace_that_cannot_be_fetched_is_named_as_among_several() -> None:
     (location,) = expand_urls("http://user:secret@127.0.0.1:1/rank0.json.gz")
-    (outcome,) = each(reduce_any, [location])
+    (outcome,) = reduce_each(reduce_any, [location])
     assert isinstance(outcome, Unreadable) and outcome.source == "http://127.0.0.1:1/rank0.json.gz"
     assert outcome.reason.startswith("could not be read in 3 tries (") and "secret" not in outcome.reason
 
@@ -111,7 +111,7 @@ def test_a_cluster_within_this_process_reads_its_memory(memory: str) -> None:
     from distributed import LocalCluster
 
     with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        reduced = list(each(reduce_any, expand_urls(memory), scheduler=cluster.scheduler_address))
+        reduced = list(reduce_each(reduce_any, expand_urls(memory), scheduler=cluster.scheduler_address))
     assert sorted(rank.rank or 0 for item in reduced if isinstance(item, tuple) for rank in item) == [0, 1]
 
 

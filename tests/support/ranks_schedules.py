@@ -17,7 +17,7 @@ from overlapscope.analysis.facts import period
 from overlapscope.analysis.results import Trust
 from overlapscope.base.intervals import union
 from overlapscope.ranks.messages import CommKernels
-from overlapscope.ranks.reduced import SPENT, RankSteps, ReducedRank
+from overlapscope.ranks.reduced import COLUMN_OF_TIME, RankSteps, ReducedRank
 
 _OF_COMM = ("exposed_comm", "comm", "sm", "busy", "ideal")
 """Lengths that communication alone makes."""
@@ -98,7 +98,7 @@ def made_rank(
             start_ns=begin + np.cumsum([0, *spans.tolist()])[: len(steps)],
             span_ns=spans,
         ),
-        spent_ns=np.outer(spans, np.arange(len(SPENT)) == 0),
+        spent_ns=np.outer(spans, np.arange(len(COLUMN_OF_TIME)) == 0),
         findings=(),
         comm=CommKernels(
             kinds=kinds,

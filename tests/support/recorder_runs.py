@@ -187,7 +187,7 @@ def run(seed: int) -> Iterator[tuple[str, str, str]]:
         patch.setattr(step_times, "_event", lambda: None)
         patch.setattr(devices, "synchronize", lambda: None)
         patch.setattr(multiprocessing, "active_children", lambda: world.workers)
-        patch.setattr(all_threads, "possible", lambda: True)
+        patch.setattr(all_threads, "is_supported", lambda: True)
         patch.setattr(all_threads, "left_ops_are_over", lambda: world.left_ops_are_over)
         patch.setattr(session, "MemoryGuard", MadeUpGuard)
         patch.setattr(session, "origin", lambda: None)
@@ -212,7 +212,7 @@ def run(seed: int) -> Iterator[tuple[str, str, str]]:
                 did.append(f"moved: {subject.move()}")
             elif event in get_args(Event) and (event != "step" or subject.wants_steps):
                 try:
-                    subject.happen(event)  # type: ignore[arg-type]  # It is one of the type's.
+                    subject.handle(event)  # type: ignore[arg-type]  # It is one of the type's.
                 except RecordingFailed:
                     did.append("raise")
             yield event, ", ".join(did), subject.state.name

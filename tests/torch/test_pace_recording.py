@@ -42,7 +42,7 @@ def recorder_of(path: Path) -> WindowRecorder:
         on_too_much=lambda: None,
         records_again=True,
     )
-    recorder.happen("start")
+    recorder.handle("start")
     return recorder
 
 
@@ -50,14 +50,14 @@ def run(recorder: WindowRecorder, now: FakeClock, lengths_ms: Iterator[int], cou
     for ms in islice(lengths_ms, count):
         work()
         now.wait(ms=ms)
-        recorder.happen("step")
+        recorder.handle("step")
 
 
 def test_steps_are_recorded_again_at_another_pace(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle([100]), 70)
     run(recorder, now, cycle([20]), 400)
-    recorder.happen("end")
+    recorder.handle("end")
     [again] = [note for note in recorder.notes if "are recorded instead" in note]
     assert "spends more of its time in steps of 20.0 ms" in again
     clocked = ov.load(path).plain_steps.clocked
@@ -67,7 +67,7 @@ def test_steps_are_recorded_again_at_another_pace(path: Path, now: FakeClock) ->
 def test_steps_are_not_recorded_again_if_some_are_long(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     run(recorder, now, cycle([1] * 99 + [500]), 900)
-    recorder.happen("end")
+    recorder.handle("end")
     assert len(recorder.step_times.recorded_ns) == 2 and "recorded instead" not in " ".join(recorder.notes)
     groups = ov.load(path).plain_steps.clocked.lengths
     assert groups[-1] == (9, 9 * 500 * NS_PER_MS)
@@ -82,7 +82,7 @@ def test_a_program_that_ends_while_steps_are_recorded_again_keeps_the_first_reco
     while not recorder.repeating:
         run(recorder, now, cycle([20]), 1)
     run(recorder, now, cycle([20]), more)
-    recorder.happen("end")
+    recorder.handle("end")
     assert recorder.complete and len(steps(path)) == 3
     plain = ov.load(path).plain_steps
     assert len(plain.after.host_ns) == 10 and plain.clocked.steps >= 30
@@ -97,7 +97,7 @@ def test_only_a_program_without_other_ranks_waits_until_its_steps_no_longer_beco
         monkeypatch.setenv("WORLD_SIZE", "2")
     recorder = recorder_of(path)
     run(recorder, now, (round(20_000 * 0.95**number) for number in range(40)), 40)
-    recorder.happen("end")
+    recorder.handle("end")
     assert ("Steps still became faster" in " ".join(recorder.notes)) == alone
     assert recorder.failure is None and steps(path)
 
@@ -117,7 +117,7 @@ def thread_inside_an_op() -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
+@pytest.mark.skipif(not all_threads.is_supported(), reason="this torch records the ops of one thread only")
 def test_a_recorder_that_has_moved_gives_up_if_it_may_not_start_again(path: Path, now: FakeClock) -> None:
     recorder = recorder_of(path)
     assert recorder.move()
@@ -127,6 +127,6 @@ def test_a_recorder_that_has_moved_gives_up_if_it_may_not_start_again(path: Path
             run(recorder, now, cycle([400]), 60)
             written.append(recorder.written)
     assert written == [False, True] and not recorder.running
-    recorder.happen("end")
+    recorder.handle("end")
     assert "Later steps were not recorded" in " ".join(recorder.notes)
     assert steps(path) == [1, 2]

@@ -240,7 +240,7 @@ class TestThreads:
         (note,) = rec.notes
         assert note.startswith("Steps were marked on a different thread")
 
-    @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
+    @pytest.mark.skipif(not all_threads.is_supported(), reason="this torch records the ops of one thread only")
     def test_ops_and_ranges_of_all_threads_are_recorded(self, path: Path) -> None:
         def answer(number: int) -> int:
             with torch.profiler.record_function(f"request {number}"):
@@ -264,7 +264,7 @@ class TestThreads:
             notes += rec.notes
         assert notes == [f"The ops of other threads are not in the trace: {notes[0].partition(': ')[2]}"]
 
-    @pytest.mark.skipif(not all_threads.possible(), reason="this torch records the ops of one thread only")
+    @pytest.mark.skipif(not all_threads.is_supported(), reason="this torch records the ops of one thread only")
     def test_before_the_profiler_stops_no_thread_notes_an_op_any_more(self, path: Path) -> None:
         done, ended = 0, False
 

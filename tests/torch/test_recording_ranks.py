@@ -127,10 +127,10 @@ class TestRanks:
         ],
     )
     def test_each_rank_has_a_file_of_its_own(self, name: str, expected: str) -> None:
-        assert Destination.asked(name).path(Rank(3, 4)) == Path(expected).absolute()
-        assert Destination.asked("x.{rank}.json").path(None) == Path("x.0.json").absolute()
+        assert Destination.for_path(name).path(Rank(3, 4)) == Path(expected).absolute()
+        assert Destination.for_path("x.{rank}.json").path(None) == Path("x.0.json").absolute()
         expected = f"{socket.gethostname()}/{os.getpid()}.json"
-        assert Destination.asked("{host}/{pid}.json").path(None) == Path(expected).absolute()
+        assert Destination.for_path("{host}/{pid}.json").path(None) == Path(expected).absolute()
 
     def test_a_name_in_braces_that_stands_for_nothing_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"\{ran\} is not a placeholder.*\{rank\}, \{pid\}, \{time\}, \{host\}"):

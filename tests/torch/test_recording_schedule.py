@@ -153,7 +153,7 @@ def put_off(path: Path, wait: int) -> WindowRecorder:
         bounded=False,
         on_too_much=lambda: None,
     )
-    recorder.happen("put_off")
+    recorder.handle("put_off")
     return recorder
 
 
@@ -198,13 +198,13 @@ class TestGpuTimes:
         recorder = WindowRecorder(
             lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
         )
-        recorder.happen("start")
+        recorder.handle("start")
         work()
-        recorder.happen("close")
+        recorder.handle("close")
         for _ in range(20):
             work()
-            recorder.happen("step")
-        recorder.happen("end")
+            recorder.handle("step")
+        recorder.handle("end")
         assert recorder.failure is None and recorder.complete
         assert steps(path) == {"first": [], "rehearsal": [1, 2], "recording": [8, 9, 10]}[kept]
         assert any("defect of torch.profiler" in note for note in recorder.notes) == (kept != "recording")
@@ -216,15 +216,15 @@ class TestGpuTimes:
         recorder = WindowRecorder(
             lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
         )
-        recorder.happen("start")
+        recorder.handle("start")
         work()
-        recorder.happen("close")
-        recorder.happen("open")
+        recorder.handle("close")
+        recorder.handle("open")
         assert recorder.recording
         work()
         work()
-        recorder.happen("close")
-        recorder.happen("end")
+        recorder.handle("close")
+        recorder.handle("end")
         assert names(path) == ["work"]
 
 
@@ -243,28 +243,28 @@ class TestPuttingOff:
         self, total: int, recorded: list[int], recorder: WindowRecorder, path: Path
     ) -> None:
         for _ in range(total):
-            recorder.happen("step")
+            recorder.handle("step")
         if recorder.running:
-            recorder.happen("end")
+            recorder.handle("end")
         assert recorder.failure is None
         assert steps(path) == recorded
 
     def test_it_starts_when_asked_to(self, recorder: WindowRecorder, path: Path) -> None:
-        recorder.happen("cuda")
+        recorder.handle("cuda")
         work()
-        recorder.happen("end")
+        recorder.handle("end")
         assert names(path) == ["work"]
         assert recorder.failure is None
 
     def test_a_program_that_does_neither_is_reported(self, recorder: WindowRecorder, path: Path) -> None:
-        recorder.happen("end")
+        recorder.handle("end")
         assert not recorder.running
         assert "no trace" in str(recorder.failure)
         assert not path.exists()
 
     def test_a_program_that_ends_just_before_the_warm_up_is_reported(self, path: Path) -> None:
         recorder = put_off(path, wait=2)
-        recorder.happen("step")
+        recorder.handle("step")
         assert recorder.running
-        recorder.happen("end")
+        recorder.handle("end")
         assert "ended before" in str(recorder.failure)

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.run_command import (
-    RUN,
-    Done,
-    execute,
-    write,
-)
+from tests.support.run_command import RUN, Done, execute, write
 
 
 def without_ours(stderr: str) -> str:

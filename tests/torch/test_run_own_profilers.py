@@ -9,17 +9,7 @@ import pytest
 
 from tests.support import forked
 from tests.support.recorded import ops_and_ranges, steps
-from tests.support.run_command import (
-    AS_IT_IS,
-    FORKED,
-    OWN,
-    SHORT,
-    TRAIN,
-    no_gpu,
-    ours,
-    write,
-    wrote,
-)
+from tests.support.run_command import AS_IT_IS, FORKED, OWN, SHORT, TRAIN, no_gpu, ours, write, wrote
 
 pytest.importorskip("torch", reason="records with torch")
 TWICE = "overlapscope: The program's own torch.profiler recorded 2 times: own.trace.json.gz and own-2.trace.json.gz."

@@ -12,16 +12,7 @@ import pytest
 from overlapscope.reading import expand, load
 from tests.support import forked
 from tests.support.recorded import steps, timed
-from tests.support.run_command import (
-    FORKED,
-    RUN,
-    TRAIN,
-    execute,
-    no_gpu,
-    ours,
-    write,
-    wrote,
-)
+from tests.support.run_command import FORKED, RUN, TRAIN, execute, no_gpu, ours, write, wrote
 
 pytest.importorskip("torch", reason="records with torch")
 

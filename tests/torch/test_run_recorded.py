@@ -12,19 +12,7 @@ import pytest
 
 from tests.support import forked
 from tests.support.recorded import content, ops_and_ranges, steps, timed
-from tests.support.run_command import (
-    AS_IT_IS,
-    FORKED,
-    RUN,
-    SHORT,
-    TRAIN,
-    execute,
-    messages,
-    no_gpu,
-    ours,
-    write,
-    wrote,
-)
+from tests.support.run_command import AS_IT_IS, FORKED, RUN, SHORT, TRAIN, execute, messages, no_gpu, ours, write, wrote
 
 pytest.importorskip("torch", reason="records with torch")
 

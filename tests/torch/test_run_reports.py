@@ -13,13 +13,7 @@ import pytest
 from overlapscope.reading import expand
 from tests.support import forked
 from tests.support.recorded import steps, timed
-from tests.support.run_command import (
-    FORKED,
-    SHORT,
-    TRAIN,
-    ours,
-    write,
-)
+from tests.support.run_command import FORKED, SHORT, TRAIN, ours, write
 
 pytest.importorskip("torch", reason="records with torch")
 

@@ -8,14 +8,7 @@ import pytest
 
 from tests.support import forked
 from tests.support.recorded import ops_and_ranges, steps
-from tests.support.run_command import (
-    FORKED,
-    TRAIN,
-    no_gpu,
-    ours,
-    write,
-    wrote,
-)
+from tests.support.run_command import FORKED, TRAIN, no_gpu, ours, write, wrote
 
 pytest.importorskip("torch", reason="records with torch")
 UNMARKED = (

@@ -42,23 +42,23 @@ def with_data() -> dict[str, PluginPage]:
     return {page.name: page for plugin in plugins() for page in plugin.pages if page.data}
 
 
-def _own(name: str, title: str, needs: Needs = "figures", *, switched: bool = False) -> PageKind:
+def _core_page(name: str, title: str, needs: Needs = "figures", *, switched: bool = False) -> PageKind:
     return PageKind(PluginPage(name, title, f"{__name__}.{name}"), needs, switched)
 
 
 PAGES = {
     kind.page.name: kind
     for kind in (
-        _own("traces", "Traces", "nothing"),
-        _own("overview", "Overview", switched=True),
-        _own("timeline", "Timeline", "trace", switched=True),
-        _own("copies", "Copies", switched=True),
-        _own("idle", "Idle & stalls", switched=True),
-        _own("kernels", "Kernels and ops", switched=True),
-        _own("steps", "Steps", switched=True),
-        _own("whatif", "What if"),
-        _own("compare", "Compare", "trace"),
-        _own("ranks", "Ranks", "nothing"),
+        _core_page("traces", "Traces", "nothing"),
+        _core_page("overview", "Overview", switched=True),
+        _core_page("timeline", "Timeline", "trace", switched=True),
+        _core_page("copies", "Copies", switched=True),
+        _core_page("idle", "Idle & stalls", switched=True),
+        _core_page("kernels", "Kernels and ops", switched=True),
+        _core_page("steps", "Steps", switched=True),
+        _core_page("whatif", "What if"),
+        _core_page("compare", "Compare", "trace"),
+        _core_page("ranks", "Ranks", "nothing"),
         *(
             PageKind(
                 page,

@@ -72,8 +72,8 @@ def _report(context: PageContext) -> Report:
     section = context.section
     if section.window is None:
         return Report(traces=(replace(section.trace, devices=()),), findings=())
-    every, device = context.opened.page.report.findings, section.window
-    findings = tuple(finding for finding in every if finding.device == device.device)
+    all_findings, device = context.opened.page.report.findings, section.window
+    findings = tuple(finding for finding in all_findings if finding.device == device.device)
     return Report(traces=(replace(section.trace, devices=(device,)),), findings=findings)
 
 

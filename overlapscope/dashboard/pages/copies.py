@@ -21,7 +21,7 @@ from overlapscope.report import charts, lists
 
 LEAD = "What is copied between host and device, how fast, and how much of it no kernel hides."
 
-_LISTED = 200
+_MAX_ROWS = 200
 """Rows of the table of exposed copies."""
 
 
@@ -53,7 +53,7 @@ def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
 
 
 def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> Iterator[Component]:
-    numbers = lists.most_exposed(copies, _LISTED)
+    numbers = lists.most_exposed(copies, _MAX_ROWS)
     if len(numbers):
         issued = issuers(context.opened.analysis.trace, analysis, copies.row[numbers])
         table = lists.worst_copies(context.section, copies, numbers, issued)

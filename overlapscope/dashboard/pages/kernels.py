@@ -13,12 +13,12 @@ from overlapscope.report import lists
 
 LEAD = "What the GPU computes, the longest first. A row leads to its longest kernel."
 
-_MOST = 2_000
+_MAX_ROWS = 2_000
 """Rows of the table of kernels."""
 
 
 def layout(context: PageContext, device: Device) -> Iterator[Component]:
     """Yield the parts of the page."""
-    kernels, nothing = lists.kernels(context.section, device, _MOST), "No kernel was recorded."
+    kernels, nothing = lists.kernels(context.section, device, _MAX_ROWS), "No kernel was recorded."
     yield parts.grid_panel(context, kernels, "kernels-table", note=kernels.note, nothing=nothing)
     yield parts.grid_panel(context, lists.ops(context.section, device), "ops-table", nothing=nothing)

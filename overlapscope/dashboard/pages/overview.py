@@ -24,7 +24,7 @@ def layout(context: PageContext, device: Device) -> Component:
     """Return verdict, one step, findings and figures."""
     section, analysis = context.section, context.device_analysis
     notes = tuple(clean(note, 1000) for note in context.opened.page.report.notes)
-    by_phase, goes = phases(section, device), buckets(section, device)
+    by_phase, where_time_goes = phases(section, device), buckets(section, device)
     shown: list[Block | Component] = [
         parts.verdict(context, finding_beside=True),
         *([panel("Warnings", Items(notes, tone="fair"), tone="fair")] if notes else []),
@@ -33,9 +33,9 @@ def layout(context: PageContext, device: Device) -> Component:
         *([parts.table_panel(context, by_phase, "overview-phases")] if by_phase.rows else []),
         parts.drawn(
             context,
-            goes.title,
+            where_time_goes.title,
             bar(device, section.unit),
-            *columns([goes, costliest_causes(section, device), figures(section, device)]),
+            *columns([where_time_goes, costliest_causes(section, device), figures(section, device)]),
             id="overview-buckets",
         ),
         replace(trust(section, passed=False, effects=True), id="overview-trust"),

@@ -81,8 +81,8 @@ def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str,
 
 def job_of(library: Library, id: str) -> tuple[str, ...]:
     """Return the ids of the folder's traces whose names differ from this name only in their numbers."""
-    mine = re.sub(r"\d+", "#", id)
-    return tuple(sibling for sibling in library.siblings(id) if re.sub(r"\d+", "#", sibling) == mine)
+    pattern = re.sub(r"\d+", "#", id)
+    return tuple(sibling for sibling in library.siblings(id) if re.sub(r"\d+", "#", sibling) == pattern)
 
 
 def _compared(context: PageContext) -> tuple[str, ...]:
@@ -105,7 +105,9 @@ def of_job(library: Library, job: tuple[str, ...]) -> Ranks | None:
 
     def join() -> Ranks:
         traces = [(part,) if isinstance(part, Unreadable) else part for part in parts]
-        return Ranks(report_on(parts), {trace.source: id for id, its in zip(job, traces, strict=True) for trace in its})
+        return Ranks(
+            report_on(parts), {trace.source: id for id, devices in zip(job, traces, strict=True) for trace in devices}
+        )
 
     # Keep the report: joining a thousand ranks takes a moment, and every callback needs it.
     ranks: Ranks = library.results_of_pages.remember(("ranks", job, parts), join)
@@ -113,7 +115,7 @@ def of_job(library: Library, job: tuple[str, ...]) -> Ranks | None:
 
 
 TABLE = "ranks-table"
-_LISTED = 10
+_MAX_ROWS = 10
 _LEAD = "The ranks of one job side by side: who makes the others wait, and where the time of each goes."
 _OPENS = " A click on a chart opens the trace of a rank."
 _NO_RANKS = "Nothing in these traces says that they belong to one job, so each is shown by itself."
@@ -214,9 +216,9 @@ def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
 def _tables(context: PageContext, ranks: Ranks) -> Iterator[Component]:
     """Yield all tables except that of each rank; collectives link to the timeline of the rank that came last."""
     report = ranks.report
-    others = document.other_tables(report, rows=_LISTED, each=0)
+    others = document.other_tables(report, rows=_MAX_ROWS, each=0)
     trace_of = {rank.rank: ranks.trace(row) for row, rank in reversed([*enumerate(report.ranks)]) if rank.joined}
-    for table in (*document.main_tables(report, rows=_LISTED), *(table for _, table in others)):
+    for table in (*document.main_tables(report, rows=_MAX_ROWS), *(table for _, table in others)):
         links = list[Component | None]()
         for met in report.meetings[: len(table.rows)] if table.id == document.MEETINGS else ():
             trace = trace_of.get(met.late_rank)

@@ -10,7 +10,7 @@ import dash
 from dash import Input
 from dash.development.base_component import Component
 
-from overlapscope.analysis.average import DEVIATIONS, FEWEST, LEAST_SHARE, find_outliers
+from overlapscope.analysis.average import DEVIATIONS, MIN_SHARE, MIN_STEPS_FOR_OUTLIERS, find_outliers
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import plural
 from overlapscope.dashboard import parts, render
@@ -41,10 +41,10 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
 
 def _outliers(device: Device) -> str:
     count = len(device.steps)
-    if count < FEWEST:
+    if count < MIN_STEPS_FOR_OUTLIERS:
         return f"{plural(count, 'step')}: too few to call one unusual."
     unusual = int(find_outliers(device.steps).sum())
-    rule = f"more than {LEAST_SHARE:.0%}, and {DEVIATIONS:g} scaled median absolute deviations, from the median step"
+    rule = f"more than {MIN_SHARE:.0%}, and {DEVIATIONS:g} scaled median absolute deviations, from the median step"
     if not unusual:
         return f"{plural(count, 'step')}, none of which is unusual ({rule})."
     return f"{plural(unusual, 'outlier')} of {plural(count, 'step')}, marked with a triangle ({rule})."

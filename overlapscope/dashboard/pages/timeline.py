@@ -21,7 +21,7 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.report.tables import bar, cause_tables, overlap_lines, overlap_table, partition_table
 from overlapscope.timeline import Lanes
 
-_MARGIN = 50
+_MARGIN_DIVISOR = 50
 """Part of the first view that is shown on either side of it."""
 _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); return window.dash_clientside.no_update; }"
 
@@ -72,7 +72,7 @@ def _first_view(context: PageContext) -> dict[str, int] | None:
     if analysis is None:
         return None
     window = most_informative(analysis.result).window
-    margin = (window.end_ns - window.start_ns) // _MARGIN
+    margin = (window.end_ns - window.start_ns) // _MARGIN_DIVISOR
     return {"start": window.start_ns - margin - origin, "end": window.end_ns + margin - origin}
 
 
@@ -132,7 +132,7 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
     cut = period.span_ns < end_ns - start_ns
     of = f"{unit.text(period.span_ns)} on device {device}"
     note = f"{of}: the part of the selection in which it was recorded" if cut else of
-    goes, figures = partition_table("Where the time goes", "all", unit, period), overlap_lines(period, unit)
+    where_time_goes, figures = partition_table("Where the time goes", "all", unit, period), overlap_lines(period, unit)
     title = Text((Span("Selected time ", strong=True), Span(note, "muted")))
-    shown = (goes, *cause_tables(period, unit), overlap_table(figures))
+    shown = (where_time_goes, *cause_tables(period, unit), overlap_table(figures))
     return html.Div(render.draw([title, bar(period, unit), *columns(shown)], context.dark))

@@ -20,7 +20,7 @@ from overlapscope.errors import OverlapscopeError
 
 LEAD = "What each trace loses, the most first."
 
-MOST_LISTED = 200
+MAX_LISTED = 200
 """Maximum number of rows; the choice at the top has all traces."""
 _POLL_MS = 1_000
 _AT_ONCE = 8
@@ -43,7 +43,7 @@ def layout(context: PageContext) -> Component | list[Component]:
         dcc.Interval(id="traces-clock", interval=_POLL_MS),
         dcc.Store(id="traces-known", data=_count_read(known)),
         html.Div(_listed(context, known), id="traces-listed"),
-        note=f"The first {MOST_LISTED} are listed; choose others at the top." if count > MOST_LISTED else "",
+        note=f"The first {MAX_LISTED} are listed; choose others at the top." if count > MAX_LISTED else "",
     )
     return [listed] if context.library.has_samples() else [listed, parts.samples_button()]
 
@@ -51,7 +51,7 @@ def layout(context: PageContext) -> Component | list[Component]:
 def _known(context: PageContext) -> dict[str, Summary]:
     """Return the summaries of traces, and request a few traces that are not read yet."""
     known: dict[str, Summary] = {}
-    for entry in context.library.entries()[:MOST_LISTED]:
+    for entry in context.library.entries()[:MAX_LISTED]:
         # A few at a time, so that reading stops after the user leaves the page.
         known[entry.id] = context.library.summary(entry.id) if len(known) - _count_read(known) < _AT_ONCE else None
     return known

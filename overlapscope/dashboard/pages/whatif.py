@@ -48,13 +48,13 @@ def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequen
     if prediction.lanes is None or before is None:
         return None
     after = prediction.lanes.device(before.device).result
-    asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
+    parameters = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
     step = median_step([before.steps[row] for row in judged_steps(before)])
     same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
     id, shown, step = context.opened.id, {"device": before.device}, None if same is None else step
     sides = [
         parts.side_at("before", id, context.opened.lanes, before, step, {}, **shown),
-        parts.side_at("after", id, prediction.lanes, after, same, asked, **shown),
+        parts.side_at("after", id, prediction.lanes, after, same, parameters, **shown),
     ]
     return parts.linked_timelines(context, "whatif", sides)
 
@@ -76,9 +76,9 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
 _CLOCK_MS = 600
 _WAIT_S = 0.3
 """Seconds to wait for a prediction; most are ready by then."""
-_MOST_OPTIONS = 100
+_MAX_OPTIONS = 100
 _NAMED: Any = {"aria-label": "changes"}
-_MOST_CHANGES = 50
+_MAX_CHANGES = 50
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ def layout(context: PageContext, device: Device) -> list[Component]:
     kinds = INTERVENTIONS.values()
     options = {kind.id: _options(kind, device) for kind in kinds if kind.argument}
     # If the address names no changes, begin with the fix of the first finding that has one.
-    first = next((finding.saving.fix for finding in context.spoken.findings if finding.saving), ())
+    first = next((finding.saving.fix for finding in context.judged_section.findings if finding.saving), ())
     config = {
         "trace": context.opened.id,
         "device": device.device,
@@ -190,7 +190,7 @@ def _options(kind: Intervention, device: Device) -> list[str]:
     total: dict[str, int] = {}
     for name, ns in named:
         total[name] = total.get(name, 0) + ns
-    return [name for name in sorted(total, key=lambda name: -total[name]) if name.strip()][:_MOST_OPTIONS]
+    return [name for name in sorted(total, key=lambda name: -total[name]) if name.strip()][:_MAX_OPTIONS]
 
 
 def _hidden(device: Device, prediction: DrawnPrediction | None, changes: Sequence[str]) -> list[bool]:
@@ -305,10 +305,10 @@ def show(context: PageContext, data: Any) -> Any:
         prediction = _prediction(context.library, question)
     except OverlapscopeError as error:
         return _failed(error), None, None, True, False, False, unknown
-    asked = _asked_about(context, question)
-    if prediction is None or asked.trace is None or asked.device is None:
+    asked_context = _asked_about(context, question)
+    if prediction is None or asked_context.trace is None or asked_context.device is None:
         raise PreventUpdate
-    drawn = timelines(asked, prediction, question.changes or ())
+    drawn = timelines(asked_context, prediction, question.changes or ())
     invalid = not prediction.result.replay.valid
     _, verdict, *others = document.document(prediction.result).blocks
     bars = document.now_and_predicted(prediction.result)
@@ -320,7 +320,7 @@ def show(context: PageContext, data: Any) -> Any:
         drawn is None,
         invalid,
         invalid,
-        _hidden(asked.device, prediction, question.changes or ()),
+        _hidden(asked_context.device, prediction, question.changes or ()),
     )
 
 
@@ -343,10 +343,10 @@ def find_best(context: PageContext, clicks: int | None, ticks: int | None, page:
         prediction = _prediction(context.library, question)
     except OverlapscopeError as error:
         return _failed(error), dash.no_update, False, True
-    asked = _asked_about(context, question)
-    if prediction is None or asked.trace is None:
+    asked_context = _asked_about(context, question)
+    if prediction is None or asked_context.trace is None:
         return dash.no_update, dash.no_update, True, False
-    return ladder(asked, prediction.result), prediction.interventions, False, True
+    return ladder(asked_context, prediction.result), prediction.interventions, False, True
 
 
 def _asked_about(context: PageContext, question: _Question) -> PageContext:
@@ -361,7 +361,7 @@ def _question(data: Any) -> _Question | None:
         question = msgspec.convert(data, _Question)
     except msgspec.ValidationError:
         return None
-    return question if len(question.changes or ()) <= _MOST_CHANGES else None
+    return question if len(question.changes or ()) <= _MAX_CHANGES else None
 
 
 def _prediction(library: Library, question: _Question) -> DrawnPrediction | None:

@@ -37,7 +37,7 @@ _COLLECTIVES: Final = re.compile(r"(?:Group (?P<group>.+) )?Communication")
 _NO_NUMBER: Final = (1 << 32) - 1
 _LARGEST_COUNT: Final = 1 << 50
 _DEVICE_BITS: Final = 5
-_LEAST_SHIFTED: Final = 1 << 10
+_MIN_SHIFTED: Final = 1 << 10
 """msprof numbers a process by the program's id, the layer and the device: `id << 10 | layer << 5 | device`."""
 
 _COMPUTE: Final = re.compile(
@@ -175,7 +175,7 @@ def _connection(event: AscendEvent) -> int:
 
 def _device(event: AscendEvent) -> int:
     pid = integer(event.pid) or 0
-    return pid % (1 << _DEVICE_BITS) if pid >= _LEAST_SHIFTED else 0
+    return pid % (1 << _DEVICE_BITS) if pid >= _MIN_SHIFTED else 0
 
 
 def _collective_rows(collectives: list[tuple[AscendEvent, str]], tasks: list[AscendEvent]) -> Iterator[NamedRow]:

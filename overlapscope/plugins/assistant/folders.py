@@ -18,7 +18,7 @@ from overlapscope.reading import find_traces, is_trace_name, natural, parts
 from overlapscope.reading.file_names import file_and_part, newest_recording, without_copies
 from overlapscope.reading.files import kind_of
 
-_MOST_LISTED: Final = 10_000
+_MAX_LISTED: Final = 10_000
 """Maximum number of files to list, since a user may give a home directory."""
 _HEAD_BYTES: Final = 128
 """Number of bytes at the beginning of a file that tell its kind."""
@@ -102,7 +102,7 @@ class Folders(Struct, frozen=True):
 
         The number of files is limited. Files are left out if their names contain control characters.
         """
-        remaining = _MOST_LISTED
+        remaining = _MAX_LISTED
         for root in self.roots:
             for directory, below, names in os.walk(root):
                 below[:] = sorted(folder for folder in below if not folder.startswith("."))

@@ -31,7 +31,7 @@ Everything is read-only."""
 
 _INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as on the command line."""
-_MOST_CHARACTERS: Final = 1_000
+_MAX_CHARACTERS: Final = 1_000
 """Maximum length of an error."""
 _READ_ONLY: Final = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
@@ -68,6 +68,6 @@ def _wrapped(tool: Callable[..., str], folders: Folders) -> Callable[..., Awaita
             message = f"the file cannot be read ({error.strerror or type(error).__name__})."
         except Exception as error:
             message = f"this is a defect of overlapscope ({type(error).__name__}: {error}); ask in another way."
-        raise ToolError(shorten(clean(folders.relative(message)), _MOST_CHARACTERS))
+        raise ToolError(shorten(clean(folders.relative(message)), _MAX_CHARACTERS))
 
     return call

@@ -18,7 +18,7 @@ from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.plugin import plugins
 from overlapscope.plugins.assistant.answers import (
-    FEW,
+    MAX_NAMES,
     answer,
     doubts_about,
     doubts_about_trace,
@@ -38,11 +38,11 @@ from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
 from overlapscope.tools import QueriedTraces
 
-_KEPT: Final = 4
+_CACHED_TRACES: Final = 4
 """Number of analyzed traces, or sets of traces, to keep while their files don't change."""
-_MOST_TRACES: Final = 64
+_MAX_TRACES: Final = 64
 """Maximum number of traces to read together. `ranks` reads any number in turn."""
-_WIDTH: Final = 100
+_EXPLANATION_WIDTH: Final = 100
 """Width of explanations, in characters."""
 _RECORDED: Final = "of the recording"
 _PLAIN: Final = "of a step without the profiler"
@@ -172,7 +172,7 @@ class Tools(msgspec.Struct, frozen=True):
         if word.strip().lower() == "words":
             items: list[Any] = [f"{entry.word} ({entry.kind}): {entry.summary}" for entry in glossary.entries()]
             return answer({}, items, figures="none", called="words", page=page)
-        text = terminal.render(glossary.explain(word), width=_WIDTH)
+        text = terminal.render(glossary.explain(word), width=_EXPLANATION_WIDTH)
         return answer({}, text.strip().split("\n\n"), figures="none", called="text", page=page)
 
     def whatif(
@@ -288,7 +288,9 @@ class Tools(msgspec.Struct, frozen=True):
             {
                 **{name: getattr(verdict, name) for name in ("budget", "status", "value", "limit", "unit", "message")},
                 "subject": without(verdict.subject, {"source": ...}),
-                "reasons": [{"time_ns": reason.time_ns, "title": reason.title} for reason in verdict.reasons[:FEW]],
+                "reasons": [
+                    {"time_ns": reason.time_ns, "title": reason.title} for reason in verdict.reasons[:MAX_NAMES]
+                ],
             }
             for verdict in result.verdicts
         ]
@@ -300,14 +302,16 @@ class Tools(msgspec.Struct, frozen=True):
         self, path: Annotated[str, Field(description="directory with a trace of each rank")], page: PageNumber = 1
     ) -> str:
         """Find the rank that delays the others, and show how each rank spends its time."""
-        from overlapscope.ranks.engine import each
+        from overlapscope.ranks.engine import reduce_each
         from overlapscope.ranks.files import expand_urls
         from overlapscope.ranks.join import report_on
         from overlapscope.ranks.on_host import reduce_any
         from overlapscope.ranks.result import by_steps, rows_of
 
         result = report_on(
-            outcome for location in expand_urls(self.folders.files(path)) for outcome in each(reduce_any, [location])
+            outcome
+            for location in expand_urls(self.folders.files(path))
+            for outcome in reduce_each(reduce_any, [location])
         )
         straggler = result.straggler
         head = {
@@ -316,7 +320,7 @@ class Tools(msgspec.Struct, frozen=True):
             else without(straggler, {"collectives": ..., "source": ..., "waiting": ...}),
             "clocks": result.clocks,
             "missing_count": len(result.missing),
-            "missing": result.missing[:FEW],
+            "missing": result.missing[:MAX_NAMES],
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
         less |= {"judged": ..., "lead_in_ns": ..., "unjudged_comm_ns": ...}
@@ -343,9 +347,9 @@ class Tools(msgspec.Struct, frozen=True):
     def traces(self, name: str) -> QueriedTraces:
         """Read a trace, or all traces of a directory. Raises UsageError for too many, and errors of reading."""
         files = self.folders.files(name)
-        if len(files) > _MOST_TRACES:
+        if len(files) > _MAX_TRACES:
             raise UsageError(
-                f"{name}: holds {len(files):,} traces, and at most {_MOST_TRACES} are read together; name one of them, "
+                f"{name}: holds {len(files):,} traces, and at most {_MAX_TRACES} are read together; name one of them, "
                 "or compare them with ranks."
             )
         return _read(tuple(map(_version, files)))
@@ -393,6 +397,6 @@ def _version(path: Path) -> _Version:
     return path, status.st_ino, status.st_ctime_ns, status.st_size
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_TRACES)
 def _read(versions: tuple[_Version, ...]) -> QueriedTraces:
     return QueriedTraces(tuple(load(path, progress=False, cache=False) for path, *_ in versions))

@@ -252,7 +252,7 @@ def _next(choice: SetupChoice, todo: SetupPlan, code: int) -> list[str]:
 def _comment(args: argparse.Namespace) -> int:
     from overlapscope.plugins.ci import comment, forge
 
-    place = None if args.output is not None else forge.of_job(args.name)
+    place = None if args.output is not None else forge.current_job(args.name)
     job = comment.CommentedJob() if place is None else place.job
     text, picture = comment.write(args.traces, args.check, args.before, args.name, job)
     if picture is not None and args.picture is not None:
@@ -260,6 +260,6 @@ def _comment(args: argparse.Namespace) -> int:
     if place is None:
         write(text.encode("utf-8", "replace"), args.output, force=True)
         return DONE
-    for sentence in place.keep(text, comment.marker(args.name)):
+    for sentence in place.post(text, comment.marker(args.name)):
         tell(sentence)
     return DONE

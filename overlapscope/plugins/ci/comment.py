@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 
 
-MOST_BYTES: Final = 65_536
+MAX_BYTES: Final = 65_536
 """Size limit of a comment on GitHub, in characters; GitLab's is larger."""
 _DETAILS_BYTES: Final = 24_000
 """Size limit of the check, and of the comparison."""
-_MOST_FAILURES: Final = 5
-_SENTENCE: Final = 400
+_MAX_FAILURES: Final = 5
+_MAX_SENTENCE_LENGTH: Final = 400
 """Maximum length of a sentence that all of the check has in full."""
-_NAME: Final = 100
+_MAX_NAME_LENGTH: Final = 100
 _ADDRESS: Final = re.compile(r"https?://[\w.:/#?=&%+-]+")
 _MARKER: Final = "<!-- overlapscope:{} -->"
 
@@ -61,7 +61,7 @@ class CommentedJob(NamedTuple):
 
 def marker(name: str) -> str:
     """Return the first line of a comment, by which it is found again."""
-    return _MARKER.format(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[:_NAME].strip("-"))
+    return _MARKER.format(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[:_MAX_NAME_LENGTH].strip("-"))
 
 
 def write(
@@ -100,7 +100,7 @@ def write(
     text = ""
     for comparison in _comparisons(before_sides, after_sides, job):
         text = f"{marker(name)}\n{_drawn([*first, *comparison])}\n{link}{_drawn([*last, *details])}"
-        if len(text.encode("utf-8", "replace")) <= MOST_BYTES:
+        if len(text.encode("utf-8", "replace")) <= MAX_BYTES:
             return text, picture
     return text.removesuffix(_drawn(details)), picture
 
@@ -133,7 +133,7 @@ def _strip(side: Sequence[TraceAnalysis]) -> Strip | None:
     from overlapscope.analysis.strip import measure
 
     devices = [device for analysis in side for device in analysis.devices if device.result.span_ns > 0]
-    return measure(devices[0].timeline, devices[0].result, slices=WIDTH, lanes=4) if devices else None
+    return measure(devices[0].timeline, devices[0].result, slices=STRIP_WIDTH_PX, lanes=4) if devices else None
 
 
 def _reservations(traces: Sequence[str], before: str | None, job: CommentedJob) -> Iterator[Block]:
@@ -145,7 +145,7 @@ def _reservations(traces: Sequence[str], before: str | None, job: CommentedJob) 
             yield Text(
                 (
                     "The recording is that of ",
-                    Span(clean(job.base, _NAME)),
+                    Span(clean(job.base, _MAX_NAME_LENGTH)),
                     ". The change was not recorded, so "
                     "this says nothing about it: record the program again, and commit the recording.",
                 ),
@@ -162,11 +162,11 @@ def _verdict(result: CheckResult | None) -> Iterator[Block]:
         yield Text("The recording, or the check of it, failed; the job's log says why. This is no pass.")
         return
     yield Heading(f"overlapscope check: {words.OUTCOME[result.outcome]}", 1)
-    yield Text(clean(words.prose(result.summary), _SENTENCE))
+    yield Text(clean(words.prose(result.summary), _MAX_SENTENCE_LENGTH))
     failures = [verdict for verdict in result.verdicts if words.counted(verdict)]
-    yield Items(tuple(_failure(verdict) for verdict in failures[:_MOST_FAILURES]))
-    if len(failures) > _MOST_FAILURES:
-        yield Text(f"{len(failures) - _MOST_FAILURES:,} more are listed below.")
+    yield Items(tuple(_failure(verdict) for verdict in failures[:_MAX_FAILURES]))
+    if len(failures) > _MAX_FAILURES:
+        yield Text(f"{len(failures) - _MAX_FAILURES:,} more are listed below.")
 
 
 def _failure(verdict: BudgetVerdict) -> Words:
@@ -174,7 +174,11 @@ def _failure(verdict: BudgetVerdict) -> Words:
     reason = verdict.reasons[0] if verdict.reasons else None
     where = words.name(verdict.where) if verdict.where else words.within(reason) if reason else ""
     advice = words.prose(reason.advice.split("\n")[0]) if reason else ""
-    lines = [clean(words.prose(verdict.message), _SENTENCE), f"At {where}." if where else "", clean(advice, _SENTENCE)]
+    lines = [
+        clean(words.prose(verdict.message), _MAX_SENTENCE_LENGTH),
+        f"At {where}." if where else "",
+        clean(advice, _MAX_SENTENCE_LENGTH),
+    ]
     return (Span(words.name(verdict.budget), strong=True), *(Span(f"\n{line}") for line in lines if line))
 
 
@@ -182,7 +186,7 @@ def _comparisons(
     before: Sequence[TraceAnalysis], after: Sequence[TraceAnalysis], job: CommentedJob
 ) -> Iterator[list[Block]]:
     """Yield what changed against the base branch: first in full, then shorter, at last in a sentence."""
-    branch = Span(clean(job.base, _NAME), strong=True)
+    branch = Span(clean(job.base, _MAX_NAME_LENGTH), strong=True)
     if not before or not after:
         missing = "this change" if before else "the base branch"
         yield [Text((f"There is no readable recording of {missing}, so nothing is compared with ", branch, "."))]
@@ -212,10 +216,10 @@ def _comparisons(
 Pixels = NDArray[np.uint8]
 _Colors = dict[str, NDArray[np.float64]]
 
-WIDTH: Final = 1000
+STRIP_WIDTH_PX: Final = 1000
 """Width of the longer step, in pixels; `Strip` needs as many slices."""
 _LEFT, _MARGIN, _ROW, _GAP = 160, 16, 20, 6
-_SCALE: Final = 2
+_PIXELS_PER_DOT: Final = 2
 """Pixels per dot of the letters."""
 _COLORS: Final = {
     Kind.COMPUTE: ("compute", "compute"),
@@ -245,7 +249,7 @@ _DOTS: Final = np.unpackbits(
 
 
 def draw(sides: list[tuple[str, Strip]]) -> bytes:
-    """Return a PNG of strips with `WIDTH` slices, below each other and on the same scale.
+    """Return a PNG of strips with `STRIP_WIDTH_PX` slices, below each other and on the same scale.
 
     Args:
         sides: Each strip with its name, in lower case: `before`.
@@ -258,7 +262,7 @@ def draw(sides: list[tuple[str, Strip]]) -> bytes:
     for name, strip in sides:
         span = strip.span_ns
         rows.append(_titled(f"{name}: {unit_for(span).text(span)}{' a step' if strip.extent.label else ''}", colors))
-        width = max(1, WIDTH * span // longest)
+        width = max(1, STRIP_WIDTH_PX * span // longest)
         for lane in strip.lanes:
             kind = lane.busy_ns.argmax(axis=0)
             by_kind = np.array([colors[_COLORS[each][1]] for each in Kind])[kind]
@@ -304,15 +308,15 @@ def _legend(entries: list[tuple[str, str]], colors: _Colors) -> Pixels:
 def _write(row: Pixels, text: str, left: int, color: NDArray[np.float64]) -> int:
     """Write text into a row, and return where it ends."""
     for letter in text:
-        dots = _DOTS[max(0, _LETTERS.find(letter))].T.repeat(_SCALE, axis=0).repeat(_SCALE, axis=1)
+        dots = _DOTS[max(0, _LETTERS.find(letter))].T.repeat(_PIXELS_PER_DOT, axis=0).repeat(_PIXELS_PER_DOT, axis=1)
         part = row[2 : 2 + dots.shape[0], left : left + dots.shape[1]]
         part[dots[: part.shape[0], : part.shape[1]] > 0] = color
-        left += dots.shape[1] + _SCALE
+        left += dots.shape[1] + _PIXELS_PER_DOT
     return left
 
 
 def _blank(height: int, colors: _Colors) -> Pixels:
-    row = np.empty((height, _LEFT + WIDTH + _MARGIN, 3), np.uint8)
+    row = np.empty((height, _LEFT + STRIP_WIDTH_PX + _MARGIN, 3), np.uint8)
     row[:] = colors["panel"]
     return row
 

@@ -24,9 +24,9 @@ from overlapscope.plugins.ci.comment import CommentedJob
 
 _Kind = TypeVar("_Kind")
 
-_PATIENCE_S: Final = 30
-_MOST_BYTES: Final = 32 << 20
-_MOST_PAGES: Final = 50
+_TIMEOUT_S: Final = 30
+_MAX_BYTES: Final = 32 << 20
+_MAX_PAGES: Final = 50
 """Maximum number of pages of 100 comments to look at."""
 
 
@@ -34,14 +34,14 @@ class Forge(NamedTuple):
     """A job of GitHub Actions or GitLab CI, and where its comment belongs."""
 
     job: CommentedJob
-    keep: Callable[[str, str], Iterator[str]]
+    post: Callable[[str, str], Iterator[str]]
     """Function of a comment and its marker that creates or replaces it, and yields sentences on that.
 
     It raises UsageError.
     """
 
 
-def of_job(artifact: str) -> Forge | None:
+def current_job(artifact: str) -> Forge | None:
     """Return the job that this process is part of; None if it is none.
 
     Args:
@@ -93,13 +93,13 @@ def _github(artifact: str) -> Forge:
     if pull := event.get("pull_request"):
         id, number = _part(pull, str, "node_id"), _part(pull, int, "number")
         job = CommentedJob(base=_part(pull, str, "base", "ref"), artifacts=artifacts)
-        return Forge(job, lambda text, marker: _keep_on_github(id, number, text, marker))
+        return Forge(job, lambda text, marker: _post_on_github(id, number, text, marker))
     run = event.get("workflow_run")
     if not run or _part(run, str, "event") != "pull_request":
         raise UsageError("this job is of no pull request; run it on the event pull_request or workflow_run.")
     base = _part(event, str, "repository", "default_branch")
-    own = {"success": "passed", "failure": "failed"}.get(str(run.get("conclusion")), "has no result")
-    get = (
+    conclusion = {"success": "passed", "failure": "failed"}.get(str(run.get("conclusion")), "has no result")
+    download = (
         "gh",
         "run",
         "download",
@@ -113,11 +113,11 @@ def _github(artifact: str) -> Forge:
     )
     job = CommentedJob(
         base=base,
-        recording=shlex.join(get),
+        recording=shlex.join(download),
         artifacts=artifacts,
-        conclusion=f"This judges by the limits of {base}. The job of the branch itself {own}.",
+        conclusion=f"This judges by the limits of {base}. The job of the branch itself {conclusion}.",
     )
-    return Forge(job, lambda text, marker: _keep_for_run(repository, run, text, marker))
+    return Forge(job, lambda text, marker: _post_for_run(repository, run, text, marker))
 
 
 def _event() -> dict[str, Any]:
@@ -128,35 +128,35 @@ def _event() -> dict[str, Any]:
         raise UsageError(f"GitHub's event can't be read ({clean(str(error), 200)}).") from None
 
 
-def _keep_for_run(repository: str, run: object, text: str, marker: str) -> Iterator[str]:
-    """Keep the comment on the open pull requests whose newest commit is that of a run."""
+def _post_for_run(repository: str, run: object, text: str, marker: str) -> Iterator[str]:
+    """Post the comment on the open pull requests whose newest commit is that of a run."""
     owner, _, name = repository.partition("/")
     answer = _graphql(_PULLS, owner=owner, name=name, branch=_part(run, str, "head_branch"))
     newest = (_part(run, str, "head_sha"), _part(run, str, "head_repository", "full_name"))
     pulls = [
         pull
         for pull in _part(answer, list[Any], "repository", "pullRequests", "nodes")
-        if (_part(pull, str, "headRefOid"), _at(pull, "headRepository", "nameWithOwner")) == newest
+        if (_part(pull, str, "headRefOid"), _value_at(pull, "headRepository", "nameWithOwner")) == newest
     ]
     if not pulls:
         yield "No comment: the pull request has newer commits, or is closed."
     for pull in pulls:
-        yield from _keep_on_github(_part(pull, str, "id"), _part(pull, int, "number"), text, marker)
+        yield from _post_on_github(_part(pull, str, "id"), _part(pull, int, "number"), text, marker)
 
 
-def _keep_on_github(id: str, number: int, text: str, marker: str) -> Iterator[str]:
+def _post_on_github(id: str, number: int, text: str, marker: str) -> Iterator[str]:
     authored = (each for each in _github_comments(id) if _part(each, bool, "viewerDidAuthor"))
-    own = next((_part(each, str, "id") for each in authored if _has(each, marker)), None)
-    if own is None:
+    existing_id = next((_part(each, str, "id") for each in authored if _has_marker(each, marker)), None)
+    if existing_id is None:
         _graphql(_ADD, id=id, body=text)
     else:
-        _graphql(_UPDATE, id=own, body=text)
-    yield f"{'Wrote' if own is None else 'Renewed'} the comment on pull request {number}."
+        _graphql(_UPDATE, id=existing_id, body=text)
+    yield f"{'Wrote' if existing_id is None else 'Renewed'} the comment on pull request {number}."
 
 
 def _github_comments(id: str) -> Iterator[object]:
     after = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         answer = _graphql(_COMMENTS, id=id, after=after)
         yield from _part(answer, list[Any], "node", "comments", "nodes")
         page = ("node", "comments", "pageInfo")
@@ -173,7 +173,7 @@ def _graphql(query: str, **variables: str | None) -> Any:
     errors = answer.get("errors") if isinstance(answer, dict) else None
     if errors or not isinstance(answer, dict):
         kind = errors[0].get("type", "") if isinstance(errors, list) and isinstance(errors[0], dict) else ""
-        _refused("GitHub", clean(str(kind), 40) or "an error", "`permissions: pull-requests: write`")
+        _refuse("GitHub", clean(str(kind), 40) or "an error", "`permissions: pull-requests: write`")
     return answer.get("data")
 
 
@@ -191,22 +191,25 @@ def _gitlab() -> Forge:
         recording=f"git fetch origin merge-requests/{number}/head && git checkout FETCH_HEAD",
         artifacts=f"{os.environ.get('CI_JOB_URL', '')}/artifacts/browse",
     )
-    return Forge(job, lambda text, marker: _keep_on_gitlab(address, number, text, marker))
+    return Forge(job, lambda text, marker: _post_on_gitlab(address, number, text, marker))
 
 
-def _keep_on_gitlab(address: str, number: str, text: str, marker: str) -> Iterator[str]:
+def _post_on_gitlab(address: str, number: str, text: str, marker: str) -> Iterator[str]:
     user = _part(_gitlab_api("GET", f"{_variable('CI_API_V4_URL')}/user")[0], int, "id")
     authored = (note for note in _notes(address) if _part(note, int, "author", "id") == user)
-    own = next((_part(each, int, "id") for each in authored if not _at(each, "system") and _has(each, marker)), None)
-    if own is None:
+    existing_id = next(
+        (_part(each, int, "id") for each in authored if not _value_at(each, "system") and _has_marker(each, marker)),
+        None,
+    )
+    if existing_id is None:
         _gitlab_api("POST", address, text)
     else:
-        _gitlab_api("PUT", f"{address}/{own}", text)
-    yield f"{'Wrote' if own is None else 'Renewed'} the comment on merge request {number}."
+        _gitlab_api("PUT", f"{address}/{existing_id}", text)
+    yield f"{'Wrote' if existing_id is None else 'Renewed'} the comment on merge request {number}."
 
 
 def _notes(address: str) -> Iterator[object]:
-    for page in range(1, _MOST_PAGES + 1):
+    for page in range(1, _MAX_PAGES + 1):
         answer, headers = _gitlab_api("GET", f"{address}?per_page=100&page={page}")
         yield from _part(answer, list[Any])
         if not headers.get("X-Next-Page"):
@@ -229,26 +232,26 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _ask(method: str, address: str, headers: dict[str, str], body: object = None) -> tuple[Any, Message]:
     """Return the answer of an API, as decoded JSON, and its headers. Raises UsageError."""
     data = None if body is None else msgspec.json.encode(body)
-    given = {"Content-Type": "application/json", "User-Agent": "overlapscope", **headers}
+    all_headers = {"Content-Type": "application/json", "User-Agent": "overlapscope", **headers}
     system = "GitHub" if "Authorization" in headers else "GitLab"
     if not address.startswith(("https://", "http://")):
         raise UsageError(f"{clean(address, 100)}: is no address of an API.")
     try:
-        request = urllib.request.Request(address, data, given, method=method)
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_PATIENCE_S) as answer:
-            return msgspec.json.decode(answer.read(_MOST_BYTES)), answer.headers
+        request = urllib.request.Request(address, data, all_headers, method=method)
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
+            return msgspec.json.decode(answer.read(_MAX_BYTES)), answer.headers
     except urllib.error.HTTPError as error:
         needs = "a GITHUB_TOKEN" if system == "GitHub" else "an OVERLAPSCOPE_GITLAB_TOKEN with the scope api"
-        _refused(system, f"HTTP {error.code}", needs)
+        _refuse(system, f"HTTP {error.code}", needs)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise UsageError(f"{system} could not be asked ({type(error).__name__}); run the job again.") from None
 
 
-def _refused(system: str, reason: str, needs: str) -> NoReturn:
+def _refuse(system: str, reason: str, needs: str) -> NoReturn:
     raise UsageError(f"{system} refuses the comment ({reason}); the job needs {needs}.")
 
 
-def _has(comment: object, marker: str) -> bool:
+def _has_marker(comment: object, marker: str) -> bool:
     return _part(comment, str, "body").splitlines()[:1] == [marker]
 
 
@@ -262,12 +265,12 @@ def _variable(name: str) -> str:
 def _part(answer: object, kind: type[_Kind], *path: str) -> _Kind:
     """Return a part of an event or of an answer. Raises UsageError if it isn't there."""
     try:
-        return msgspec.convert(_at(answer, *path), kind)
+        return msgspec.convert(_value_at(answer, *path), kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"GitHub or GitLab answers otherwise than expected ({clean(str(error), 200)}).") from None
 
 
-def _at(answer: Any, *path: str) -> object:
+def _value_at(answer: Any, *path: str) -> object:
     """Return a part of an event or of an answer; None if it isn't there."""
     for name in path:
         answer = answer.get(name) if isinstance(answer, dict) else None

@@ -12,9 +12,9 @@ from typing import Final, Literal, NamedTuple
 System = Literal["github", "gitlab", "pytest"]
 
 _SKIPPED: Final = ("node_modules", "site-packages", "venv", "env", "build", "dist", "__pycache__")
-_MOST_FILES: Final = 5_000
+_MAX_FILES: Final = 5_000
 """Maximum number of files to look at."""
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _RECORDINGS: Final = ("*.trace.json.gz", "*/*.trace.json.gz")
 _JOB_OF_RANKS: Final = ".traces"
 """Ending of directories in which `overlapscope run` leaves the recordings of several ranks."""
@@ -126,7 +126,7 @@ class TeamRepository(NamedTuple):
             for name in sorted(names):
                 yield Path(directory, name)
             seen += len(names)
-            if seen > _MOST_FILES:
+            if seen > _MAX_FILES:
                 return
 
 
@@ -142,5 +142,5 @@ def repository_of(directory: Path) -> TeamRepository:
 def _text(path: Path) -> str:
     """Return the beginning of a text file; empty if it can't be read."""
     with suppress(OSError), open(path, "rb") as file:
-        return file.read(_MOST_BYTES).decode("utf-8", "replace")
+        return file.read(_MAX_BYTES).decode("utf-8", "replace")
     return ""

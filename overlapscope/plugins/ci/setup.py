@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import Trace
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
-_PLACE: Final = re.compile(r"<([A-Z_]+)>")
+_PLACEHOLDER: Final = re.compile(r"<([A-Z_]+)>")
 _OPTIONAL: Final = re.compile(r"^<\?([A-Z_]+)>(.*\n)", re.MULTILINE)
 _PIPELINE: Final = ".gitlab-ci.yml"
-_NAME: Final = re.compile(r"[\w.][\w./+=@,-]*")
+_SAFE_PATH: Final = re.compile(r"[\w.][\w./+=@,-]*")
 """A path that is text for shells, for YAML and for patterns of paths, and no option of a command."""
 _STAGES: Final = re.compile(r"^stages: *(?:#.*)?(\[[^\]]*\]|(?:\n *- .*)+)", re.MULTILINE)
-_MOST_LINES: Final = 70
+_MAX_LINES: Final = 70
 """Maximum number of lines of a new file to show."""
 
 
@@ -52,7 +52,7 @@ ARGUMENTS: Final = {
 
 Step times depend on the machine, and have no limit.
 """
-_ERRORS: Final = 3
+_STANDARD_ERRORS: Final = 3
 """Number of standard errors of the mean that a limit leaves for steps that differ."""
 _DIGITS: Final = 2
 
@@ -86,9 +86,9 @@ class NewFile(NamedTuple):
         old = "/dev/null" if self.before is None else name
         sides = (self.before or "").splitlines(), self.content.splitlines()
         lines = list(difflib.unified_diff(*sides, old, name, lineterm=""))
-        yield from lines[:_MOST_LINES]
-        if len(lines) > _MOST_LINES:
-            yield f"... and {len(lines) - _MOST_LINES:,} more lines"
+        yield from lines[:_MAX_LINES]
+        if len(lines) > _MAX_LINES:
+            yield f"... and {len(lines) - _MAX_LINES:,} more lines"
 
 
 class Limit(NamedTuple):
@@ -204,12 +204,12 @@ def limits_of(report: Report) -> Iterator[Limit]:
     for figure in figures(report):
         if figure.metric.metric in ARGUMENTS:
             stated.setdefault(figure.metric.metric, []).append(figure)
-    for each in stated.values():
-        metric = each[0].metric
+    for of_metric in stated.values():
+        metric = of_metric[0].metric
         sign = -1 if metric.more_is_better else 1
-        worst = max(each, key=lambda figure: sign * figure.value + _room(figure))
-        bound = _outward(worst.value + sign * _room(worst), up=not metric.more_is_better)
-        if len(each) < places or bound <= 0 or (metric.unit == "pct" and bound >= 100):
+        worst = max(of_metric, key=lambda figure: sign * figure.value + _margin(figure))
+        bound = _rounded_outward(worst.value + sign * _margin(worst), up=not metric.more_is_better)
+        if len(of_metric) < places or bound <= 0 or (metric.unit == "pct" and bound >= 100):
             continue
         kind: LimitKind = "min" if metric.more_is_better else "max"
         scope: Scope = "window" if worst.place.subject.scope == "window" else "steps"
@@ -217,17 +217,17 @@ def limits_of(report: Report) -> Iterator[Limit]:
         yield Limit(budget, show(worst.value, metric.unit))
 
 
-def _room(figure: JudgedFigure) -> float:
+def _margin(figure: JudgedFigure) -> float:
     """Return the noise floor between recordings, plus the part of the mean that depends on which steps were judged."""
     values = figure.values.numbers
     error = stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
     if figure.metric.unit == "launches":
         # They have no noise, but batches of other sizes may launch a few more.
         return DEFAULT_MARGIN_PCT / 100 * figure.value
-    return figure.noise_floor + _ERRORS * error
+    return figure.noise_floor + _STANDARD_ERRORS * error
 
 
-def _outward(value: float, *, up: bool) -> float:
+def _rounded_outward(value: float, *, up: bool) -> float:
     """Return a value with two digits, rounded away from what passes today."""
     context = Context(prec=_DIGITS, rounding=ROUND_CEILING if up else ROUND_FLOOR)
     return float(context.create_decimal(Decimal(repr(value))))
@@ -256,7 +256,7 @@ def _jobs(
                 before = pipeline.read_bytes().decode() if pipeline.is_file() else None
             except UnicodeDecodeError:
                 raise UsageError(f"{pipeline}: is not UTF-8 text; repair it, then run this again.") from None
-            yield NewFile(pipeline, _including(before or "", f".gitlab/{values['FILE']}"), before)
+            yield NewFile(pipeline, _pipeline_including(before or "", f".gitlab/{values['FILE']}"), before)
         case "pytest":
             arguments = [f'contract=PROJECT / "{CONTRACT}"'] if has_contract else []
             kept = [limit for limit in limits if ARGUMENTS[limit.budget.metric]]
@@ -272,7 +272,7 @@ def _tests_of(repository: TeamRepository) -> Path:
     return repository.project / "tests" if first is None else first.parent
 
 
-def _including(pipeline: str, file: str) -> str:
+def _pipeline_including(pipeline: str, file: str) -> str:
     """Return a pipeline of GitLab that includes a file.
 
     Raises:
@@ -300,7 +300,7 @@ def _values(repository: TeamRepository, choice: SetupChoice) -> dict[str, str]:
     for value in (f"{prefix}{trace}", choice.program or "", choice.install, choice.runner or ""):
         if not value.isprintable() or "${{" in value:
             raise UsageError(f"{clean(value)}: can't stand in a workflow, because of its characters; use another name.")
-    if not all(map(_NAME.fullmatch, (f"{prefix}{trace}", trace))):
+    if not all(map(_SAFE_PATH.fullmatch, (f"{prefix}{trace}", trace))):
         raise UsageError(
             f"{prefix}{trace}: rename it, so that it has only letters, digits and ./_-+=@, and begins with a letter or "
             "a digit."
@@ -346,4 +346,4 @@ def _filled(template: str, values: Mapping[str, str]) -> str:
     """Return a template with its values, without the lines of empty ones: those that begin with `<?NAME>`."""
     text = (_TEMPLATES / template).read_text(encoding="utf-8")
     text = _OPTIONAL.sub(lambda match: match[2] if values[match[1]] else "", text)
-    return _PLACE.sub(lambda match: values[match[1]], text)
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)

@@ -453,7 +453,7 @@ class DeviceUses:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MANY = 1000
+_MAX_PENDING_CALLS = 1000
 """Number of calls at which `note` writes them itself, in case no operator runs that would."""
 
 
@@ -476,7 +476,7 @@ class Journal:
         """Append a call."""
         if self.is_open:
             self._calls.append(call)
-            if len(self._calls) > _MANY:
+            if len(self._calls) > _MAX_PENDING_CALLS:
                 self.write_up()
 
     def write_up(self) -> None:

@@ -291,9 +291,11 @@ def _only_reads(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
     if not is_collective(operator) or name not in ("broadcast_", "broadcast", "reduce_"):
         return False
     names = [argument.name for argument in operator._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    rank = _own_rank(next((given[key] for key in ("process_group", "group_name", "group") if key in given), None))
-    root = given.get("root_rank", given.get("src"))
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    rank = _own_rank(
+        next((arguments[key] for key in ("process_group", "group_name", "group") if key in arguments), None)
+    )
+    root = arguments.get("root_rank", arguments.get("src"))
     return rank is None or (rank != root if name == "reduce_" else rank == root)
 
 

@@ -42,14 +42,14 @@ def find(args: argparse.Namespace) -> Callable[[Report], Report] | None:
     return partial(_current_level, args.history or None, args.job)
 
 
-def _current_level(history: str | None, named: str | None, report: Report) -> Report:
+def _current_level(history: str | None, job_name: str | None, report: Report) -> Report:
     """Return the report in the middle of the current level of a report's job, and print which report that is."""
     from overlapscope.plugins.history.entry import gpu_of, moment, short
     from overlapscope.plugins.history.store import Store
     from overlapscope.report.model import of_program
     from overlapscope.report.origin import of_report
 
-    job = of_report(report, otherwise_ns=0, job=named).job
+    job = of_report(report, otherwise_ns=0, job=job_name).job
     with Store.open(history, read_only=True) as store:
         entry = baseline_entry(store, job, plain=of_program(report) is not report, gpu=gpu_of(report))
     commit = f" of commit {clean(short(entry.origin.commit), 40)}" if entry.origin.commit else ""
@@ -68,8 +68,8 @@ def baseline_entry(store: Store, job: str, *, plain: bool, gpu: str | None) -> E
     from overlapscope.plugins.history.levels import grouped, levels
     from overlapscope.plugins.history.store import Query
 
-    every = store.points("step_time", Query(job=job_of(store, job), plain=plain))
-    points = [point for point in every if point.gpu == gpu]
+    all_points = store.points("step_time", Query(job=job_of(store, job), plain=plain))
+    points = [point for point in all_points if point.gpu == gpu]
     if not points:
         kind = "the program without the profiler" if plain else "a recording"
         raise UsageError(

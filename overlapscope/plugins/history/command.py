@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from overlapscope.plugins.history.entry import Entry
     from overlapscope.plugins.history.store import Store
 
-_MOST = whole_number("a number of entries", 1, 10**9)
-_SHOWN = 20
+_ENTRY_COUNT = whole_number("a number of entries", 1, 10**9)
+_DEFAULT_ENTRIES = 20
 
 
 class HistoryCommand:
@@ -40,7 +40,11 @@ class HistoryCommand:
         _add_store(parser)
         _add_query(parser)
         parser.add_argument(
-            "--most", type=_MOST, default=_SHOWN, metavar="N", help=f"show the newest N entries (default: {_SHOWN})"
+            "--most",
+            type=_ENTRY_COUNT,
+            default=_DEFAULT_ENTRIES,
+            metavar="N",
+            help=f"show the newest N entries (default: {_DEFAULT_ENTRIES})",
         )
         _add_levels(parser)
         add_format(parser)
@@ -77,7 +81,7 @@ class HistoryCommand:
         prune = action("prune", "remove old entries, and free their disk space")
         which = prune.add_mutually_exclusive_group(required=True)
         which.add_argument("--older-than", metavar="AGE", type=_age_ns, help="entries older than 12h or 90d")
-        which.add_argument("--keep", metavar="N", type=_MOST, help="all but the newest N entries of each job")
+        which.add_argument("--keep", metavar="N", type=_ENTRY_COUNT, help="all but the newest N entries of each job")
         _add_query(prune, ("job",))
         _add_store(prune)
         actions = {"add": add, "check": check, "prune": prune}

@@ -125,16 +125,16 @@ def _within_limits(series: Levels, unit: Unit) -> Levels:
 def courses(store: Store, query: Query, metrics: Sequence[str], by: By) -> JobCourse:
     """Return the levels of a job's metrics, by default of the job that ran last. Raises as `course` and `job_of`."""
     query = _with_job(store, query)
-    every = (course(metric, store.points(metric, query), by) for metric in dict.fromkeys(metrics))
-    return JobCourse(job=query.job or "", courses=tuple(each for each in every if each is not None))
+    courses = (course(metric, store.points(metric, query), by) for metric in dict.fromkeys(metrics))
+    return JobCourse(job=query.job or "", courses=tuple(each for each in courses if each is not None))
 
 
 def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> HistoryCheck:
     """Return the standing of a job's newest report, commit or hour in each metric. Raises as `courses`."""
     query = _with_job(store, query)
     kinds = {metric: metric_of(metric) for metric in metrics}
-    every = {metric: alike(store.points(metric, query)) for metric in kinds}
-    comparable = {metric: points for metric, points in every.items() if points}
+    points_by_metric = {metric: alike(store.points(metric, query)) for metric in kinds}
+    comparable = {metric: points for metric, points in points_by_metric.items() if points}
     last = next(iter(store.rows(query, most=1)), None)
     judged = []
     for metric, points in comparable.items():

@@ -272,12 +272,12 @@ def _sentence(judged: Judged) -> str:
 
 # -- Charts ------------------------------------------------------------------------------------------
 
-_COLUMNS: Final = 300
+_MAX_CHART_COLUMNS: Final = 300
 """Number of columns of a thinned chart, each a few pixels wide."""
-_FEW: Final = 150
+_MAX_LARGE_POINTS: Final = 150
 """Maximum number of points to draw large, with ends on their error bars."""
-_TICKS: Final = 12
-_MOST_MARKS: Final = 8
+_MAX_TICKS: Final = 12
+_MAX_MARKS: Final = 8
 """Maximum number of labelled changes, the newest. The table has all."""
 
 
@@ -301,8 +301,8 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
 
     where = np.array([row if by == "commit" else group.at_ns for row, group in enumerate(groups)], np.float64)
     ringed = [row for row, group in enumerate(groups) if not set(chosen).isdisjoint(group.ids)]
-    rows = sorted({*thin(where, np.array([group.value for group in groups]), _COLUMNS).tolist(), *ringed})
-    few = len(rows) <= _FEW
+    rows = sorted({*thin(where, np.array([group.value for group in groups]), _MAX_CHART_COLUMNS).tolist(), *ringed})
+    few = len(rows) <= _MAX_LARGE_POINTS
     points = {
         "type": "scatter",
         "mode": "markers",
@@ -323,9 +323,9 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
     rings = _rings(groups, ringed, place, scale, colors)
     across: dict[str, Any] = {"type": "date"}
     if by == "commit":
-        ticks = np.unique(np.linspace(0, len(groups) - 1, min(_TICKS, len(groups))).astype(int)).tolist()
+        ticks = np.unique(np.linspace(0, len(groups) - 1, min(_MAX_TICKS, len(groups))).astype(int)).tolist()
         across = {"tickvals": ticks, "ticktext": [escape(short(groups[row].commit or "no commit")) for row in ticks]}
-    marks = [_mark(change, course, place, scale, colors) for change in levels.changes[-_MOST_MARKS:]]
+    marks = [_mark(change, course, place, scale, colors) for change in levels.changes[-_MAX_MARKS:]]
     return figure(
         [points, *_levels(levels, place, scale, colors), *([rings] if ringed else [])],
         dark,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from overlapscope.base import disk
 from overlapscope.base.words import clean, size
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.plugins.history.entry import MOST_PACKED, SUFFIX, Entry, entry, pack, unpack
+from overlapscope.plugins.history.entry import MAX_PACKED, SUFFIX, Entry, entry, pack, unpack
 from overlapscope.plugins.history.store import Store, default_path
 from overlapscope.ranks.files import error_text, filesystem_of, is_url, shown_url
 from overlapscope.report.model import Report
@@ -104,8 +104,8 @@ def _read(place: _Directory | _Bucket, name: str, shown: str) -> Entry:
         packed = place.read(name)
     except Exception as error:
         raise UnreadableTrace(f"{clean(shown)}: cannot be read ({error_text(error)}).") from None
-    if len(packed) > MOST_PACKED:
-        raise UnreadableTrace(f"{clean(shown)}: is larger than {size(MOST_PACKED)}, and no entry of a history is.")
+    if len(packed) > MAX_PACKED:
+        raise UnreadableTrace(f"{clean(shown)}: is larger than {size(MAX_PACKED)}, and no entry of a history is.")
     return unpack(packed, clean(shown))
 
 
@@ -126,7 +126,7 @@ class _Directory:
     def read(self, name: str) -> bytes:
         """Return the file's content, at most one byte more than an entry may have."""
         with open(self._path / name, "rb", opener=disk.regular) as file:
-            return file.read(MOST_PACKED + 1)
+            return file.read(MAX_PACKED + 1)
 
     def write(self, name: str, data: bytes) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ class _Bucket:
         return [path.rpartition("/")[2] for path in self._files.ls(self._path, detail=False)]
 
     def read(self, name: str) -> bytes:
-        data: bytes = self._files.cat_file(f"{self._path}/{name}", start=0, end=MOST_PACKED + 1)
+        data: bytes = self._files.cat_file(f"{self._path}/{name}", start=0, end=MAX_PACKED + 1)
         return data
 
     def write(self, name: str, data: bytes) -> None:

@@ -25,12 +25,12 @@ from overlapscope.report.origin import Name, Origin
 
 SUFFIX: Final = ".json.zst"
 """Suffix of an entry's file, `ID.json.zst`."""
-MOST_PACKED: Final = 8 << 20
-"""Maximum size of an entry's file in bytes; `MOST_UNPACKED` is that of its content."""
-MOST_UNPACKED: Final = 128 << 20
-_LEVEL: Final = 9
+MAX_PACKED: Final = 8 << 20
+"""Maximum size of an entry's file in bytes; `MAX_UNPACKED` is that of its content."""
+MAX_UNPACKED: Final = 128 << 20
+_ZSTD_LEVEL: Final = 9
 """Level at which zstd compresses entries."""
-_SHORT = 10
+_COMMIT_DIGITS = 10
 """Number of shown digits of a commit."""
 
 EntryId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}(?!\n)$")]
@@ -90,7 +90,7 @@ def repeated(figures: tuple[HistoryFigure, ...]) -> bool:
 def pack(entry: Entry) -> bytes:
     """Return the entry as JSON in a single frame of zstd, with a checksum."""
     zstd = zstd_module()
-    options = {zstd.CompressionParameter.compression_level: _LEVEL, zstd.CompressionParameter.checksum_flag: 1}
+    options = {zstd.CompressionParameter.compression_level: _ZSTD_LEVEL, zstd.CompressionParameter.checksum_flag: 1}
     packed: bytes = zstd.compress(msgspec.json.encode(entry), options=options)
     return packed
 
@@ -112,16 +112,16 @@ def _unpacked(packed: bytes) -> bytes:
     """Return the content of a single frame of zstd.
 
     Raises:
-        ValueError: It is not a frame, is cut or followed by other bytes, or holds more than `MOST_UNPACKED` bytes.
+        ValueError: It is not a frame, is cut or followed by other bytes, or holds more than `MAX_UNPACKED` bytes.
     """
     zstd = zstd_module()
     unpacker = zstd.ZstdDecompressor()
     try:
-        data: bytes = unpacker.decompress(packed, MOST_UNPACKED + 1)
+        data: bytes = unpacker.decompress(packed, MAX_UNPACKED + 1)
     except zstd.ZstdError as error:
         raise ValueError(f"it is not valid zstd data ({error})") from None
-    if len(data) > MOST_UNPACKED:
-        raise ValueError(f"it holds more than {MOST_UNPACKED:,} bytes")
+    if len(data) > MAX_UNPACKED:
+        raise ValueError(f"it holds more than {MAX_UNPACKED:,} bytes")
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("its zstd data does not end where the file does")
     return data
@@ -136,7 +136,7 @@ def moment(at_ns: int) -> str:
 def short(commit: str) -> str:
     """Return the first digits of a commit, and its suffix such as `-dirty`."""
     digits, dash, rest = commit.partition("-")
-    return f"{digits[:_SHORT]}{dash}{rest}"
+    return f"{digits[:_COMMIT_DIGITS]}{dash}{rest}"
 
 
 # -- Figures of a report -----------------------------------------------------------------------------

@@ -31,23 +31,23 @@ from overlapscope.plugins.history.store import Point
 By = Literal["commit", "hour", "report"]
 BY: Final[tuple[By, ...]] = ("commit", "hour", "report")
 
-LEAST: Final = 3
+MIN_LEVEL_POINTS: Final = 3
 """Minimum number of points in a level: the median of three is right even if one of them is an outlier."""
-FEWEST: Final = 6
+MIN_SERIES_POINTS: Final = 6
 """Minimum number of points in a series: enough for two levels."""
-_FOLLOWING: Final = 0.9
+_MAX_AUTOCORRELATION: Final = 0.9
 """Maximum correlation between successive points."""
 
 _HOUR_NS: Final = 3_600_000_000_000
-_MAD: Final = 0.6745
+_MAD_OF_NORMAL: Final = 0.6745
 """Median distance of normal values from their mean, in standard deviations."""
-_MEDIAN: Final = 1.2533
+_MEDIAN_ERROR_RATIO: Final = 1.2533
 """Ratio of the standard errors of median and mean for normal values. It is smaller for values with heavy tails."""
-_OUTLIER: Final = 3.0
+_OUTLIER_SIGMAS: Final = 3.0
 """Standard deviations from the neighbors' median beyond which a value is an outlier."""
 _PENALTY: Final = 3.0
 """Penalty of PELT for each change, in variances times the logarithm of the number of values."""
-_MOST: Final = 4096
+_MAX_PELT_POINTS: Final = 4096
 """Maximum number of points for PELT, which takes quadratic time. Longer series are averaged first."""
 
 
@@ -182,7 +182,7 @@ def _joined(groups: list[Group]) -> Group:
         at_ns=groups[0].at_ns,
         commit=commits.pop() if len(commits) == 1 else None,
         value=median(group.value for group in groups),
-        error=_MEDIAN * median(group.error for group in groups) / len(groups) ** 0.5,
+        error=_MEDIAN_ERROR_RATIO * median(group.error for group in groups) / len(groups) ** 0.5,
         floor=_floor(groups),
     )
 
@@ -201,8 +201,8 @@ def levels(groups: Sequence[Group], *, more_is_better: bool) -> Levels:
     In a series without changes, a false one is found with a probability of about 1 %.
     """
     series = tuple(groups)
-    few = f"{plural(len(series), 'value')} cannot show what is noise; {FEWEST} are needed"
-    unknown = few if len(series) < FEWEST else ""
+    few = f"{plural(len(series), 'value')} cannot show what is noise; {MIN_SERIES_POINTS} are needed"
+    unknown = few if len(series) < MIN_SERIES_POINTS else ""
     bounds, noise = ([0, len(series)], None) if unknown else _bounds(series)
     parts = [_level(series, *part, noise) for part in pairwise(bounds) if part[0] < part[1]]
     pairs = pairwise(parts) if noise is not None else ()
@@ -218,70 +218,70 @@ def levels(groups: Sequence[Group], *, more_is_better: bool) -> Levels:
 def _bounds(groups: Sequence[Group]) -> tuple[list[int], Noise]:
     """Return the bounds of levels and the noise within them, after dropping the weakest changes that don't count."""
     values = np.array([group.value for group in groups], np.float64)
-    steps = median(group.error for group in groups)
-    rough = max(_scale(values), steps)
-    near = _without_outliers(values, rough)
-    bounds = [0, *_candidates(near, rough), len(values)]
+    step_error = median(group.error for group in groups)
+    rough_sigma = max(_sigma_of_correlated(values), step_error)
+    cleaned = _without_outliers(values, rough_sigma)
+    bounds = [0, *_candidates(cleaned, rough_sigma), len(values)]
     while True:
-        noise = _noise(near, bounds, steps)
+        noise = _noise(cleaned, bounds, step_error)
         places = range(1, len(bounds) - 1)
-        standing = [_standing(groups, near, bounds[place - 1 : place + 2], noise) for place in places]
-        if min(standing, default=2.0) > 1:
+        distances = [_relative_distance(groups, cleaned, bounds[place - 1 : place + 2], noise) for place in places]
+        if min(distances, default=2.0) > 1:
             return bounds, noise
-        del bounds[1 + standing.index(min(standing))]
+        del bounds[1 + distances.index(min(distances))]
 
 
-def _scale(values: F64) -> float:
+def _sigma_of_correlated(values: F64) -> float:
     """Return the standard deviation of correlated values, from differences between neighbors (Chakar et al.).
 
     A few of the differences may be changes of level.
     """
-    by_one, by_two = (_typical(values[lag:] - values[:-lag]) for lag in (1, 2))
-    following = min(max((by_two / by_one) ** 2 - 1, 0.0), _FOLLOWING) if by_one else 0.0
+    by_one, by_two = (_sigma_of_differences(values[lag:] - values[:-lag]) for lag in (1, 2))
+    following = min(max((by_two / by_one) ** 2 - 1, 0.0), _MAX_AUTOCORRELATION) if by_one else 0.0
     return float(by_one / (2 * (1 - following)) ** 0.5)
 
 
-def _typical(differences: F64) -> float:
+def _sigma_of_differences(differences: F64) -> float:
     """Return the standard deviation of differences, from their median, or from their mean if the median is zero."""
     size = np.abs(differences)
-    return float(np.median(size) / _MAD) or float(size.mean() * (np.pi / 2) ** 0.5)
+    return float(np.median(size) / _MAD_OF_NORMAL) or float(size.mean() * (np.pi / 2) ** 0.5)
 
 
 def _without_outliers(values: F64, sigma: float) -> F64:
     """Replace outliers with the median of their neighbors."""
     # With this many neighbors, the median changes at the first value of a new level.
-    half = _least(len(values)) - 1
+    half = _min_level_length(len(values)) - 1
     middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
     middle = np.pad(middle, half, mode="edge")
-    near: F64 = np.where(np.abs(values - middle) > _OUTLIER * sigma, middle, values)
-    return near
+    cleaned: F64 = np.where(np.abs(values - middle) > _OUTLIER_SIGMAS * sigma, middle, values)
+    return cleaned
 
 
-def _least(count: int) -> int:
+def _min_level_length(count: int) -> int:
     """Return the minimum length of a level. Long series have more successive outliers by chance."""
-    return max(LEAST, round(float(np.log(count))))
+    return max(MIN_LEVEL_POINTS, round(float(np.log(count))))
 
 
-def _candidates(near: F64, sigma: float) -> list[int]:
+def _candidates(cleaned: F64, sigma: float) -> list[int]:
     """Return the places where PELT finds changes of level."""
     try:
         import ruptures
     except ImportError:
         raise _missing() from None
-    size = -(-len(near) // _MOST)
-    coarse = near[: len(near) - len(near) % size].reshape(-1, size).mean(axis=1)
-    least = max(LEAST, -(-_least(len(near)) // size))
+    size = -(-len(cleaned) // _MAX_PELT_POINTS)
+    coarse = cleaned[: len(cleaned) - len(cleaned) % size].reshape(-1, size).mean(axis=1)
+    least = max(MIN_LEVEL_POINTS, -(-_min_level_length(len(cleaned)) // size))
     scaled = coarse[:, None] / (sigma or 1.0)
     penalty = _PENALTY * np.log(len(coarse)) / size
     ends = ruptures.KernelCPD(kernel="linear", min_size=least).fit(scaled).predict(pen=penalty)
-    return [_sharp(near, int(number) * size, size) for number in ends[:-1]]
+    return [_exact_place(cleaned, int(number) * size, size) for number in ends[:-1]]
 
 
-def _sharp(values: F64, about: int, size: int) -> int:
+def _exact_place(values: F64, about: int, size: int) -> int:
     """Return the exact place of a change within `size` values of `about`: the split with the least variance."""
     if size == 1:
         return about
-    first, end = max(0, about - LEAST * size), min(len(values), about + LEAST * size)
+    first, end = max(0, about - MIN_LEVEL_POINTS * size), min(len(values), about + MIN_LEVEL_POINTS * size)
 
     def variation(place: int) -> float:
         return float(values[first:place].var() * (place - first) + values[place:end].var() * (end - place))
@@ -289,19 +289,19 @@ def _sharp(values: F64, about: int, size: int) -> int:
     return min(range(max(first + 1, about - size), min(end - 1, about + size) + 1), key=variation)
 
 
-def _noise(near: F64, bounds: Sequence[int], steps: float) -> Noise:
+def _noise(cleaned: F64, bounds: Sequence[int], step_error: float) -> Noise:
     """Return the noise within levels, at least that of the steps."""
-    parts = [near[first:end] for first, end in pairwise(bounds)]
-    apart = np.concatenate([part - np.median(part) for part in parts])
-    squares = float(apart @ apart)
-    degrees = len(apart) - len(parts)
-    following = float(apart[1:] @ apart[:-1]) / squares if squares else 0.0
+    parts = [cleaned[first:end] for first, end in pairwise(bounds)]
+    residuals = np.concatenate([part - np.median(part) for part in parts])
+    squares = float(residuals @ residuals)
+    degrees = len(residuals) - len(parts)
+    following = float(residuals[1:] @ residuals[:-1]) / squares if squares else 0.0
     return Noise(
-        sigma=max((squares / degrees) ** 0.5, steps),
-        following=min(max(following, 0.0), _FOLLOWING),
+        sigma=max((squares / degrees) ** 0.5, step_error),
+        following=min(max(following, 0.0), _MAX_AUTOCORRELATION),
         degrees=degrees,
         # A change is possible between any two values, so the probability of an error is divided among these places.
-        quantile=_student(1 - (1 - CONFIDENCE) / (2 * (len(near) - 1)), degrees),
+        quantile=_student(1 - (1 - CONFIDENCE) / (2 * (len(cleaned) - 1)), degrees),
     )
 
 
@@ -321,21 +321,23 @@ def _missing() -> MissingPackage:
 def _error(noise: Noise, *counts: int) -> float:
     """Return the standard error of a median of successive values, or of the difference between two medians."""
     follow = (1 + noise.following) / (1 - noise.following)
-    return float(_MEDIAN * noise.sigma * sum(min(1.0, follow / count) for count in counts) ** 0.5)
+    return float(_MEDIAN_ERROR_RATIO * noise.sigma * sum(min(1.0, follow / count) for count in counts) ** 0.5)
 
 
-def _standing(groups: Sequence[Group], near: F64, bounds: Sequence[int], noise: Noise) -> float:
+def _relative_distance(groups: Sequence[Group], cleaned: F64, bounds: Sequence[int], noise: Noise) -> float:
     """Return the distance between two neighboring levels, in units of the minimum that counts.
 
     The distance is the smaller of those with and without outliers.
     """
     before, after = (groups[first:end] for first, end in pairwise(bounds))
-    without, other_without = (float(np.median(near[first:end])) for first, end in pairwise(bounds))
-    apart = min(abs(_value(before) - _value(after)), abs(without - other_without))
-    return apart / max(noise.quantile * _error(noise, len(before), len(after)), _lower_floor(before, after), 1e-300)
+    without, other_without = (float(np.median(cleaned[first:end])) for first, end in pairwise(bounds))
+    distance = min(abs(_value(before) - _value(after)), abs(without - other_without))
+    return distance / max(
+        noise.quantile * _error(noise, len(before), len(after)), _smaller_floor(before, after), 1e-300
+    )
 
 
-def _lower_floor(before: Sequence[Group], after: Sequence[Group]) -> float:
+def _smaller_floor(before: Sequence[Group], after: Sequence[Group]) -> float:
     """Return the smaller noise floor. As in `check`, the side with less time on the link and the host decides."""
     return min(_floor(before), _floor(after))
 
@@ -397,7 +399,7 @@ def newest(groups: Sequence[Group], *, more_is_better: bool, of: int = 1) -> Sta
     level = before.levels[-1]
     error = (max(noise.sigma, last.error) ** 2 + _error(noise, level.end - level.first) ** 2) ** 0.5
     margin = _student(1 - (1 - CONFIDENCE) / (2 * of), noise.degrees) * error
-    difference, floor = last.value - level.value, _lower_floor(others[level.first :], [last])
+    difference, floor = last.value - level.value, _smaller_floor(others[level.first :], [last])
     status: Literal["same", "worse", "better"] = "same"
     if abs(difference) > max(floor, margin):
         status = "better" if (difference > 0) == more_is_better else "worse"

@@ -37,9 +37,9 @@ Name = TypeVar("Name", bound=str)
 CHART, COMPARING, SHOWN = "history-chart", "history-comparing", "history-shown"
 _LOOK_MS = 30_000
 _WITHOUT_COMMITS: tuple[By, ...] = ("report", "hour", "commit")
-_POINTS = 2000
+_POINTS_PER_RESULT = 2000
 """Number of points that weigh as much as another result of a page."""
-_MOST_TRACES = 8
+_MAX_TRACES = 8
 """Maximum number of a report's traces that are linked."""
 _PAGES = ("overview", "timeline", "whatif")
 """Pages of a trace to link from its stored report."""
@@ -127,7 +127,7 @@ def _course(
         points = store.points(metric, Query(job=job))
         shown = course(metric, points, by)
         result = shown, len(points) - len(alike(points))
-        kept.put(key, result, 1 + len(points) // _POINTS)
+        kept.put(key, result, 1 + len(points) // _POINTS_PER_RESULT)
     return result
 
 
@@ -218,7 +218,7 @@ def _traces(context: PageContext, entry: Entry) -> list[Component]:
     ids = list(dict.fromkeys(id for id in named if id is not None))
     links = [
         _link(f"{clean(id, 60)}: {page} →", context.url.href(page, trace=id, other=None))
-        for id in ids[:_MOST_TRACES]
+        for id in ids[:_MAX_TRACES]
         for page in _PAGES
     ]
     return [dmc.Group(links, gap="md", mt=4, id="history-traces")] if links else []

@@ -146,24 +146,24 @@ def _value(cell: Any) -> Value:
 
 # -- The document ---
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Maximum rows of a table to show; CSV and JSON have all."""
 _NAME_LIMIT = 200
 _KEYS = ("rank", "stream")
 """Number columns that identify a row."""
 _IDENTITIES = ("rank", "stream", "correlation", "pid", "tid", "iteration")
-_GAP = 2
+_COLUMN_GAP = 2
 """Cells between the columns of a table in a terminal."""
-_LEAST_WORDS = 24
+_MIN_TEXT_WIDTH = 24
 _WORD_WIDTH = 240
 """Maximum width of words in CSS pixels."""
 
 
 def document(result: HtaResult, *, width: int | None = None) -> Document:
-    """Return the tables with up to `MOST_ROWS` rows each, cut between columns to fit a terminal of `width`."""
+    """Return the tables with up to `MAX_ROWS` rows each, cut between columns to fit a terminal of `width`."""
     blocks: list[Block] = [Heading(heading(result), 1) if width is None else Text(heading(result), tone="muted")]
     for hta_table in result.tables:
-        shown = table(hta_table, MOST_ROWS)
+        shown = table(hta_table, MAX_ROWS)
         blocks += [shown] if width is None else _pieces(shown, width)
     return Document(heading(result), (*blocks, *map(Text, lacking(result))))
 
@@ -216,7 +216,7 @@ def _pieces(table: Table, width: int) -> Iterator[Table]:
     for at, column in enumerate(table.columns):
         widest = max(len(line[at]) for line in texts)
         # Cells of words get enough characters to tell them apart.
-        needs[column.id] = _GAP + (min(widest, _LEAST_WORDS) if column.flexible else widest)
+        needs[column.id] = _COLUMN_GAP + (min(widest, _MIN_TEXT_WIDTH) if column.flexible else widest)
     keys = [column.id for column in table.columns if column.flexible or column.title in _KEYS]
     room = width - sum(needs[id] for id in keys)
     title, piece = table.title, list[str]()

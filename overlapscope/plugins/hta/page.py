@@ -25,11 +25,11 @@ LEAD = (
     "microseconds. The other pages do not depend on it."
 )
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 """Maximum number of ranks, whose traces are in memory at once."""
-MOST_ROWS = 2_000
+MAX_ROWS = 2_000
 """Maximum number of a table's rows on the page; the CSV has all."""
-_WEIGHT = 4
+_CACHE_WEIGHT = 4
 """Weight of a result in the cache of pages' results."""
 _one_at_a_time = threading.Lock()
 """HTA's output can be suppressed for only a single thread at a time."""
@@ -42,7 +42,7 @@ def layout(context: PageContext) -> list[Component]:
     except MissingPackage as error:
         return [render.panel("HTA is not installed", parts.empty(clean(str(error))))]
     ranks = job_of(context.library, context.opened.id)
-    several = 1 < len(ranks) <= MOST_RANKS
+    several = 1 < len(ranks) <= MAX_RANKS
     choice = dmc.Group(
         [
             dmc.Select(
@@ -122,7 +122,7 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
     """Return HTA's result, computed once. Raises OverlapscopeError."""
     library, id = context.library, context.url.trace or ""
     several = job_of(library, id) if ranks else ()
-    ids = several if 1 < len(several) <= MOST_RANKS else (id,)
+    ids = several if 1 < len(several) <= MAX_RANKS else (id,)
 
     def compute() -> HtaResult:
         traces = [library.wait(id).analysis.trace for id in ids]
@@ -130,12 +130,12 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 
     with _one_at_a_time:
         key = ("hta", ids, name, operator, nanoseconds)
-        result: HtaResult = library.results_of_pages.remember(key, compute, weight=_WEIGHT)
+        result: HtaResult = library.results_of_pages.remember(key, compute, weight=_CACHE_WEIGHT)
     return result
 
 
 def _tables(context: PageContext, result: HtaResult) -> Component:
-    tables = [table(shown, MOST_ROWS) for shown in result.tables]
+    tables = [table(shown, MAX_ROWS) for shown in result.tables]
     panels = [
         parts.grid_panel(context, shown, f"hta-table-{number}", note=shown.note, nothing="No rows.")
         for number, shown in enumerate(tables)

@@ -39,7 +39,7 @@ class Stats(Struct, gc=False, frozen=True):
 
 NO_STATS = Stats()
 
-MOST_EVENTS = 16 << 20
+MAX_EVENTS = 16 << 20
 """XLA records some two million events of each kind by default, and writes one million as JSON. Without a limit, a
 hostile file could have an event in every two bytes, and take fifty times its size in memory."""
 
@@ -78,7 +78,7 @@ class XlaRecording(Struct):
 # -- The protocol buffer ---
 
 _PS_PER_NS: Final = 1_000
-_MOST_BITS: Final = 64
+_MAX_BITS: Final = 64
 _READ: Final = frozenset(Stats.__struct_encode_fields__)
 
 
@@ -99,7 +99,7 @@ def read_xspace(data: bytes) -> XlaRecording:
             recording.plane_stats.setdefault(name, {}).update(plane_stats)
             recording.lines += lines
             events += sum(len(line.events) for line in lines)
-            if events > MOST_EVENTS:
+            if events > MAX_EVENTS:
                 raise NotAnXSpace("more events than any profiler records")
         elif number in (2, 3):
             recording.warnings.append(_text(value))
@@ -125,7 +125,7 @@ def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -
             events.append(value)
         else:
             fields[number] = value
-    if len(events) > MOST_EVENTS:
+    if len(events) > MAX_EVENTS:
         raise NotAnXSpace("more events than any profiler records")
     began_ns = _integer(fields.get(3, 0))
     return XlaLine(
@@ -243,7 +243,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         IndexError: The number does not end.
     """
     value = bits = 0
-    while (byte := data[at]) >= 0x80 and bits < _MOST_BITS:
+    while (byte := data[at]) >= 0x80 and bits < _MAX_BITS:
         value |= (byte & 0x7F) << bits
         at, bits = at + 1, bits + 7
     return (value | byte << bits) & 0xFFFFFFFFFFFFFFFF, at + 1
@@ -253,7 +253,7 @@ def _integer(value: Any) -> int:
     """Return a field as a signed number."""
     if not isinstance(value, int):
         raise NotAnXSpace("bytes instead of a number")
-    return value - (1 << _MOST_BITS) if value >> (_MOST_BITS - 1) else value
+    return value - (1 << _MAX_BITS) if value >> (_MAX_BITS - 1) else value
 
 
 def _bytes(value: Any) -> bytes:

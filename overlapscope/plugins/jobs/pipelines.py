@@ -127,7 +127,7 @@ def _stages(step: StepTraffic) -> list[int]:
 def _unjudged(comparison: Comparison) -> tuple[I64, I64]:
     """Return rank and step of each kernel that sends or receives with an unknown other side."""
     kernels = comparison.met.kernels
-    rows = np.flatnonzero(kernels.are(is_message) & ~mask_of(comparison.waits.messages.kernel, len(kernels)))
+    rows = np.flatnonzero(kernels.of_kinds(is_message) & ~mask_of(comparison.waits.messages.kernel, len(kernels)))
     return kernels.rank[rows], kernels.step[rows]
 
 

@@ -40,15 +40,15 @@ def tables(report: RanksReport, part: Jobs, *, rows: int) -> tuple[PartTable, ..
 
 
 _SCHEDULES: Final = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "interleaved 1F1B"}
-_NAMED: Final = 5
+_MAX_NAMED_RUNS: Final = 5
 """Maximum number of runs of ranks that are named."""
-_UNEVEN: Final = 1.05
+_MIN_UNEVENNESS: Final = 1.05
 """Minimum compute of the longest stage to be named, as a multiple of the mean."""
 _HELD_UP: Final = 0.05
 """Minimum idle time of a stage to be named, more than that of the others, as a fraction of a step."""
-_LOADED: Final = 1.1
+_MIN_EXPERT_LOAD: Final = 1.1
 """Minimum load of experts that may explain why their rank is late."""
-_LEAST_SHARE: Final = 0.01
+_MIN_SHARE: Final = 0.01
 """Minimum share of the elements of all exchanges to be shown: counts of tokens are exchanged before tokens."""
 
 _Row: TypeAlias = tuple[ExpertExchange, ExpertRank]
@@ -66,8 +66,8 @@ def sentences(part: Jobs) -> Iterator[str]:
     theory = pipeline.theoretical_bubble_pct
     beside = "the order of its messages is of no known schedule" if theory is None else f"{percent(theory)} in theory"
     yield (
-        f"The stages of the pipeline of ranks {listed(number_runs(pipeline.ranks), _NAMED)} compute nothing for "
-        f"{percent(pipeline.bubble_pct)} of the time ({_schedule(pipeline)}{beside})."
+        f"The stages of the pipeline of ranks {listed(number_runs(pipeline.ranks), _MAX_NAMED_RUNS)} compute nothing "
+        f"for {percent(pipeline.bubble_pct)} of the time ({_schedule(pipeline)}{beside})."
     )
     yield from filter(None, (_held_up(pipeline), _uneven(pipeline)))
 
@@ -85,7 +85,7 @@ def _uneven(pipeline: Pipeline) -> str:
     compute = _mean_of(pipeline, lambda stage: stage.compute_ns)
     stage = pipeline.ranks.index(pipeline.longest_stage)
     usual = mean(compute)
-    if compute[stage] < _UNEVEN * usual:
+    if compute[stage] < _MIN_UNEVENNESS * usual:
         return ""
     unit = unit_for(compute[stage])
     even = pipeline.even_step_ns
@@ -170,7 +170,7 @@ def why_late(report: RanksReport, part: Jobs) -> Iterator[str]:
     for exchange in part.experts:
         most = max(exchange.ranks, key=lambda rank: rank.load or 0)
         explained = exchange.followed and 2 * exchange.largest_last >= exchange.followed
-        if late is not None and late.rank == most.rank and (most.load or 0) >= _LOADED and explained:
+        if late is not None and late.rank == most.rank and (most.load or 0) >= _MIN_EXPERT_LOAD and explained:
             what = "rows" if most.loaded_rows is not None else "elements"
             yield (
                 f"Its experts receive {most.load:.2f} times as many {what} as those of the mean rank; after "
@@ -183,14 +183,14 @@ def why_late(report: RanksReport, part: Jobs) -> Iterator[str]:
 def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, rows: int) -> Table:
     """Return the table of ranks by the load of their experts, the highest first: figures of an average step."""
     elements = [sum(rank.received_elements or 0 for rank in exchange.ranks) for exchange in experts]
-    least, steps = max(1, _LEAST_SHARE * sum(elements)), report.communication.steps or 1
+    least, steps = max(1, _MIN_SHARE * sum(elements)), report.communication.steps or 1
     exchanges = [exchange for exchange, count in zip(experts, elements, strict=True) if count >= least]
-    every: list[_Row] = [(exchange, rank) for exchange in exchanges for rank in exchange.ranks]
-    every.sort(key=lambda row: (-(row[1].load or 0), -(row[1].received_elements or 0), row[1].rank))
+    pairs: list[_Row] = [(exchange, rank) for exchange in exchanges for rank in exchange.ranks]
+    pairs.sort(key=lambda row: (-(row[1].load or 0), -(row[1].received_elements or 0), row[1].rank))
     computed = {row.rank: row.buckets.compute_ns for row in rows_of(report) if row.joined}
-    unit = unit_for(max((rank.time.busy_ns // steps for _, rank in every), default=0))
-    longest = unit_for(max((computed.get(rank.rank) or 0 for _, rank in every), default=0))
-    counted = any(rank.loaded_rows is not None for _, rank in every)
+    unit = unit_for(max((rank.time.busy_ns // steps for _, rank in pairs), default=0))
+    longest = unit_for(max((computed.get(rank.rank) or 0 for _, rank in pairs), default=0))
+    counted = any(rank.loaded_rows is not None for _, rank in pairs)
 
     def mean_of(total: int | None) -> int | None:
         return None if total is None else rounded_mean(total, steps)
@@ -213,7 +213,7 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
         return time(lambda spent: of(spent) if spent.unjudged_ns < spent.busy_ns else None)
 
     table = table_of(
-        every[:rows],
+        pairs[:rows],
         (words("rank"), lambda row: Cell(str(row[1].rank))),
         (
             Column("group", number=False, flexible=True),
@@ -229,7 +229,7 @@ def load_of_experts(report: RanksReport, experts: Sequence[ExpertExchange], *, r
         (Column(f"compute {longest.name}"), lambda row: Cell(longest.number(computed.get(row[1].rank)))),
         title=f"Load of experts, {'an average step' if report.communication.steps else 'all time after the lead-in'}",
     )
-    return replace(table, note=_note(exchanges, len(every) - rows, counted=counted), id="experts")
+    return replace(table, note=_note(exchanges, len(pairs) - rows, counted=counted), id="experts")
 
 
 def _note(exchanges: list[ExpertExchange], left_out: int, *, counted: bool) -> str:

@@ -42,13 +42,7 @@ from overlapscope.documents.model import (
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, table_of, words
 from overlapscope.plugins.laboratory.comparison import WALL, Claim, ExperimentComparison, Kind, place, tally
 from overlapscope.plugins.laboratory.experiment import Experiment
-from overlapscope.plugins.laboratory.results import (
-    Analysis,
-    ExperimentResult,
-    Link,
-    Machine,
-    VariantResult,
-)
+from overlapscope.plugins.laboratory.results import Analysis, ExperimentResult, Link, Machine, VariantResult
 
 Analyses = list[tuple[str, Analysis]]
 """Analyses, each with the name of its variant."""
@@ -326,8 +320,12 @@ def _standing(holds: bool | None, text: str) -> Words:
 
 
 def _claim(claim: Claim, *, of: str = "") -> Words:
-    says = {True: "; it holds for the published figures", False: "; it does not hold for the published ones", None: ""}
-    return _standing(claim.holds, clean(f"{of}{claim.text}: {claim.observed}{says[claim.published]}", 800))
+    published_words = {
+        True: "; it holds for the published figures",
+        False: "; it does not hold for the published ones",
+        None: "",
+    }
+    return _standing(claim.holds, clean(f"{of}{claim.text}: {claim.observed}{published_words[claim.published]}", 800))
 
 
 def _verdict(name: str, analysis: Analysis) -> Words:
@@ -424,12 +422,14 @@ def _charts(comparison: ExperimentComparison, plots: str) -> Iterator[Chart]:
     published = (figure.name for figure in figures_of.values() if figure.name == WALL or figure.published is not None)
     for number, name in enumerate(dict.fromkeys(published)):
         here = [figures_of.get((variant.name, name)) for variant in variants]
-        ours, theirs = ([getattr(figure, of, None) for figure in here] for of in ("ours", "published"))
+        measured_values, published_values = (
+            [getattr(figure, of, None) for figure in here] for of in ("ours", "published")
+        )
         spreads = [variant.wall_ms.iqr if name == WALL and variant.wall_ms else None for variant in variants]
         title = clean("wall time of an iteration, ms" if name == WALL else name, 80)
-        if any(value is not None for value in (*ours, *theirs)):
+        if any(value is not None for value in (*measured_values, *published_values)):
             labels = [clean(variant.name, 80) for variant in variants]
-            yield Chart(f"{plots}-{number}", title, partial(_bars, labels, ours, spreads, theirs))
+            yield Chart(f"{plots}-{number}", title, partial(_bars, labels, measured_values, spreads, published_values))
 
 
 def _bars(

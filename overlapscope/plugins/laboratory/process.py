@@ -83,15 +83,15 @@ def run(
         command = [*_launcher(ranks), _WORKER, msgspec.json.encode(task).decode()]
         child = Child(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
     reports: tuple[VariantMeasured, ...] = ()
-    told, finished = 0, False
+    reported, finished = 0, False
     try:
         while True:
             died = child.poll() is not None
             reports = _reports(directory)
             phases = reports[0].phases if reports and reports[0].rank == 0 else ()
-            for phase in phases[told:]:
+            for phase in phases[reported:]:
                 begun(phase)
-            told = len(phases)
+            reported = len(phases)
             error = next((report for report in reports if report.error is not None), None)
             if error is not None:
                 return reports, f"rank {error.rank}: {error.error}" if ranks > 1 else error.error

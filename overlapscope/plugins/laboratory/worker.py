@@ -28,8 +28,8 @@ from overlapscope.plugins.laboratory.results import TimeSpread
 
 _ERROR_LIMIT = 400
 _BUDGET_S = 3.0
-"""Time for a variant's iterations, in seconds. It is exceeded only for the first `_LEAST` iterations."""
-_LEAST, _MOST = 5, 1000
+"""Time for a variant's iterations, in seconds. It is exceeded only for the first `_MIN_ITERATIONS` iterations."""
+_MIN_ITERATIONS, _MAX_ITERATIONS = 5, 1000
 _WARM_UP = 2
 
 
@@ -139,7 +139,7 @@ def measure(step: Callable[[], object], *, repeat: int) -> tuple[TimeSpread, Tim
     """
     for _ in range(_WARM_UP):
         estimate, _returned = _once(step)
-    count = _agreed(max(_LEAST, repeat, min(_MOST, int(_BUDGET_S / max(estimate, 1e-9)))))
+    count = _agreed(max(_MIN_ITERATIONS, repeat, min(_MAX_ITERATIONS, int(_BUDGET_S / max(estimate, 1e-9)))))
     times = [_once(step) for _ in range(count)]
     wall, host = zip(*times, strict=True)
     return _spread(wall), _spread(host)

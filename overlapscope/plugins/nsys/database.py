@@ -28,15 +28,15 @@ from overlapscope.trace.model import I32, I64
 
 _PLAIN_TABLE: Final = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
 _LONGEST_VALUE_BYTES: Final = 16 << 20
-_LEAST_ROW_BYTES: Final = 5
+_MIN_ROW_BYTES: Final = 5
 """Bytes of a row besides its values: its place in the page, its length, its number and the length of its head."""
-_ROWS: Final = 1 << 16
+_ROWS_PER_BATCH: Final = 1 << 16
 """Number of rows to convert to columns at once."""
-_READINGS: Final = 4
+_MAX_READINGS: Final = 4
 """Maximum number of times that a row is read."""
-_WRITTEN: Final = 8
+_MAX_TEXT_RATIO: Final = 8
 """Maximum length of the numbers of a file as text, as a multiple of its size."""
-THREAD: Final = 0xFFFFFF
+THREAD_MASK: Final = 0xFFFFFF
 """Bits of a serialized id that hold the thread's number; higher bits hold the process."""
 
 Columns = dict[str, I64]
@@ -68,9 +68,9 @@ class Database:
                 f"file:{quote(str(name.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
             )
             size = path.stat().st_size
-            self._rows_read, self._most_rows = 0, _READINGS * size // _LEAST_ROW_BYTES
+            self._rows_read, self._most_rows = 0, _MAX_READINGS * size // _MIN_ROW_BYTES
             self._connection.bound(lambda: size, together=True)
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(_LONGEST_VALUE_BYTES, _WRITTEN * size))
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(_LONGEST_VALUE_BYTES, _MAX_TEXT_RATIO * size))
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             # Text stays bytes here, because each distinct text is decoded only once later.
             self._connection.text_factory = bytes
@@ -120,7 +120,7 @@ class Database:
         """
         columns = self.columns.get(table, frozenset())
         if self.process is not None and "globalTid" in columns:
-            return f"globalTid BETWEEN {self.process} AND {self.process | THREAD}"
+            return f"globalTid BETWEEN {self.process} AND {self.process | THREAD_MASK}"
         return f"globalPid = {self.process}" if self.process is not None and "globalPid" in columns else "true"
 
     def integers(self, table: str, columns: Sequence[str], where: str | None = None) -> Columns:
@@ -158,7 +158,7 @@ class Database:
             query = (
                 f"SELECT max(row), count(*), total({odd}), {joined} FROM (SELECT rowid AS row, {chosen} "
                 f"FROM {_quoted(table)} WHERE {where or self.of_process(table)} AND rowid > ? "
-                f"ORDER BY rowid LIMIT {_ROWS})"
+                f"ORDER BY rowid LIMIT {_ROWS_PER_BATCH})"
             )
             last = -(1 << 63)
             while True:
@@ -208,7 +208,7 @@ class Database:
         strings: dict[int, bytes | None] = {}
         with self._errors():
             cursor = self._connection.execute("SELECT id, CAST(value AS TEXT) FROM StringIds")
-            while rows := cursor.fetchmany(_ROWS):
+            while rows := cursor.fetchmany(_ROWS_PER_BATCH):
                 strings.update(rows)
                 self._count(len(rows))
         return strings

@@ -34,7 +34,7 @@ from overlapscope.plugins.nsys.rows import (
 from overlapscope.reading import kineto
 from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._events import Losses
-from overlapscope.reading._processes import MOST_PROCESSES
+from overlapscope.reading._processes import MAX_PROCESSES
 from overlapscope.reading._progress import ReadingBar
 from overlapscope.reading.file_names import file_and_part, rank_in_name
 from overlapscope.reading.files import LIMIT_BYTES, chosen_part, place
@@ -44,9 +44,9 @@ from overlapscope.trace.model import Framework, Trace
 PID_SHIFT: Final = 24
 PID_MASK: Final = 0xFFFFFF
 """Bit of a serialized id at which the process's number begins."""
-_WARNING: Final = 2
+_WARNING_SEVERITY: Final = 2
 """Severity of a diagnostic message from which it is a warning."""
-_MOST_WARNINGS: Final = 3
+_MAX_WARNINGS: Final = 3
 _LONGEST_WARNING: Final = 200
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys_version", "EXPORT_SCHEMA_VERSION": "schema_version"}
 _TABLES: Final = ("StringIds", *OPS, *HOST, SYNCS, EVENTS)
@@ -110,7 +110,7 @@ def _processes(database: Database) -> list[int]:
     for table in OPS:
         for process, device in database.distinct(table, "globalPid", "deviceId", first=alone):
             first_device[process] = min(device, first_device.get(process, device))
-    if len(first_device) > MOST_PROCESSES:
+    if len(first_device) > MAX_PROCESSES:
         raise UnreadableTrace(
             database.shown, f"names {len(first_device):,} processes, so it is damaged; export the report again."
         )
@@ -141,9 +141,9 @@ def _assemble(database: Database, size: int, rank: int | None) -> Trace:
 def _warnings(database: Database) -> tuple[str, ...]:
     """Return the report's warnings and errors on CUDA."""
     stated = database.stated("DIAGNOSTIC_EVENT", "severity", "text")
-    texts = (text for severity, text in stated if isinstance(severity, int) and severity >= _WARNING)
+    texts = (text for severity, text in stated if isinstance(severity, int) and severity >= _WARNING_SEVERITY)
     messages = dict.fromkeys(" ".join(text.split()) for text in texts if isinstance(text, str) and "CUDA" in text)
-    return tuple(text for text in messages if len(text) <= _LONGEST_WARNING)[:_MOST_WARNINGS]
+    return tuple(text for text in messages if len(text) <= _LONGEST_WARNING)[:_MAX_WARNINGS]
 
 
 def _device_names(database: Database) -> dict[int, str]:

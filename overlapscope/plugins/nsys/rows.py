@@ -10,7 +10,7 @@ import numpy as np
 
 from overlapscope.base.columns import locate, pick
 from overlapscope.base.grouping import among
-from overlapscope.plugins.nsys.database import THREAD, Columns, Database
+from overlapscope.plugins.nsys.database import THREAD_MASK, Columns, Database
 from overlapscope.reading._columns import EventColumns, device_or_none
 from overlapscope.reading._events import Numbered
 from overlapscope.trace import op_names
@@ -271,7 +271,7 @@ def _host(
 
 
 def _thread(serialized: I64) -> I64:
-    return np.where(serialized >= 0, serialized & THREAD, -1)
+    return np.where(serialized >= 0, serialized & THREAD_MASK, -1)
 
 
 # -- Synchronizations, and the event record that each wait waits for ---------------------------------

@@ -62,8 +62,8 @@ def record_server(
         raise UsageError(f"{traces} is no directory; name the one into which the server writes its traces.")
     before = _traces_in(traces)
     # vLLM takes no body: its directory and stacks are options of its start.
-    asked = {"output_dir": str(traces.absolute()), **({"with_stack": True} if stacks else {})}
-    _post(url, "start_profile", _STARTS_S, asked)
+    options = {"output_dir": str(traces.absolute()), **({"with_stack": True} if stacks else {})}
+    _post(url, "start_profile", _STARTS_S, options)
     try:
         begun()
         time.sleep(seconds)
@@ -78,13 +78,13 @@ def _post(url: str, endpoint: str, patience_s: float, content: dict[str, object]
 
     address = f"{url.rstrip('/')}/{endpoint}"
     headers = {"Content-Type": "application/json"}
-    asked = Request(address, data=json.dumps(content).encode(), headers=headers, method="POST")
+    request = Request(address, data=json.dumps(content).encode(), headers=headers, method="POST")
     try:
-        with urlopen(asked, timeout=patience_s):
+        with urlopen(request, timeout=patience_s):
             return
     except HTTPError as error:
-        said = clean(error.read(_SHOWN * 4).decode(errors="replace"), _SHOWN)
-        why = _NO_PROFILER if error.code == 404 else f"The server said: {said}" if said else ""
+        message = clean(error.read(_SHOWN * 4).decode(errors="replace"), _SHOWN)
+        why = _NO_PROFILER if error.code == 404 else f"The server said: {message}" if message else ""
         raise RecordingFailed(f"{address} answered with {error.code} ({error.reason}). {why}".strip()) from error
     except TimeoutError as error:
         raise RecordingFailed(f"{address} did not answer within {patience_s:g} s.") from error

@@ -24,10 +24,10 @@ from overlapscope.errors import UsageError
 if TYPE_CHECKING:
     from overlapscope.plugins.sql.engine import Answer
 
-SHOWN = 100
+DEFAULT_ROWS = 100
 """Default limit on rows in text and markdown."""
-_MOST_ROWS = 10**9
-_MOST_SECONDS = 86_400
+_MAX_ROWS = 10**9
+_MAX_SECONDS = 86_400
 
 
 class QueryCommand:
@@ -50,14 +50,14 @@ class QueryCommand:
         parser.add_argument(
             "--limit",
             metavar="N",
-            type=whole_number(f"a number from 0 to {_MOST_ROWS:,}", 0, _MOST_ROWS),
-            help=f"show at most N rows (default: {SHOWN} as text or markdown, all otherwise)",
+            type=whole_number(f"a number from 0 to {_MAX_ROWS:,}", 0, _MAX_ROWS),
+            help=f"show at most N rows (default: {DEFAULT_ROWS} as text or markdown, all otherwise)",
         )
         rare = less_common(parser)
         rare.add_argument(
             "--timeout",
             metavar="SECONDS",
-            type=whole_number(f"a number from 1 to {_MOST_SECONDS:,}", 1, _MOST_SECONDS),
+            type=whole_number(f"a number from 1 to {_MAX_SECONDS:,}", 1, _MAX_SECONDS),
             help="time limit of the statement (default: 60)",
         )
         add_steps_by(rare)
@@ -86,7 +86,7 @@ class QueryCommand:
                 for path in found.files
             )
         )
-        limit = SHOWN if args.limit is None and args.format in ("text", "markdown") else args.limit
+        limit = DEFAULT_ROWS if args.limit is None and args.format in ("text", "markdown") else args.limit
         answer = ask(job, statement, most_rows=limit, timeout_s=args.timeout or TIMEOUT_S)
         write(_written(answer, args), args.output, force=args.force)
         return DONE
@@ -105,13 +105,13 @@ def _arguments(args: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def _read(file: str) -> str:
-    from overlapscope.plugins.sql.engine import MOST_CHARACTERS
+    from overlapscope.plugins.sql.engine import MAX_CHARACTERS
 
     try:
         if file == "-":
-            return sys.stdin.read(MOST_CHARACTERS + 1)
+            return sys.stdin.read(MAX_CHARACTERS + 1)
         with Path(file).open(encoding="utf-8") as opened:
-            return opened.read(MOST_CHARACTERS + 1)
+            return opened.read(MAX_CHARACTERS + 1)
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: the SQL cannot be read ({getattr(error, 'strerror', None) or error}).") from None
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TIMEOUT_S: Final = 60.0
-MOST_CHARACTERS: Final = 100_000
+MAX_CHARACTERS: Final = 100_000
 """Maximum length of a statement."""
 MEMORY_BYTES: Final = 2 << 30
 """Maximum memory that a query takes, not counting the tables."""
@@ -167,8 +167,8 @@ def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float =
 
 def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[str, ...]:
     """Return the tables in a statement. Raises UsageError unless it is a SELECT from these tables only."""
-    if len(statement) > MOST_CHARACTERS:
-        raise UsageError(f"the SQL has more than {MOST_CHARACTERS:,} characters; ask for less at once.")
+    if len(statement) > MAX_CHARACTERS:
+        raise UsageError(f"the SQL has more than {MAX_CHARACTERS:,} characters; ask for less at once.")
     try:
         statement.encode()
     except UnicodeEncodeError:

@@ -19,9 +19,9 @@ from overlapscope.plugins.sql.engine import Answer
 from overlapscope.plugins.sql.tables import PROGRAM_WORDS, TABLES, SqlColumn, unit_of
 
 _NAME_LIMIT = 200
-_GAP = 2
+_COLUMN_GAP = 2
 """Space between columns of a table in a terminal."""
-_LEAST_TEXT = 16
+_MIN_TEXT_WIDTH = 16
 """Width to which text is cut before rows are shown below each other."""
 _NULL = Cell("NULL", tone="muted")
 
@@ -180,10 +180,10 @@ def _least(table: Table) -> int:
     texts = [[column.title for column in table.columns], *table.texts()]
     widest = [max(len(line[place]) for line in texts) for place in range(len(table.columns))]
     cut = [
-        min(cells, _LEAST_TEXT) if column.flexible else cells
+        min(cells, _MIN_TEXT_WIDTH) if column.flexible else cells
         for column, cells in zip(table.columns, widest, strict=True)
     ]
-    return sum(cut) + _GAP * (len(cut) - 1)
+    return sum(cut) + _COLUMN_GAP * (len(cut) - 1)
 
 
 def _one_below_another(table: Table) -> list[Block]:

@@ -31,7 +31,7 @@ from overlapscope.tools import QueriedTraces, Server
 _TIMEOUT_S: Final = 20.0
 _LIMIT_S: Final = 3 * _TIMEOUT_S
 """Time after which a query's process is killed. Usually, it ends by itself soon after `_TIMEOUT_S`."""
-_MOST_ROWS: Final = 10_000
+_MAX_ROWS: Final = 10_000
 """Maximum number of rows that a statement may return."""
 _IN_SPAN: Final = """
 SELECT start_ns, end_ns, kind AS what, name, stream, bytes, NULL AS cause, op FROM gpu_ops
@@ -167,7 +167,7 @@ def _run_query(job: QueriedTraces, sql: str, render: Callable[[Answer, list[tupl
             fill(table, job)
 
     def work() -> str:
-        result = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
+        result = ask(job, sql, most_rows=_MAX_ROWS, timeout_s=_TIMEOUT_S)
         return render(result, list(values(result)))
 
     text = in_child_process(work, _LIMIT_S)

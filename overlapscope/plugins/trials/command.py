@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from overlapscope.plugins.trials.processes import CommandLine
 
 _LAST_LINES = 40
-_FEWEST_STEPS, _MOST_STEPS = 10, 100_000
+_MIN_STEPS, _MAX_STEPS = 10, 100_000
 
 
 class TryCommand:
@@ -56,7 +56,7 @@ class TryCommand:
         rare = less_common(parser)
         rare.add_argument(
             "--steps",
-            type=whole_number(f"a number of steps from {_FEWEST_STEPS} on", _FEWEST_STEPS, _MOST_STEPS),
+            type=whole_number(f"a number of steps from {_MIN_STEPS} on", _MIN_STEPS, _MAX_STEPS),
             metavar="N",
             help="steps to time in each run (default: for about 3 seconds, 20 to 300)",
         )

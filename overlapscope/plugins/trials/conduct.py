@@ -18,22 +18,23 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.edit import edits
-from overlapscope.plugins.trials.measure import StepPlan, same_bits, timing
+from overlapscope.plugins.trials.measure import StepPlan, timing
 from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, Steps, Task, TrialProgram
 from overlapscope.plugins.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried
+from overlapscope.plugins.trials.sameness import same_bits
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
 from overlapscope.render.progress import Progress
 
-_PATIENCE: Final = 5
+_MAX_RUN_RATIO: Final = 5
 """Maximum length of a run, as a multiple of the first run."""
-_LEAST_LIMIT_S: Final = 180.0
+_MIN_LIMIT_S: Final = 180.0
 """Minimum time limit of a run: compiling takes a minute or two."""
-_RECORDED: Final = 1.5
+_RECORDED_RUN_RATIO: Final = 1.5
 """Length of a run under the recorder, as a multiple of a plain run; most of either is startup."""
-_LONGER: Final = 1.5
+_ALONE_RUN_RATIO: Final = 1.5
 _LATER_S: Final = 5.0
 """Minimum extra time without overlapscope for a program that failed under it to count as working."""
-_TOO_SHORT: Final = _RECORDED + 3
+_TOO_SHORT: Final = _RECORDED_RUN_RATIO + 3
 """Minimum number of runs left for a recording: one change needs three runs after it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 
@@ -141,7 +142,7 @@ class _Conductor:
         self._progress = progress
         self._began_ns = clock.now_ns()
         self._count = 0
-        self._limit_s = max(_LEAST_LIMIT_S, 60 * options.minutes)
+        self._limit_s = max(_MIN_LIMIT_S, 60 * options.minutes)
         """Limit of the first run, whose length is unknown."""
         self._steps_by: Steps | None = None
         """Steps found by the survey."""
@@ -184,9 +185,9 @@ class _Conductor:
             ended = self._run(findings.plan)
             if not ended.complete:
                 raise self._failed(ended)
-        self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
+        self._limit_s = max(_MIN_LIMIT_S, _MAX_RUN_RATIO * ended.wall_s)
         self._keep(findings, _finished(Planned(AS_IS, 1), ended))
-        most = (len(findings.candidates) + 1) * search.MOST_ROUNDS
+        most = (len(findings.candidates) + 1) * search.MAX_ROUNDS
         runs = min(most, 1 + int(max(0.0, self._left_s(findings)) / ended.wall_s))
         self._progress.say(
             f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
@@ -211,7 +212,7 @@ class _Conductor:
         if ended.exit_code is None:
             return ProgramFailed(ended)
         self._progress.now("The program failed; running it once without overlapscope")
-        alone = self._program.alone(self._new_directory(), _LONGER * ended.wall_s + _LATER_S)
+        alone = self._program.alone(self._new_directory(), _ALONE_RUN_RATIO * ended.wall_s + _LATER_S)
         return ProgramFailed(ended, runs_alone=alone.exit_code in (0, None))
 
     def _usable(self, ended: EndedRun) -> RankOutcome:
@@ -331,7 +332,7 @@ class _Conductor:
 
 def _checking_s(findings: TrialFindings) -> float:
     """Return the length of the run at the end that looks for data races."""
-    return _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
+    return _RECORDED_RUN_RATIO * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
 
 
 def _races(recording: Path) -> int | None:

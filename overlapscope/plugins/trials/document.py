@@ -11,15 +11,15 @@ from typing import Final
 from overlapscope.base.words import NOTHING, clean, clean_lines, duration, listed, plural, unit_for
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Section, Span, Text, detail, with_code
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
-from overlapscope.plugins.trials.measure import SOUND
 from overlapscope.plugins.trials.result import Predicted, Trial, Tried
-from overlapscope.plugins.trials.search import MOST_ROUNDS, PRECISE_PCT
+from overlapscope.plugins.trials.sameness import SOUND
+from overlapscope.plugins.trials.search import MAX_ROUNDS, PRECISE_PCT
 
-_LIMIT: Final = 300
+_MAX_TEXT_LENGTH: Final = 300
 _NOTE: Final = (
     "measured: percent of the step as it is, with the kept changes above (+); adds: of the step without this change."
 )
-_HAIR: Final = 1e-6
+_ROUNDING_TOLERANCE: Final = 1e-6
 """Tolerance for rounding up: the error of a sum."""
 _TONES: Final[dict[str, Tone]] = {"faster": "good", "slower": "poor", "different": "poor"}
 
@@ -32,14 +32,14 @@ def document(trial: Trial) -> Document:
         kind="verdict",
         tone=tone,
     )
-    blocks: list[Block] = [Heading("overlapscope try", 1), answer, _table(trial, _answering(trial))]
+    blocks: list[Block] = [Heading("overlapscope try", 1), answer, _table(trial, _best_of_each_change(trial))]
     blocks += [*_edit(trial), *_left_out(trial), *_recordings(trial)]
     if trial.notes:
-        blocks.append(Items(tuple(with_code(clean(note, _LIMIT)) for note in trial.notes)))
-    others = [tried for tried in trial.changes if tried not in _answering(trial)]
+        blocks.append(Items(tuple(with_code(clean(note, _MAX_TEXT_LENGTH)) for note in trial.notes)))
+    others = [tried for tried in trial.changes if tried not in _best_of_each_change(trial)]
     if others:
         blocks += detail("other values", [_table(trial, others)])
-    return Document(f"overlapscope: {clean(trial.program, _LIMIT)}, tried", tuple(blocks))
+    return Document(f"overlapscope: {clean(trial.program, _MAX_TEXT_LENGTH)}, tried", tuple(blocks))
 
 
 def verdict_and_document(trial: Trial) -> tuple[str, Callable[[], Document]]:
@@ -52,24 +52,24 @@ def verdict_and_document(trial: Trial) -> tuple[str, Callable[[], Document]]:
 
 def headline(trial: Trial) -> str:
     """Return the recommendation and its gain."""
-    was = duration(trial.baseline_step_ns)
+    unchanged_step = duration(trial.baseline_step_ns)
     if trial.best is not None:
         best = trial.changes[trial.best]
         takes = duration(best.step_ns or 0)
-        return f"A step takes {takes} instead of {was} ({_measured(best)}) with {changes_of(best)}."
+        return f"A step takes {takes} instead of {unchanged_step} ({_measured(best)}) with {changes_of(best)}."
     if not trial.changes:
-        return f"A step takes {was}, and no change could be tried."
+        return f"A step takes {unchanged_step}, and no change could be tried."
     if all(tried.measured_low_pct is None for tried in trial.changes):
-        return f"A step takes {was}. There were too few runs to say which changes help."
+        return f"A step takes {unchanged_step}. There were too few runs to say which changes help."
     faster = [tried for tried in trial.changes if (tried.measured_high_pct or 0) < 0 and not tried.failure]
     unsound = [tried for tried in faster if tried.races or tried.results not in SOUND]
     if unsound:
-        named = listed(dict.fromkeys(_name(tried) for tried in unsound))
+        named = clean(listed(dict.fromkeys(_name(tried) for tried in unsound)), _MAX_TEXT_LENGTH)
         why = _why_unsound(unsound)
-        return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {why}."
+        return f"A step takes {unchanged_step}. It is shorter with {named}, but not recommended, because {why}."
     if faster and all((tried.measured_pct or 0) > -PRECISE_PCT for tried in faster):
-        return f"A step takes {was}, and none of the changes that were tried saves {PRECISE_PCT:g}% of it."
-    return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
+        return f"A step takes {unchanged_step}, and none of the changes that were tried saves {PRECISE_PCT:g}% of it."
+    return f"A step takes {unchanged_step}, and none of the changes that were tried makes it shorter for sure."
 
 
 def _why_unsound(unsound: list[Tried]) -> str:
@@ -92,7 +92,7 @@ def _uncertain(trial: Trial) -> Iterator[str]:
     if trial.best is not None or not gains:
         return
     largest = min(gains, key=lambda tried: tried.measured_pct or 0)
-    more = "" if largest.runs >= MOST_ROUNDS else "; `--minutes` gives more runs"
+    more = "" if largest.runs >= MAX_ROUNDS else "; `--minutes` gives more runs"
     yield (
         f"The largest gain, {_measured(largest)} with {changes_of(largest)} in {plural(largest.runs, 'run')}, may be "
         f"chance: runs differ{more}."
@@ -101,7 +101,7 @@ def _uncertain(trial: Trial) -> Iterator[str]:
 
 def changes_of(tried: Tried) -> str:
     """Return a set of changes in words: `workers (6), pin and non-blocking`."""
-    return clean(listed((*tried.after, _name(tried))), _LIMIT)
+    return clean(listed((*tried.after, _name(tried))), _MAX_TEXT_LENGTH)
 
 
 def _name(tried: Tried) -> str:
@@ -110,8 +110,8 @@ def _name(tried: Tried) -> str:
 
 def _remarks(trial: Trial) -> Iterator[str]:
     ranks = f", {plural(trial.ranks, 'rank')}" if trial.ranks > 1 else ""
-    device = f", {clean(trial.device_name, _LIMIT)}" if trial.device_name else ""
-    yield f"{clean(trial.program, _LIMIT)}{device}{ranks}"
+    device = f", {clean(trial.device_name, _MAX_TEXT_LENGTH)}" if trial.device_name else ""
+    yield f"{clean(trial.program, _MAX_TEXT_LENGTH)}{device}{ranks}"
     spread = ""
     if trial.baseline_low_ns is not None and trial.baseline_high_ns is not None and trial.baseline_runs > 2:
         of = unit_for(trial.baseline_step_ns)
@@ -135,7 +135,7 @@ def _remarks(trial: Trial) -> Iterator[str]:
 # -- Tables ---------------------------------------------------------------------------------------
 
 
-def _answering(trial: Trial) -> list[Tried]:
+def _best_of_each_change(trial: Trial) -> list[Tried]:
     """Return a row for each change: the kept value, or else the best."""
     groups: dict[tuple[tuple[str, ...], str], list[Tried]] = {}
     for tried in trial.changes:
@@ -168,7 +168,7 @@ def _table(trial: Trial, shown: list[Tried]) -> Table:
 
 
 def _row(tried: Tried, step: str) -> Row:
-    name = clean(f"{'+ ' if tried.after else ''}{_name(tried)}{'' if tried.kept else ' (not kept)'}", _LIMIT)
+    name = clean(f"{'+ ' if tried.after else ''}{_name(tried)}{'' if tried.kept else ' (not kept)'}", _MAX_TEXT_LENGTH)
     predicted = _predicted(tried.predicted_pct)
     if tried.failure:
         return Row(
@@ -210,7 +210,7 @@ def _percent(value: float | None, low: float | None, high: float | None) -> str:
     """Return a value such as `-10.9% ± 0.4`, with half the width of the interval, rounded up."""
     if value is None:
         return NOTHING
-    half = "" if low is None or high is None else f" ± {math.ceil(5 * (high - low) - _HAIR) / 10:.1f}"
+    half = "" if low is None or high is None else f" ± {math.ceil(5 * (high - low) - _ROUNDING_TOLERANCE) / 10:.1f}"
     return f"{round(value, 1) or 0:+.1f}%{half}"
 
 
@@ -225,7 +225,7 @@ def _edit(trial: Trial) -> Iterator[Block]:
         yield Heading("The edit", 2)
         yield Code(clean_lines(edit.diff.expandtabs()).rstrip(), language="diff")
     for remark in edit.remarks:
-        yield Text(with_code(clean(remark, _LIMIT)), "muted")
+        yield Text(with_code(clean(remark, _MAX_TEXT_LENGTH)), "muted")
     if edit.advice:
         yield Heading("What to edit by hand" if edit.diff else "What to edit", 2)
         yield Items(tuple(with_code(clean_lines(advice)) for advice in edit.advice))
@@ -235,11 +235,14 @@ def _edit(trial: Trial) -> Iterator[Block]:
 
 def _left_out(trial: Trial) -> Iterator[Block]:
     failed = [(tried, tried.failure) for tried in trial.changes if tried.failure]
-    lines = [(clean(_name(tried), _LIMIT), clean(failure, _LIMIT)) for tried, failure in failed]
+    lines = [(clean(_name(tried), _MAX_TEXT_LENGTH), clean(failure, _MAX_TEXT_LENGTH)) for tried, failure in failed]
     reasons: dict[str, list[str]] = {}
     for omitted in trial.left_out:
         reasons.setdefault(omitted.reason, []).append(omitted.change)
-    lines += [(clean(listed(changes), _LIMIT), clean(reason, _LIMIT)) for reason, changes in reasons.items()]
+    lines += [
+        (clean(listed(changes), _MAX_TEXT_LENGTH), clean(reason, _MAX_TEXT_LENGTH))
+        for reason, changes in reasons.items()
+    ]
     if lines:
         yield Table("Not tried, or failed", (words("change"), prose("why")), rows(lines))
 

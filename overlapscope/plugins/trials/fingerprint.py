@@ -19,13 +19,13 @@ from overlapscope.plugins.trials.observed import ModuleCalls, tensors
 from overlapscope.plugins.trials.protocol import BUCKETS, RankResults, Sketch
 from overlapscope.recorder.wrapping import before
 
-_CHUNK = 1 << 20
+_CHUNK_ELEMENTS = 1 << 20
 """Number of elements to process at a time, a multiple of BUCKETS."""
 _NOT_FINITE = 1e30
 """Replaces NaN, and with the sign and doubled, infinity."""
-_MIXED = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
+_MIXING_FACTORS = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
 """Odd 64-bit numbers that spread indices over all bits (those of splitmix64)."""
-_WORDS = {1: torch.int8, 2: torch.int16}
+_WORD_TYPES = {1: torch.int8, 2: torch.int16}
 """Integers by the bytes of an element; wider elements are read 4 bytes at a time."""
 
 
@@ -103,12 +103,12 @@ def _checksum(tensor: torch.Tensor) -> list[int]:
     It is computed on the tensor's device, from sums of its words in random proportions, modulo 2^64 (Carter and Wegman:
     Universal classes of hash functions, 1979).
     """
-    words = tensor.contiguous().reshape(-1).view(_WORDS.get(tensor.element_size(), torch.int32))
+    words = tensor.contiguous().reshape(-1).view(_WORD_TYPES.get(tensor.element_size(), torch.int32))
     numbers, sums = _random(words.device), torch.zeros(2, dtype=torch.int64, device=words.device)
-    for place, begin in enumerate(range(0, words.numel(), _CHUNK)):
-        part = words[begin : begin + _CHUNK].to(torch.int64)
+    for place, begin in enumerate(range(0, words.numel(), _CHUNK_ELEMENTS)):
+        part = words[begin : begin + _CHUNK_ELEMENTS].to(torch.int64)
         weighed = torch.stack([(part * weights[: part.numel()]).sum() for weights in numbers])
-        sums = sums * _MIXED[place % len(_MIXED)] + weighed
+        sums = sums * _MIXING_FACTORS[place % len(_MIXING_FACTORS)] + weighed
     return sums.tolist()
 
 
@@ -117,8 +117,8 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
     flat = tensor.reshape(-1)
     bits, sums = _random(flat.device)[0], torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
     square = torch.zeros((), dtype=torch.float64, device=flat.device)
-    for place, begin in enumerate(range(0, flat.numel(), _CHUNK)):
-        part = flat[begin : begin + _CHUNK].to(torch.float64)
+    for place, begin in enumerate(range(0, flat.numel(), _CHUNK_ELEMENTS)):
+        part = flat[begin : begin + _CHUNK_ELEMENTS].to(torch.float64)
         part = part.nan_to_num(_NOT_FINITE, 2 * _NOT_FINITE, -2 * _NOT_FINITE)
         square += part.square().sum()
         part = torch.where((bits[: part.numel()] >> (place % 63)) & 1 == 1, part, -part)
@@ -130,9 +130,9 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
 @cache
 def _random(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return two pseudorandom 64-bit numbers for each element of a chunk, the same on every device."""
-    numbers = torch.arange(1, _CHUNK + 1, device=device)
-    first = _mix(_mix(numbers, _MIXED[0]), _MIXED[1])
-    return first, _mix(first, _MIXED[2])
+    numbers = torch.arange(1, _CHUNK_ELEMENTS + 1, device=device)
+    first = _mix(_mix(numbers, _MIXING_FACTORS[0]), _MIXING_FACTORS[1])
+    return first, _mix(first, _MIXING_FACTORS[2])
 
 
 def _mix(numbers: torch.Tensor, factor: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Pure choice of the number of steps to time, statistics of their length, and comparisons of runs and their results.
+"""Number of steps to time, and the change of the step between two sets of runs, with its interval.
 
 A run's step is the mean over its timed steps, since a person waits for their sum. Two sets of changes are compared by
 the ratio of their steps in the same round of runs, so that a temporary slowdown of the machine affects both, and over
@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Final
 
 import numpy as np
@@ -22,19 +21,20 @@ from msgspec import Struct
 
 from overlapscope.base.words import plural
 from overlapscope.errors import UsageError
-from overlapscope.plugins.trials.protocol import BUCKETS, RankOutcome, RankResults, Sketch
-from overlapscope.plugins.trials.result import Sameness, Verdict
+from overlapscope.plugins.trials.protocol import RankOutcome
+from overlapscope.plugins.trials.result import Verdict
 
 BLOCKS = 10
 """Number of blocks that a run is cut into, since neighboring steps are alike."""
 _ROUNDS_OF_ALL = 2
-"""Weight of the deviation of all sets, in further rounds of the two compared sets."""
-_SURE = 0.95
-_WIDEST = math.log(2)
+"""Weight of the deviation of all sets, as a number of further rounds of the two compared sets."""
+_CONFIDENCE = 0.95
+"""Probability that an interval holds the true value."""
+_MAX_HALF_WIDTH = math.log(2)
 """Maximum half width of an interval, as a logarithm: from half to twice the step."""
-_RUNS_DIFFER = 0.1
+_PRIOR_MEDIAN = 0.1
 """Median of the prior of `RunNoise.deviation`."""
-_RUNS_DIFFER_TIMES = 1.5
+_PRIOR_SIGMA = 1.5
 """Standard deviation of the logarithm of that prior: 95 % of it is between 0.5 % and 190 %."""
 _DEVIATIONS = np.geomspace(1e-4, 50, 120)
 """Values of `RunNoise.deviation` for summing the posterior."""
@@ -78,7 +78,7 @@ class StepChange(Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """What the interval over runs shows."""
+        """Verdict by the interval over runs."""
         if self.over_runs is None:
             return "unknown"
         low, high = self.over_runs
@@ -120,11 +120,11 @@ def noise(timed: Sequence[Mapping[int, Timing]]) -> RunNoise | None:
     return RunNoise(math.sqrt(float(residuals @ residuals) / freedom), freedom) if freedom > 0 else None
 
 
-def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = None) -> StepChange:
+def change(rounds: Sequence[tuple[Timing, Timing]], noise_of_all: RunNoise | None = None) -> StepChange:
     """Compare the second of each pair with the first, which ran in the same round; at least one round is needed.
 
     Args:
-        every: Noise of all sets together.
+        noise_of_all: Noise of all sets together.
 
     Returns:
         The change of the step, with its interval.
@@ -134,11 +134,11 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = Non
     within = _QUANTILES[min(len(rounds), 3) - 1] * math.hypot(*errors) / len(rounds)
     if len(rounds) == 1:
         return StepChange(_pct(middle), _around(middle, within), None)
-    freedom, deviation = _run_deviation(logs, every)
+    freedom, deviation = _run_deviation(logs, noise_of_all)
     half = max(within, half_width(freedom, deviation, 2 / len(rounds)))
-    says = half <= max(_WIDEST, abs(middle))
-    p_value = 1 - _inside(abs(middle), _errors(freedom, deviation, 2 / len(rounds)))
-    return StepChange(_pct(middle), _around(middle, within), _around(middle, half) if says else None, p_value)
+    is_useful = half <= max(_MAX_HALF_WIDTH, abs(middle))
+    p_value = 1 - _probability_within(abs(middle), _errors(freedom, deviation, 2 / len(rounds)))
+    return StepChange(_pct(middle), _around(middle, within), _around(middle, half) if is_useful else None, p_value)
 
 
 def _ratio(before: Timing, after: Timing) -> tuple[float, float]:
@@ -159,14 +159,14 @@ def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
         return None
     logs = [math.log(timing.step_ns) for timing in timings]
     middle, half = fmean(logs), half_width(len(logs) - 1, stdev(logs), 1 / len(logs))
-    return (math.exp(middle - half), math.exp(middle + half)) if half <= _WIDEST else None
+    return (math.exp(middle - half), math.exp(middle + half)) if half <= _MAX_HALF_WIDTH else None
 
 
-def _run_deviation(logs: Sequence[float], every: RunNoise | None) -> tuple[int, float]:
+def _run_deviation(logs: Sequence[float], noise_of_all: RunNoise | None) -> tuple[int, float]:
     """Return degrees of freedom and the deviation of a run's logarithm; `logs` are those of ratios of two runs."""
     freedom = len(logs) - 1
-    shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - freedom))
-    variance = 0.0 if every is None else every.deviation**2
+    shared = 0 if noise_of_all is None else max(0, min(_ROUNDS_OF_ALL, noise_of_all.freedom - freedom))
+    variance = 0.0 if noise_of_all is None else noise_of_all.deviation**2
     return freedom + shared, math.sqrt((freedom * stdev(logs) ** 2 / 2 + shared * variance) / (freedom + shared))
 
 
@@ -188,21 +188,21 @@ def half_width(freedom: int, deviation: float, part: float) -> float:
     low, high = 0.0, 5 * max(error for _, error in errors)
     while high - low > 1e-3 * high:
         half = (low + high) / 2
-        low, high = (half, high) if _inside(half, errors) < _SURE else (low, half)
+        low, high = (half, high) if _probability_within(half, errors) < _CONFIDENCE else (low, half)
     return high
 
 
 @lru_cache(maxsize=1024)
 def _errors(freedom: int, deviation: float, part: float) -> list[tuple[float, float]]:
-    """Return possible standard errors of such a mean, each after its probability."""
+    """Return possible standard errors of a mean (arguments as in `half_width`), each after its probability."""
     logs = np.log(_DEVIATIONS)
-    weights = -(((logs - math.log(_RUNS_DIFFER)) / _RUNS_DIFFER_TIMES) ** 2) / 2
+    weights = -(((logs - math.log(_PRIOR_MEDIAN)) / _PRIOR_SIGMA) ** 2) / 2
     weights -= freedom * (logs + (deviation / _DEVIATIONS) ** 2 / 2)
     weights = np.exp(weights - weights.max())
     return [*zip((weights / weights.sum()).tolist(), (_DEVIATIONS * math.sqrt(part)).tolist(), strict=True)]
 
 
-def _inside(half: float, errors: list[tuple[float, float]]) -> float:
+def _probability_within(half: float, errors: list[tuple[float, float]]) -> float:
     """Return the probability of an error of at most this size."""
     return sum(weight * math.erf(half / (error * math.sqrt(2))) for weight, error in errors)
 
@@ -215,17 +215,19 @@ def _pct(log: float) -> float:
     return 100 * math.expm1(log)
 
 
+# -- Number of steps -----------------------------------------------------------------------------------
+
 _WARMUP_STEPS: Final = 20
-_FEWEST_WARMUP_STEPS: Final = 5
-_AHEAD: Final = 2
+_MIN_WARMUP_STEPS: Final = 5
+_BATCHES_AHEAD: Final = 2
 """Number of batches that a DataLoader worker makes ahead. They pile up during a slow first step, as when compiling, and
 the next steps don't wait for batches."""
 _LAST_STEPS: Final = 1
 """Number of steps after the timed steps, for the results."""
 _TIMED_NS: Final = 3_000_000_000
-FEWEST_STEPS: Final = 20
+MIN_STEPS: Final = 20
 """Minimum number of timed steps, if the program makes as many."""
-MOST_STEPS: Final = 300
+MAX_STEPS: Final = 300
 
 
 class StepPlan(Struct, frozen=True):
@@ -235,7 +237,7 @@ class StepPlan(Struct, frozen=True):
     timed_steps: int
 
 
-SURVEY: Final = StepPlan(_FEWEST_WARMUP_STEPS, FEWEST_STEPS)
+SURVEY: Final = StepPlan(_MIN_WARMUP_STEPS, MIN_STEPS)
 
 
 def plan(step_ns: float, user_steps: int | None, workers: int = 0) -> StepPlan:
@@ -249,102 +251,17 @@ def plan(step_ns: float, user_steps: int | None, workers: int = 0) -> StepPlan:
     Returns:
         The numbers of steps.
     """
-    warmup = max(_WARMUP_STEPS, _FEWEST_WARMUP_STEPS + _AHEAD * workers)
-    return StepPlan(warmup, user_steps or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
+    warmup = max(_WARMUP_STEPS, _MIN_WARMUP_STEPS + _BATCHES_AHEAD * workers)
+    return StepPlan(warmup, user_steps or min(MAX_STEPS, max(MIN_STEPS, round(_TIMED_NS / step_ns))))
 
 
-def shortened(wanted: StepPlan, there_are: int) -> StepPlan:
+def shortened(wanted: StepPlan, steps_made: int) -> StepPlan:
     """Shorten a plan for a program that makes fewer steps. Raises UsageError if they are too few."""
-    least = _FEWEST_WARMUP_STEPS + BLOCKS + _LAST_STEPS
-    if there_are < least:
+    least = _MIN_WARMUP_STEPS + BLOCKS + _LAST_STEPS
+    if steps_made < least:
         raise UsageError(
-            f"the program made {plural(there_are, 'step')}, and at least {least} are needed: {_FEWEST_WARMUP_STEPS} to "
+            f"the program made {plural(steps_made, 'step')}, and at least {least} are needed: {_MIN_WARMUP_STEPS} to "
             f"warm up, {BLOCKS} to time and {_LAST_STEPS} to compare results. Let it make more steps."
         )
-    warmup = min(wanted.warmup_steps, max(_FEWEST_WARMUP_STEPS, there_are // 3))
-    return StepPlan(warmup, min(wanted.timed_steps, there_are - warmup - _LAST_STEPS))
-
-
-# -- Sameness of results -----------------------------------------------------------------------------
-
-FACTOR: Final = 2
-"""Maximum distance of results from an unchanged run's, as a multiple of the distances between unchanged runs."""
-_FEW: Final = 12
-SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
-"""Results with which a change may be recommended."""
-WORST_LAST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
-
-
-def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bool:
-    """Return whether every rank of two runs has the same results, bit for bit."""
-    return (
-        bool(ranks)
-        and len(ranks) == len(others)
-        and all(mine.digest and mine.digest == theirs.digest for mine, theirs in zip(ranks, others, strict=True))
-    )
-
-
-def sameness(ranks: Sequence[RankResults], unchanged: Sequence[Sequence[RankResults]]) -> Sameness:
-    """Compare a changed run's results, by rank, with those of unchanged runs, one of them possibly rounded.
-
-    Returns:
-        The judgement of the worst rank.
-    """
-    if any(same_bits(ranks, other) for other in unchanged):
-        return "same"
-    others = [other for other in unchanged if len(other) == len(ranks)]
-    if not ranks or not others:
-        return "unknown"
-    return max(
-        (_judged(result, [other[rank] for other in others]) for rank, result in enumerate(ranks)), key=WORST_LAST.index
-    )
-
-
-def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
-    if not result.digest or not all(other.digest for other in unchanged):
-        return "unknown"
-    names = [sketch.name for sketch in result.sketches]
-    if any([sketch.name for sketch in other.sketches] != names for other in unchanged):
-        return "different"
-    if len(unchanged) < 2:
-        return "unknown"
-    pairs = (combinations(tensors, 2) for tensors in zip(*(other.sketches for other in unchanged), strict=True))
-    spreads = [max(distance(*pair) for pair in of_tensor) for of_tensor in pairs]
-    # A tensor on which unchanged runs agree may differ as much as the others do.
-    usual = median(spreads) if spreads else 0.0
-    for number, sketch in enumerate(result.sketches):
-        nearest = min(distance(sketch, other.sketches[number]) for other in unchanged)
-        if not nearest <= _factor(sketch) * max(spreads[number], usual):
-            return "different"
-    return "within noise" if _near(result.loss, [other.loss for other in unchanged], usual) else "different"
-
-
-def _factor(sketch: Sketch) -> float:
-    """Return the maximum distance of a tensor from an unchanged run's, as a multiple of that between unchanged runs.
-
-    Both are samples, and of few numbers one is often several times the other: the ratio of the mean squares of k
-    numbers has the F distribution. The root of its 99th percentile is about 1 + 12 / k for k from 3 to 20.
-    """
-    count = sum(map(bool, sketch.sums))
-    return FACTOR * (1 + _FEW / count) if 0 < count < BUCKETS else FACTOR
-
-
-def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -> bool:
-    losses = [other for other in unchanged if other is not None]
-    if loss is None or len(losses) < 2:
-        return loss is None and not losses
-    if math.isnan(loss):
-        return any(map(math.isnan, losses))
-    spread = max(losses) - min(losses)
-    return min(abs(loss - other) for other in losses) <= FACTOR * max(spread, usual * max(map(abs, losses)))
-
-
-def distance(sketch: Sketch, reference: Sketch) -> float:
-    """Return an estimate of the norm of the difference of two tensors, as a fraction of the larger norm.
-
-    It is 0 if both are zero, infinite if their shapes differ.
-    """
-    if len(sketch.sums) != len(reference.sums):
-        return math.inf
-    largest = max(sketch.norm, reference.norm)
-    return math.dist(sketch.sums, reference.sums) / largest if largest else 0.0
+    warmup = min(wanted.warmup_steps, max(_MIN_WARMUP_STEPS, steps_made // 3))
+    return StepPlan(warmup, min(wanted.timed_steps, steps_made - warmup - _LAST_STEPS))

@@ -18,19 +18,10 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import plural
 from overlapscope.plugins.trials.changes import CHANGES, COMPILE_MODES
-from overlapscope.plugins.trials.measure import (
-    SOUND,
-    WORST_LAST,
-    RunNoise,
-    StepChange,
-    Timing,
-    change,
-    noise,
-    same_bits,
-    sameness,
-)
+from overlapscope.plugins.trials.measure import RunNoise, StepChange, Timing, change, noise
 from overlapscope.plugins.trials.protocol import Facts, RankResults, Setting
 from overlapscope.plugins.trials.result import LeftOut, Sameness
+from overlapscope.plugins.trials.sameness import SOUND, WORST_LAST, same_bits, sameness
 
 # -- Changes that fit the program --------------------------------------------------------------------
 
@@ -129,11 +120,11 @@ def left_out(change: str, reason: str) -> LeftOut:
 Settings = tuple[Setting, ...]
 AS_IS: Final[Settings] = ()
 
-MOST_ROUNDS: Final = 10
-FEWEST_ROUNDS: Final = 3
+MAX_ROUNDS: Final = 10
+MIN_ROUNDS: Final = 3
 PRECISE_PCT: Final = 0.5
 """Maximum half width of an interval that needs no more rounds, and minimum gain that is worth an edit, in percent."""
-_MOST_CONTROLS: Final = 4
+_MAX_CONTROLS: Final = 4
 """Maximum number of control runs, whose distances show the noise of results."""
 _PREREQUISITES: Final = ("pin", "non-blocking")
 """Changes that later changes need: they are kept unless they do harm."""
@@ -179,7 +170,7 @@ class Runs(Struct, frozen=True):
     def unchanged(self) -> tuple[Run, ...]:
         """Control runs: the first few without a change, and the rounded one."""
         unchanged = [run for run in self.all if run.planned.settings == AS_IS and run.results]
-        return tuple(sorted(unchanged, key=lambda run: not run.planned.rounded)[:_MOST_CONTROLS])
+        return tuple(sorted(unchanged, key=lambda run: not run.planned.rounded)[:_MAX_CONTROLS])
 
     @property
     def rounded(self) -> bool:
@@ -273,9 +264,9 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
     """Return the next round over the sets that need more runs, within the time left; empty to stop."""
     done = max((run.planned.round for run in runs.all), default=0)
     sets = worth_more(runs, kept)
-    if done >= MOST_ROUNDS or len(sets) == 1:
+    if done >= MAX_ROUNDS or len(sets) == 1:
         return ()
-    if done >= FEWEST_ROUNDS and all(_is_precise(runs, settings) for settings in sets[1:]):
+    if done >= MIN_ROUNDS and all(_is_precise(runs, settings) for settings in sets[1:]):
         return ()
     cost = {settings: runs.of(settings)[-1].wall_s for settings in sets}
     # The first round may have ended before it kept any.

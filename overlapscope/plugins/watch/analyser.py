@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT_S: Final = 600
 """Time after which the process ends, in seconds."""
-_NICEST = 19
+_LOWEST_PRIORITY = 19
 GRACE_S: Final = 10.0
 """Time that a program waits for it at its end, in seconds."""
 _LOOK_S = 1.0
@@ -65,7 +65,7 @@ class Analysed(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Read a task, and write its result."""
-    os.nice(_NICEST)
+    os.nice(_LOWEST_PRIORITY)
     signal.alarm(LIMIT_S)
     # Output of libraries must not mix with the answer.
     answer = os.dup(1)

@@ -120,7 +120,7 @@ def watcher_of_this_process() -> Watcher:
 
 # -- The socket of this process, which answers requests there on separate threads -----------------------
 
-_MOST_AT_ONCE: Final = 16
+_MAX_AT_ONCE: Final = 16
 """Maximum number of simultaneous requests."""
 _PATIENCE_S: Final = 10.0
 """Time for a request to arrive after its connection, in seconds."""
@@ -138,7 +138,7 @@ def listen(watcher: Watcher) -> Path:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(str(path))
     path.chmod(0o600)
-    server.listen(_MOST_AT_ONCE)
+    server.listen(_MAX_AT_ONCE)
     process = os.getpid()
     # Otherwise, requests would wait for a child that never answers.
     os.register_at_fork(after_in_child=server.close)
@@ -162,7 +162,7 @@ def listen(watcher: Watcher) -> Path:
 
 
 def _serve(server: socket.socket, watcher: Watcher) -> None:
-    room = threading.Semaphore(_MOST_AT_ONCE)
+    room = threading.Semaphore(_MAX_AT_ONCE)
     while True:
         try:
             client, _ = server.accept()

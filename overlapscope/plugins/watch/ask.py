@@ -62,8 +62,8 @@ os.replace({answer!r} + ".part", {answer!r})
 """
 _AHEAD_S: Final = 0.5
 """Time for the ranks to receive a request, in seconds."""
-_LEAST_AHEAD: Final = 5
-_ATTEMPTS: Final = 6
+_MIN_STEPS_AHEAD: Final = 5
+_MAX_ATTEMPTS: Final = 6
 """Maximum number of attempts, each of which begins twice as far ahead as the last."""
 _UNTIL_BEGUN_S: Final = 60.0
 _UNTIL_WITHDRAWN_S: Final = 0.3
@@ -89,13 +89,13 @@ def processes() -> list[Status | SilentProcess]:
         try:
             status = _status(path)
         except TimeoutError:
-            if lives(pid):
+            if is_alive(pid):
                 by_pid.setdefault(pid, SilentProcess(pid, _stopped(pid)))
                 continue
             status = None
         if status is not None:
             by_pid[pid] = status
-        elif not lives(pid):
+        elif not is_alive(pid):
             with suppress(OSError):
                 path.unlink()
     return [by_pid[pid] for pid in sorted(by_pid)]
@@ -109,7 +109,7 @@ def status_of(pid: int) -> Status:
                 return status
         except TimeoutError:
             raise UsageError(f"process {pid} is watched, but does not answer; {why_silent(pid)}.") from None
-    if not lives(pid):
+    if not is_alive(pid):
         raise UsageError(f"there is no process {pid}; `overlapscope record --list` shows those that can be recorded.")
     raise UsageError(
         f"process {pid} is not watched, or is another user's. Start it with `overlapscope run --on-demand`, call "
@@ -124,7 +124,7 @@ class Asking:
     def __init__(self, pid: int, request: RecordingRequest, rank: Rank | None = None) -> None:
         """Send the request. `rank` is the process's, if known. Raises UsageError if the process has ended."""
         self._pid = pid
-        self._trace, self._asked_at_ns = Destination.asked(request.path).path(rank), time.time_ns()
+        self._trace, self._asked_at_ns = Destination.for_path(request.path).path(rank), time.time_ns()
         for number, path in sockets():
             if number == pid:
                 try:
@@ -153,8 +153,8 @@ class Asking:
         """Wait for the outcome. The recording calls `begun(step)` within `until_begun_s` seconds."""
         self._socket.settimeout(until_begun_s)
         try:
-            while (said := receive(self._lines, Said)) is not None:
-                match said:
+            while (message := receive(self._lines, Said)) is not None:
+                match message:
                     case Begun(step):
                         self._socket.settimeout(None)
                         begun(step)
@@ -213,7 +213,7 @@ def _stopped(pid: int) -> bool:
     return False
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether such a process of any user exists."""
     try:
         os.kill(pid, 0)
@@ -231,7 +231,7 @@ def attach(pid: int) -> Status:
     """Begin to watch a process. Raises UsageError if that is impossible."""
     if any(status.pid == pid for status in statuses()):
         return status_of(pid)
-    if not lives(pid):
+    if not is_alive(pid):
         raise UsageError(f"there is no process {pid}.")
     remote_exec = getattr(sys, "remote_exec", None)
     if remote_exec is None:
@@ -284,10 +284,10 @@ def record(
     """
     if len(processes) == 1 or request.options.by_clock:
         return _ask(processes, request, begun)
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         answering = {status.pid: status for status in statuses()}
         # A busy process may not answer in time, but it exists.
-        latest = [answering.get(old.pid, old) for old in processes if old.pid in answering or lives(old.pid)]
+        latest = [answering.get(old.pid, old) for old in processes if old.pid in answering or is_alive(old.pid)]
         if len(latest) < len(processes):
             gone = sorted({old.pid for old in processes} - {status.pid for status in latest})
             raise UsageError(f"{'process' if len(gone) == 1 else 'processes'} {listed(gone)} ended or cannot be asked.")
@@ -310,7 +310,7 @@ def _place(status: Status) -> Rank | None:
 def _ahead(processes: Sequence[Status]) -> int:
     """Return the number of steps that a job makes while its ranks receive a request."""
     fastest_ns = min((status.plain_step_ns for status in processes if status.plain_step_ns), default=None)
-    return _LEAST_AHEAD + (0 if fastest_ns is None else round(_AHEAD_S * clock.NS_PER_S / fastest_ns))
+    return _MIN_STEPS_AHEAD + (0 if fastest_ns is None else round(_AHEAD_S * clock.NS_PER_S / fastest_ns))
 
 
 def _ask(
@@ -320,8 +320,8 @@ def _ask(
     wait_s: float = _UNTIL_BEGUN_S,
 ) -> list[RequestOutcome]:
     # An interruption closes the sockets first, since the threads wait for these.
-    with ThreadPoolExecutor(len(processes)) as pool, ExitStack() as asked:
-        asking = [asked.enter_context(Asking(status.pid, request, _place(status))) for status in processes]
+    with ThreadPoolExecutor(len(processes)) as pool, ExitStack() as connections:
+        asking = [connections.enter_context(Asking(status.pid, request, _place(status))) for status in processes]
 
         def wait(number: int) -> RequestOutcome:
             outcome = asking[number].outcome(partial(begun, processes[number]), until_begun_s=wait_s)

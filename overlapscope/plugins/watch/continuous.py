@@ -36,7 +36,7 @@ _FIRST_STEPS: Final = 20
 _FIRST_NS: Final = 60_000_000_000
 """Before the first recording, the program makes `_FIRST_STEPS` steps and runs for `_FIRST_NS`: until then it compiles,
 tunes and fills its caches."""
-MOST_OF_TIME: Final = 0.01
+MAX_SHARE_OF_TIME: Final = 0.01
 """Maximum fraction of the program's time that recordings may take. A longer recording delays the next."""
 
 PATIENCE_S: Final = 10.0
@@ -95,7 +95,7 @@ def settings(
     )
 
 
-class _Turn(msgspec.Struct, frozen=True):
+class _RunningRecording(msgspec.Struct, frozen=True):
     """A recording under way."""
 
     directory: Path
@@ -124,8 +124,8 @@ class Continuous:
         self._busy = False
         self._attached = False
         """True if a recording has left CUPTI attached."""
-        self._following: threading.Thread | None = None
-        self._turns = Turns(settings.every_ns, clock.now_ns())
+        self._analysis_thread: threading.Thread | None = None
+        self._schedule = RecordingSchedule(settings.every_ns, clock.now_ns())
         # A recording that is under way when the program ends is written, and needs room.
         atexit.register(make_room, settings.directory, settings.keep_bytes)
         self.start()
@@ -143,11 +143,11 @@ class Continuous:
     def finish(self) -> None:
         """Stop, and wait a while for the analysis of the last recording."""
         self.stop()
-        if self._following is not None:
-            self._following.join(GRACE_S)
+        if self._analysis_thread is not None:
+            self._analysis_thread.join(GRACE_S)
 
     def _after_step(self) -> None:
-        if self._busy or not self._turns.due(clock.now_ns(), self._watcher.steps) or os.getpid() != self._process:
+        if self._busy or not self._schedule.due(clock.now_ns(), self._watcher.steps) or os.getpid() != self._process:
             return
         rank = rank_of(os.environ)
         if rank is not None and rank.number:
@@ -155,84 +155,86 @@ class Continuous:
             return
         self._timer.step(self._watcher.steps)
         if self._timer.full:
-            self._ask()
+            self._start_recording()
 
-    def _ask(self) -> None:
-        self._turns.begin(clock.now_ns())
+    def _start_recording(self) -> None:
+        self._schedule.begin(clock.now_ns())
         before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
         try:
             directory = begin_recording(self._settings.directory)
         except OSError as error:
-            self._complain("directory", f"no recording is made: {error}.")
+            self._report_once("directory", f"no recording is made: {error}.")
             return
-        turn = _Turn(directory, self._watcher.steps, before, StepTimer(1))
-        turn.around.step(turn.steps)
+        running = _RunningRecording(directory, self._watcher.steps, before, StepTimer(1))
+        running.around.step(running.steps)
         self._busy = True
         # The steps before it are timed already.
         options = Options(active=self._settings.steps, light=True, plain_steps=0)
         request = RecordingRequest(path=str(directory / TRACE), options=options)
-        self._watcher.ask(request, lambda outcome: self._recorded(outcome, turn))
+        self._watcher.ask(request, lambda outcome: self._recorded(outcome, running))
 
-    def _recorded(self, outcome: RequestOutcome, turn: _Turn) -> None:
+    def _recorded(self, outcome: RequestOutcome, running: _RunningRecording) -> None:
         """Have a recording analysed. Called on the thread of the steps, as a rule."""
         if outcome.path is None:
             # Nobody asked for this recording, so nobody misses it when the program ends first.
             if not outcome.ended:
-                self._complain("recording", f"no recording was made: {outcome.failure}")
-            shutil.rmtree(turn.directory, ignore_errors=True)
+                self._report_once("recording", f"no recording was made: {outcome.failure}")
+            shutil.rmtree(running.directory, ignore_errors=True)
             self._busy = False
             return
         steps = self._watcher.steps
-        turn.around.step(steps)
-        usual_ns = _median_ns(turn.before)
+        running.around.step(steps)
+        usual_ns = _median_ns(running.before)
         # After a recording that leaves CUPTI attached, no step runs at its usual speed.
         plain_ns = None if self._attached else usual_ns or None
         self._attached = cupti.stays_attached()
         task = AnalysisTask(
             trace=outcome.path,
             plain_step_ns=plain_ns,
-            report=str(turn.directory / REPORT),
+            report=str(running.directory / REPORT),
             history=self._settings.history,
             origin=replace(self._settings.origin, at_ns=time.time_ns()),
         )
         # Not a daemon thread: at its end, the program waits for it, as long as `analyse_apart` and `Outlet` allow.
-        self._following = threading.Thread(target=self._follow, args=(turn, task, steps, usual_ns), name="overlapscope")
+        self._analysis_thread = threading.Thread(
+            target=self._follow, args=(running, task, steps, usual_ns), name="overlapscope"
+        )
         try:
-            self._following.start()
+            self._analysis_thread.start()
         except RuntimeError as error:
-            self._complain("watching", f"a recording was not analyzed: {error}.")
+            self._report_once("watching", f"a recording was not analyzed: {error}.")
             self._busy = False
 
-    def _follow(self, turn: _Turn, task: AnalysisTask, steps: int, usual_ns: int) -> None:
+    def _follow(self, running: _RunningRecording, task: AnalysisTask, steps: int, usual_ns: int) -> None:
         try:
             done = analyse_apart(task)
-            tidy(turn.directory)
+            tidy(running.directory)
             for failure in done.failures:
-                self._complain("analysis", failure)
+                self._report_once("analysis", failure)
             if done.scalars:
                 report = Path(task.report) if done.report else None
                 figures = SentFigures(task.origin.job, steps, task.origin.at_ns, done.scalars, report)
                 for outlet in self._outlets:
-                    self._complain(outlet.name, outlet.send(figures))
+                    self._report_once(outlet.name, outlet.send(figures))
             make_room(self._settings.directory, self._settings.keep_bytes)
-            self._reckon(_median_ns(turn.around) - (steps - turn.steps) * usual_ns)
+            self._delay_next(_median_ns(running.around) - (steps - running.steps) * usual_ns)
         except Exception as error:
-            self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
+            self._report_once("watching", f"a recording was lost ({type(error).__name__}: {error}).")
         finally:
             self._busy = False
 
-    def _reckon(self, cost_ns: int) -> None:
+    def _delay_next(self, cost_ns: int) -> None:
         """Delay the next recording by the cost of this one."""
         cost_ns = max(0, cost_ns)
-        apart_ns = self._turns.pay(cost_ns)
+        apart_ns = self._schedule.delay_by_cost(cost_ns)
         if apart_ns > self._settings.every_ns:
-            self._complain(
+            self._report_once(
                 "later",
                 f"a recording takes {duration(cost_ns)} of the program's time; the next one comes after "
-                f"{duration(apart_ns)}, so that they take less than {MOST_OF_TIME:.0%} of it.",
+                f"{duration(apart_ns)}, so that they take less than {MAX_SHARE_OF_TIME:.0%} of it.",
             )
 
-    def _complain(self, kind: str, sentence: str | None) -> None:
+    def _report_once(self, kind: str, sentence: str | None) -> None:
         if sentence and kind not in self._reported:
             self._reported.add(kind)
             tell(f"overlapscope: {sentence}")
@@ -245,7 +247,7 @@ def _median_ns(timer: StepTimer) -> int:
     return median_ns(lengths_ns) if lengths_ns else 0
 
 
-class Turns:
+class RecordingSchedule:
     """Decides when the next recording is due.
 
     It does not wait: callers pass the time, in nanoseconds of `base.clock`.
@@ -265,9 +267,9 @@ class Turns:
         """Note that a recording begins."""
         self.begun_ns, self.due_ns = now_ns, now_ns + self._every_ns
 
-    def pay(self, cost_ns: int) -> int:
+    def delay_by_cost(self, cost_ns: int) -> int:
         """Note how much time of the program the latest recording took. Returns the time from its start to the next."""
-        apart_ns = max(self._every_ns, round(cost_ns / MOST_OF_TIME))
+        apart_ns = max(self._every_ns, round(cost_ns / MAX_SHARE_OF_TIME))
         self.due_ns = self.begun_ns + apart_ns
         return apart_ns
 

@@ -17,7 +17,7 @@ import msgspec
 from overlapscope.errors import UsageError
 from overlapscope.recorder.options import Options
 
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 """Maximum length of a line; longer lines are not from overlapscope."""
 
 
@@ -99,8 +99,8 @@ def receive(lines: BinaryIO, kind: Any) -> Any:
         UsageError: The message is not from overlapscope, as for MsgspecError.
         MsgspecError: It is not of this kind.
     """
-    line = lines.readline(MOST_BYTES)
-    if len(line) == MOST_BYTES:
+    line = lines.readline(MAX_BYTES)
+    if len(line) == MAX_BYTES:
         raise UsageError("the message on the socket is not from overlapscope.")
     return msgspec.json.decode(line[:-1], type=kind) if line.endswith(b"\n") else None
 

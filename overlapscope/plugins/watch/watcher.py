@@ -33,9 +33,9 @@ _ENDS: Final = "The program ends."
 _CUT_OFF: Final = "The program ended before its recording was complete."
 _WITHDRAWN: Final = "The request was withdrawn."
 
-_TIMED: Final = 100
+_TIMED_STEPS: Final = 100
 """Number of the latest steps that the step time is based on."""
-_TOGETHER: Final = 20
+_STEPS_PER_TIMING: Final = 20
 """Number of steps that are timed together, since the host runs ahead of the GPU and waits for it every ten or so."""
 
 Done = Callable[[RequestOutcome], None]
@@ -302,7 +302,7 @@ class PlainStepTimer:
     """The recent step time by the host's clock, without the profiler."""
 
     def __init__(self) -> None:
-        self._marks: deque[int] = deque(maxlen=_TIMED + 1)
+        self._marks: deque[int] = deque(maxlen=_TIMED_STEPS + 1)
         """Ends of steps without a recording in between, in nanoseconds."""
         self._before: int | None = None
         """Step time before the last recording, in nanoseconds."""
@@ -320,8 +320,8 @@ class PlainStepTimer:
     def ns(self) -> int | None:
         """Median of the means of twenty steps each, in which pauses hardly count; None before the first steps."""
         marks = tuple(self._marks)
-        together = min(_TOGETHER, len(marks) - 1)
-        if together < 1 or (together < _TOGETHER and self._before is not None):
+        together = min(_STEPS_PER_TIMING, len(marks) - 1)
+        if together < 1 or (together < _STEPS_PER_TIMING and self._before is not None):
             return self._before
         begins = range(len(marks) - 1 - together, -1, -together)
         return round(median((marks[begin + together] - marks[begin]) / together for begin in begins))

@@ -10,7 +10,7 @@ from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import expand
 from overlapscope.base.words import duration, plural, size
 from overlapscope.prediction.graph import Graph, Waits
-from overlapscope.prediction.hardware import FEWEST, Stance, launches_kernel, queries_capture
+from overlapscope.prediction.hardware import MIN_OBSERVATIONS, Stance, launches_single_kernel, queries_capture
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, time_in, without_time_in
 from overlapscope.prediction.steps import step_of_items
@@ -90,7 +90,7 @@ _FRESH_BYTES = 32 << 20
 """Minimum size of memory that malloc takes from the system and returns at once (glibc, M_MMAP_THRESHOLD_MAX)."""
 _RETURN_NS_PER_BYTE = 0.021
 """Cost of returning memory: 64 ms for 2.95 GB in pages of 4 KiB (traces/laboratory/offload_store/cpu)."""
-_MAKES = ("aten::empty", "aten::empty_strided", "aten::empty_like")
+_ALLOCATING_OPS = ("aten::empty", "aten::empty_strided", "aten::empty_like")
 _USUAL_NS = 100_000
 """Minimum length of host work that may return memory of that size."""
 
@@ -128,15 +128,15 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
 def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
     """Return how much longer calls take right after those that evict the caches; 1 if unknown."""
     runtime = graph.trace.runtime_calls
-    for selects, field in ((queries_capture, "query_call_ns"), (launches_kernel, "launch_call_ns")):
+    for selects, field in ((queries_capture, "query_call_ns"), (launches_single_kernel, "launch_call_ns")):
         rows = np.flatnonzero(selects(runtime))
         ended = np.sort(graph.calls.end_ns[evicting])
         last = np.searchsorted(ended, runtime.start_ns[rows], side="right") - 1
         since = np.where(last >= 0, runtime.start_ns[rows] - pick(ended, last, 0), 2**62)
         length = runtime.end_ns[rows] - runtime.start_ns[rows]
         cold, warm = length[since < _WARM_AFTER_NS], length[since >= _WARM_AFTER_NS]
-        usual = float(np.median(warm)) if len(warm) >= FEWEST else getattr(request.hardware.calibrated, field)
-        if len(cold) >= FEWEST and usual:
+        usual = float(np.median(warm)) if len(warm) >= MIN_OBSERVATIONS else getattr(request.hardware.calibrated, field)
+        if len(cold) >= MIN_OBSERVATIONS and usual:
             ratio = max(1.0, float(np.median(cold)) / usual)
             return ratio**2 if request.stance == Stance.BEST else ratio
     return 1.0
@@ -170,7 +170,7 @@ def _into_new_memory(graph: Graph, call: I64) -> Bool:
     """Return a mask of the copies whose op, or the op right before it on the thread, allocated the target memory."""
     ops, runtime = graph.trace.cpu_ops, graph.trace.runtime_calls
     rows = graph.calls.row[call]
-    makes = ops.named(lambda name: name in _MAKES)
+    makes = ops.named(lambda name: name in _ALLOCATING_OPS)
     new = np.zeros(len(call), np.bool_)
     for thread, of_thread in rows_by(runtime.thread[rows]):
         at = runtime.start_ns[rows[of_thread]]
@@ -187,7 +187,7 @@ SMALL_BYTES = 1 << 20
 _PACKING_GB_PER_S = 5.0
 """At worst, the host first gathers the pieces, at the rate of a core's copy through memory."""
 
-_MANY = 8
+_MIN_COPIES_TO_JOIN = 8
 """Minimum number of copies of one size that a following join is of."""
 _JOIN = frozenset({"aten::stack", "aten::cat"})
 
@@ -224,7 +224,7 @@ def _joins(graph: Graph, runs: list[I64]) -> HostEvents:
         call = items.call[run[-1]]
         of_thread = rows_of(ops, graph.threads[int(graph.calls.thread[call])])
         following = of_thread[np.searchsorted(ops.start_ns[of_thread], graph.calls.end_ns[call]) :][:1]
-        if len(run) >= _MANY and (items.bytes[run] == items.bytes[run[0]]).all():
+        if len(run) >= _MIN_COPIES_TO_JOIN and (items.bytes[run] == items.bytes[run[0]]).all():
             rows += [row for row in following.tolist() if ops.name(row) in _JOIN]
     return ops.take(np.array(rows, np.int64))
 

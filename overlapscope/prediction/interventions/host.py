@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.host_lines import most_python
 from overlapscope.analysis.host_order import find_calls
-from overlapscope.analysis.host_sampled import SAMPLED, WORK, amounts, whole_cpus
+from overlapscope.analysis.host_sampled import SAMPLED_CAUSES, WORK_CAUSES, amounts, whole_cpus
 from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
 from overlapscope.base.columns import F64, I64, pick
 from overlapscope.base.grouping import distinct
@@ -26,7 +26,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.overhead import work_inside
 from overlapscope.prediction.steps import step_of_calls
-from overlapscope.trace.host import ALONE, loading, on_thread
+from overlapscope.trace.host import SINGLE_PROCESS_LOADER, loading, on_thread
 from overlapscope.trace.model import HostEvents, Trace
 
 NOTHING = np.empty(0, np.int64)
@@ -110,7 +110,7 @@ def faster_loader(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
     changed, calls, spared = without_time_in(graph, notes)
     least = graph
-    if spared and notes.named(lambda name: ALONE in name).all():
+    if spared and notes.named(lambda name: SINGLE_PROCESS_LOADER in name).all():
         cpus = whole_cpus(graph.trace.host_activity)
         if request.stance == Stance.WORST:
             least = without_time_in(graph, _beside_the_steps(notes, 1)).graph
@@ -153,12 +153,12 @@ def less_host(graph: Graph, request: Request) -> Applied:
     calls = np.flatnonzero(np.rint(inside) > 0)
     spared = int(np.rint(inside).sum())
     what = f"{duration(spared)} of {cause} between launches disappear."
-    if request.stance == Stance.WORST and cause not in SAMPLED:
+    if request.stance == Stance.WORST and cause not in SAMPLED_CAUSES:
         inside = np.zeros(len(inside))  # work of the program stays where it is
     new = graph.calls.copied("before_ns")
     new.before_ns[:] -= np.rint(inside).astype(np.int64)
     why_not = ""
-    if not len(calls) and cause not in SAMPLED and _shown(graph, cause).any():
+    if not len(calls) and cause not in SAMPLED_CAUSES and _shown(graph, cause).any():
         why_not = f"samples of the program without the profiler show no {cause} in a function"
     return Applied(replace(graph, calls=new), calls, len(calls), what, why_not=why_not)
 
@@ -168,7 +168,7 @@ def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
     sampled = {amount.cause: amount for amount in amounts(graph.trace.host_activity)}
     if cause in sampled:
         amount = sampled[cause]
-        shown = {each: _shown(graph, each) for each in WORK}
+        shown = {each: _shown(graph, each) for each in WORK_CAUSES}
         work = np.sum([shown[each] for each in amount.taken_from], axis=0)
         spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
         share = {Stance.BEST: amount.high, Stance.WORST: amount.low}.get(request.stance, amount.share)

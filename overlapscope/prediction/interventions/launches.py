@@ -32,7 +32,7 @@ from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 # -- A CUDA graph ------------------------------------------------------------------------------------
 
 
-_FEWEST = 2
+_MIN_GRAPH_KERNELS = 2
 """Minimum number of kernels in a graph: a graph of a single kernel saves nothing."""
 _LONGER_NS = {Stance.BEST: 0, Stance.EXPECTED: 100, Stance.WORST: 200}
 """Additional recorded length of a short kernel inside a graph: 0.10 and 0.13 us for the 839 and 150 kernels of two
@@ -92,12 +92,14 @@ def launch_graphs(graph: Graph, request: Request) -> Applied:
         f"{plural(len(rows), 'launch')} become {plural(len(first), 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
     )
-    differ = ""
+    why_some_stay = ""
     if not repeated.all():
         left = plural(len(found.calls) - len(rows), "launch")
-        differ = f"{left} stay, because no other step launches the same kernels with the same grids in that order"
-        what += f" {differ}."
-    return Applied(changed, rows, len(rows), what, why_not=differ)
+        why_some_stay = (
+            f"{left} stay, because no other step launches the same kernels with the same grids in that order"
+        )
+        what += f" {why_some_stay}."
+    return Applied(changed, rows, len(rows), what, why_not=why_some_stay)
 
 
 def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int, int]]) -> Bool:
@@ -112,7 +114,7 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
     inside = np.flatnonzero((number >= 0) & ~graph.items.gone)
     number = number[inside]
     order = np.lexsort((inside, graph.items.call[inside], number))
-    works = _works(graph.trace)[inside[order]]
+    works = _work_numbers(graph.trace)[inside[order]]
     bounds = np.searchsorted(number[order], np.arange(len(launches.begins) + 1)).tolist()
     sequences = [works[begin:end].tobytes() for begin, end in pairwise(bounds)]
     place = np.searchsorted([start for start, _ in places], graph.calls.start_ns[launches.first], "right").tolist()
@@ -123,7 +125,7 @@ def _repeated(graph: Graph, launches: GraphLaunches, places: Sequence[tuple[int,
 
 
 @kept()
-def _works(trace: Trace) -> I64:
+def _work_numbers(trace: Trace) -> I64:
     """Return a number for each item that is equal for equal work: the same kernel and grid, or the same bytes."""
     ops, lanes = trace.gpu_ops, find_lanes(trace)
     work = np.full(len(lanes.items), -1, np.int64)
@@ -137,7 +139,7 @@ def graph_launches(graph: Graph, request: Request) -> GraphLaunches:
     rows, run = _runs(graph, request.argument, request.stance == Stance.WORST)
     launched = np.bincount(call_of[call_of >= 0], minlength=len(graph.calls))
     kernels = np.bincount(run, weights=launched[rows]).astype(np.int64)
-    large = kernels[run] >= _FEWEST
+    large = kernels[run] >= _MIN_GRAPH_KERNELS
     rows, run = rows[large], run[large]
     begins = group_starts(run)
     return GraphLaunches(rows, begins, kernels[run[begins]])
@@ -260,10 +262,10 @@ def _updates(trace: Trace) -> Bool:
     steps = notes.named(lambda name: name.startswith(OPTIMIZER_STEP))
     backward = trace.cpu_ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
     ends = np.sort(trace.cpu_ops.end_ns[backward])
-    behind = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))
+    end_of_backward = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))
     # Several optimizers may follow the same backward pass.
     others = np.append(-(2**62), np.maximum.accumulate(np.where(steps, notes.end_ns, 0)))[: len(notes)]
-    begins = np.where(steps & (behind >= others), behind, notes.start_ns)
+    begins = np.where(steps & (end_of_backward >= others), end_of_backward, notes.start_ns)
     updates, result = replace(notes, start_ns=begins), np.zeros(len(calls), np.bool_)
     for thread, of_thread in by_thread(trace):
         result[of_thread] = contains(on_thread(updates, thread), calls.start_ns[of_thread])
@@ -273,13 +275,13 @@ def _updates(trace: Trace) -> Bool:
 # -- An optimizer with fused=True --------------------------------------------------------------------
 
 
-_TRAFFIC = {Stance.BEST: 1 / 3, Stance.EXPECTED: 0.4, Stance.WORST: 1.0}
+_REMAINING_TRAFFIC = {Stance.BEST: 1 / 3, Stance.EXPECTED: 0.4, Stance.WORST: 1.0}
 """Part of the memory traffic that is left: a fused Adam reads and writes 7 values for each parameter where its separate
 operations do 21, a fused SGD with momentum 5 instead of 8."""
-_TENSORS = 30
+_MIN_TENSORS_PER_LAUNCH = 30
 """Minimum number of tensors that one launch updates (ATen/native/cuda/MultiTensorApply.cuh)."""
 
-_STAYS = r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$"
+_BESIDE_FUSED_OPTIMIZER = r"/(?:lr_scheduler|swa_utils)\.py:|[:.](?:zero_grad|_init_group)$"
 """Functions of `torch/optim` that run beside a fused optimizer, too, as `file:function`."""
 
 
@@ -296,9 +298,9 @@ def fuse(graph: Graph, request: Request) -> Applied:
         launches = launches.take(~is_fused)
         place = np.arange(len(launches.calls)) - launches.begins[launches.number]
         # At worst, a launch is left for every few tensors.
-        goes = place % _TENSORS > 0 if request.stance == Stance.WORST else place > 0
+        is_removed = place % _MIN_TENSORS_PER_LAUNCH > 0 if request.stance == Stance.WORST else place > 0
         groups.append(launches)
-        all_gone.append(launches.calls[goes])
+        all_gone.append(launches.calls[is_removed])
     gone = np.concatenate(all_gone)
     part = _disappears(graph, request, gone)
     calls, items = graph.calls.copied("before_ns", "length_ns"), graph.items
@@ -326,7 +328,7 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
     for stack in stacks:
         frames = [activity.frames[number] for number in stack.frames]
         optimizer = [f"{frame.file}:{frame.function}" for frame in frames if "/torch/optim/" in frame.file]
-        if optimizer and not any(re.search(_STAYS, function) for function in optimizer):
+        if optimizer and not any(re.search(_BESIDE_FUSED_OPTIMIZER, function) for function in optimizer):
             inside += stack.samples
     low, high = proportion(inside / samples, samples)
     share = {Stance.BEST: high, Stance.WORST: low}.get(request.stance, inside / samples)
@@ -353,5 +355,5 @@ def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> De
     shortest = np.full(int(alike.max(initial=-1)) + 1, np.inf)
     np.minimum.at(shortest, alike, lengths)
     work = lengths - (0 if stance == Stance.WORST else shortest[alike] * (1 - 1 / np.bincount(alike)[alike]))
-    new.duration_ns[inside[first]] = np.bincount(group, weights=_TRAFFIC[stance] * work, minlength=len(first))
+    new.duration_ns[inside[first]] = np.bincount(group, weights=_REMAINING_TRAFFIC[stance] * work, minlength=len(first))
     return new

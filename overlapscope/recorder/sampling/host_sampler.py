@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 LONGEST_STEP_NS = 2 * clock.NS_PER_S
 """Longest step of a program that is sampled. Longer ones would take longer than users wait for."""
-_LEAST_STEPS = 2
-_LEAST_FACTS_NS = clock.NS_PER_S
+_MIN_STEPS = 2
+_MIN_FACTS_NS = clock.NS_PER_S
 """Minimum time to take facts. Quotas of CPU time are allotted for periods of 100 ms."""
-_LEAST_NS = 2 * clock.NS_PER_S
+_MIN_NS = 2 * clock.NS_PER_S
 """Minimum time to sample."""
 _START_LIMIT_NS = 5 * clock.NS_PER_S
 """Maximum time from the start of the process that samples until it is ready."""
 _END_LIMIT_NS = 5 * clock.NS_PER_S
 """Maximum time from the last sample to the result."""
-_TAIL = 10
+_MIN_SAMPLED_RATIO = 10
 """Minimum ratio of the sampled steps to what follows them until the program ends, since that is sampled as well."""
 _PATIENCE_S = 1.0
 """Maximum time for which a program's end waits for the result."""
@@ -82,7 +82,7 @@ class HostSampler:
     def finish(self) -> None:
         """End the sampling with the program. Steps since the start count if they are enough, and nothing came after."""
         sampled_ns, since_ns = self._marked_ns - self._began_ns, clock.now_ns() - self._marked_ns
-        if self._at_mark == self._sample and self._steps >= _LEAST_STEPS and since_ns * _TAIL < sampled_ns:
+        if self._at_mark == self._sample and self._steps >= _MIN_STEPS and since_ns * _MIN_SAMPLED_RATIO < sampled_ns:
             self._end()
         if self._at_mark == self._collect:
             self._take_result(_PATIENCE_S)
@@ -101,7 +101,7 @@ class HostSampler:
         self._begin(self._take_facts)
 
     def _take_facts(self, now_ns: int) -> None:
-        if self._count(now_ns, _LEAST_FACTS_NS):
+        if self._count(now_ns, _MIN_FACTS_NS):
             self._facts = self._fact_taker.stop(self._steps, now_ns - self._began_ns)
             with suppress(OSError, ValueError, AttributeError):
                 self._outside = OutsideSampler(self._thread)
@@ -119,7 +119,7 @@ class HostSampler:
             outside.begin()
 
     def _sample(self, now_ns: int) -> None:
-        if self._count(now_ns, _LEAST_NS):
+        if self._count(now_ns, _MIN_NS):
             self._end()
 
     def _collect(self, now_ns: int) -> None:
@@ -133,7 +133,7 @@ class HostSampler:
     def _count(self, now_ns: int, least_ns: int) -> bool:
         """Count a step, and return whether there are enough."""
         self._steps, self._marked_ns = self._steps + 1, now_ns
-        return self._steps >= _LEAST_STEPS and now_ns - self._began_ns >= least_ns
+        return self._steps >= _MIN_STEPS and now_ns - self._began_ns >= least_ns
 
     def _end(self) -> None:
         """Sample no more."""
@@ -187,10 +187,10 @@ def _why(problem: str) -> str:
 
 # -- Stacks of limited number and size, without the recorder's own frames --------------------------------
 
-_MOST_STACKS = 2000
-_MOST_BYTES = 400_000
+_MAX_STACKS = 2000
+_MAX_BYTES = 400_000
 """Maximum size of all stacks in the trace. The recorder rewrites the trace's head, which contains them, in memory."""
-_MOST_DEPTH = 200
+_MAX_DEPTH = 200
 _FRAME_BYTES, _STACK_BYTES, _NUMBER_BYTES = 24, 40, 6
 """Size of a frame without its names, of a stack without its frames, and of a frame's number, in the trace."""
 _PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
@@ -261,8 +261,8 @@ def _of_program(frames: list[Frame]) -> tuple[Frame, ...]:
     if starts.startswith(_PACKAGE):
         return ()
     frames = [frame for frame in frames[begin:-1] if not frame[0].startswith(_PACKAGE)] + frames[-1:]
-    half = _MOST_DEPTH // 2
-    return tuple(frames if len(frames) <= _MOST_DEPTH else [*frames[:half], *frames[-half:]])
+    half = _MAX_DEPTH // 2
+    return tuple(frames if len(frames) <= _MAX_DEPTH else [*frames[:half], *frames[-half:]])
 
 
 _ALIKE: tuple[Callable[[Stack], Hashable], ...] = (
@@ -270,7 +270,7 @@ _ALIKE: tuple[Callable[[Stack], Hashable], ...] = (
     lambda stack: (stack[0], tuple((file, function) for file, _, function in stack[1])),
     lambda stack: (stack[0], stack[1][-1]),
 )
-"""What stacks are compared by: all lines, then all functions, and then the innermost line."""
+"""Keys that stacks are compared by: all lines, then all functions, and then the innermost line."""
 
 
 def _matched(samples: Counter[Stack], running: Counter[Stack]) -> Counter[Stack]:
@@ -307,7 +307,7 @@ def _limited(samples: Counter[Stack], runs: Counter[Stack]) -> tuple[Counter[Sta
         new = set(frames) - seen
         needed = _STACK_BYTES + _NUMBER_BYTES * len(frames)
         needed += sum(_FRAME_BYTES + len(file) + len(function) for file, _, function in new)
-        if len(kept) < _MOST_STACKS and size + needed <= _MOST_BYTES:
+        if len(kept) < _MAX_STACKS and size + needed <= _MAX_BYTES:
             size += needed
             seen |= new
         else:

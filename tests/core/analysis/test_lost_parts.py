@@ -29,7 +29,14 @@ from overlapscope.inputs import read_report
 from overlapscope.pytest_plugin import assert_overlap
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
-from overlapscope.trace.lost import CAUSES, FIGURES, FINDINGS, HOST, WORDS, Part
+from overlapscope.trace.lost import (
+    PARTS_FOR_CAUSES,
+    PARTS_FOR_FIGURES,
+    PARTS_FOR_FINDINGS,
+    PARTS_FOR_HOST,
+    PARTS_IN_WORDS,
+    Part,
+)
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import Host, Op, make_trace, thorough
 from tests.support.stepped_traces import write_steps
@@ -128,7 +135,9 @@ BUDGETS = tuple(
     for scope in SCOPES
 )
 """Budgets on every metric, in steps and in the window, that cannot fail."""
-RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {budget.title: budget.what.rests_on for budget in BUDGETS}
+RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {
+    budget.title: budget.measure.rests_on for budget in BUDGETS
+}
 
 
 def judged(report: Report) -> dict[str, tuple[Status, float | None]]:
@@ -178,7 +187,7 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, dict[str,
     return report, judged(report)
 
 
-@pytest.mark.parametrize("part", WORDS)
+@pytest.mark.parametrize("part", PARTS_IN_WORDS)
 @pytest.mark.parametrize("check_id", ["durations", "dropped-ops", "launches", "clock-skew", "steps", "sync-events"])
 def test_whichever_check_says_so(
     part: Part, check_id: str, stepped: tuple[Report, dict[str, tuple[Status, float | None]]]
@@ -327,7 +336,7 @@ def test_events_that_could_not_be_read_may_have_been_anything(tmp_path: Path) ->
     path = Path(write_steps(tmp_path / "trace.json"))
     path.write_text(path.read_text().replace('{"ph":"X"', '{"ph":4.0.0.0 "X"', 1))
     report = read_report([path])
-    assert report.traces[0].trust.lost == set(WORDS)
+    assert report.traces[0].trust.lost == set(PARTS_IN_WORDS)
     assert {status for what, (status, _) in judged(report).items() if what not in RULES} == {"unknown"}
     assert {status for what, (status, _) in judged(report).items() if what in RULES} == {"fail", "unknown"}
 
@@ -339,15 +348,21 @@ def test_the_documentation_says_what_rests_on_what() -> None:
     figures, causes, host, nothing = (
         row for row in table.splitlines() if row.startswith("| ") and "rests on" not in row
     )
-    assert {part for part in WORDS if f"`{part}`" in figures} == FIGURES
-    assert {part for part in WORDS if f"`{part}`" in causes} == FINDINGS - FIGURES
-    assert {part for part in WORDS if f"`{part}`" in host} == HOST
-    assert all((f"`{name}`" in host) == (metric.rests_on == HOST) for name, metric in METRICS.items())
-    assert {part for part in WORDS if f"`{part}`" in nothing} == set(WORDS) - CAUSES - FIGURES
+    assert {part for part in PARTS_IN_WORDS if f"`{part}`" in figures} == PARTS_FOR_FIGURES
+    assert {part for part in PARTS_IN_WORDS if f"`{part}`" in causes} == PARTS_FOR_FINDINGS - PARTS_FOR_FIGURES
+    assert {part for part in PARTS_IN_WORDS if f"`{part}`" in host} == PARTS_FOR_HOST
+    assert all((f"`{name}`" in host) == (metric.rests_on == PARTS_FOR_HOST) for name, metric in METRICS.items())
+    assert {part for part in PARTS_IN_WORDS if f"`{part}`" in nothing} == set(
+        PARTS_IN_WORDS
+    ) - PARTS_FOR_CAUSES - PARTS_FOR_FIGURES
     assert {rule for rule in RULES if f"`{rule}`" in figures} == {
-        rule for rule in RULES if RULES[rule].rests_on <= FIGURES
+        rule for rule in RULES if RULES[rule].rests_on <= PARTS_FOR_FIGURES
     }
-    of_causes = {id for id, metric in METRICS.items() if metric.rests_on & FINDINGS - FIGURES - HOST}
+    of_causes = {
+        id
+        for id, metric in METRICS.items()
+        if metric.rests_on & PARTS_FOR_FINDINGS - PARTS_FOR_FIGURES - PARTS_FOR_HOST
+    }
     with_other = {id for id, metric in METRICS.items() if "fills" in metric.rests_on}
     assert {metric for metric in METRICS if f"`{metric}`" in figures} == of_causes | with_other
 

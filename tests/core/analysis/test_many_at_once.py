@@ -16,7 +16,7 @@ from tests.support.helpers import Host, Op, make_trace
 
 @pytest.mark.parametrize("seed", range(20))
 def test_of_many_ops_in_a_piece_those_count_that_end_last(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposed, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(exposed, "MAX_AT_ONCE", 3)
     rng = random.Random(seed)
     ops = [sorted(rng.sample(range(40), 2)) for _ in range(rng.choice((2, 10, 30)))]
     begin, end = (np.array(side, np.int64) for side in zip(*ops, strict=True))
@@ -44,7 +44,7 @@ def test_time_in_which_hundreds_of_ops_run_adds_up_and_is_paired_with_few(
 
     monkeypatch.setattr(exposed, "expand", counted)
     [device] = analyze_trace(make_trace(ops)).result.devices
-    assert 300 < max(pairs) <= 600 * exposed.MOST_AT_ONCE
+    assert 300 < max(pairs) <= 600 * exposed.MAX_AT_ONCE
     by_cause = device.exposed_comm_by_cause, device.exposed_copy_by_cause, device.exposed_other_by_cause
     exposed_ns = sum(sum(times.values()) for times in by_cause)
     assert exposed_ns == device.span_ns == 129_900

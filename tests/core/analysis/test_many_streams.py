@@ -84,6 +84,6 @@ def test_the_order_of_too_many_streams_and_waits_is_refused_with_a_sentence(monk
     ops = [Op(Kind.COMPUTE, 1000 * n, 1000 * n + 500, stream=n, launch=(999 * n - 500, 999 * n)) for n in (1, 2, 4)]
     trace = make_trace(ops, calls=[Host("cudaDeviceSynchronize", 2500, 2600)])
     assert observe(trace) is not None
-    monkeypatch.setattr(order, "_MOST_ENDS", 5)
+    monkeypatch.setattr(order, "_MAX_ENDS", 5)
     with pytest.raises(UnreadableTrace, match="has 3 streams and 2 waits for them, too many to find their order"):
         observe(replace(trace))

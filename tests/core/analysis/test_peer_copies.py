@@ -17,7 +17,7 @@ import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.facts import means
 from overlapscope.base.saved import encode
-from overlapscope.catalog.measures import MEASURED, PARTS
+from overlapscope.catalog.measures import FIELD_OF_LENGTH, PARTS_OF_SPAN
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.export import chrome_trace
@@ -187,7 +187,7 @@ def test_peer_copies_are_listed_apart_from_those_between_host_and_device() -> No
 @example([[0, 1, 1], [1, 1, 1]])
 def test_an_average_step_has_no_more_peer_copies_than_memory_work(steps: list[list[int]]) -> None:
     names = ("exposed_p2p", "p2p", "other")
-    others = dict.fromkeys(("span", *PARTS, *MEASURED), np.zeros(len(steps), np.int64))
+    others = dict.fromkeys(("span", *PARTS_OF_SPAN, *FIELD_OF_LENGTH), np.zeros(len(steps), np.int64))
     rounded = means(others | dict(zip(names, np.array(steps).T, strict=True)))
     exposed, peers, other = (rounded[name] for name in names)
     assert exposed <= peers <= other

@@ -20,7 +20,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.figures import PerStep
 from overlapscope.analysis.periods import is_step
-from overlapscope.analysis.plain_step import FEWEST, from_user, measured
+from overlapscope.analysis.plain_step import MIN_TIMED_STEPS, from_user, measured
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
@@ -281,7 +281,7 @@ def test_the_interval_of_a_mean_holds_it_in_95_percent(count: int, share: float)
 def test_a_measured_step_lies_in_its_interval(before: list[int], after: list[int], recorded_ns: int) -> None:
     outcome = measured(PlainSteps(timed(*before), timed(*after)), recorded_ns)
     if outcome is None:
-        assert max(len(before), len(after)) < FEWEST
+        assert max(len(before), len(after)) < MIN_TIMED_STEPS
     else:
         assert outcome.origin == "measured"
         assert min(before + after) <= outcome.low_ns <= outcome.step_ns <= outcome.high_ns <= max(before + after)
@@ -352,7 +352,7 @@ def test_steps_of_a_host_that_runs_ahead_are_not_longer_than_those_of_the_device
 
 
 def test_a_side_with_too_few_steps_says_nothing() -> None:
-    few, enough = timed(*[500] * (FEWEST - 1)), timed(*[100] * FEWEST)
+    few, enough = timed(*[500] * (MIN_TIMED_STEPS - 1)), timed(*[100] * MIN_TIMED_STEPS)
     assert measured(PlainSteps(few, few), 200) is None
     assert measured(PlainSteps(few, enough), 200) == measured(PlainSteps(enough, TimedSteps()), 200)
     one_side = measured(PlainSteps(enough, few), 200)

@@ -14,14 +14,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import judged_steps
 from overlapscope.budgets import baseline as baselines
 from overlapscope.budgets import config
-from overlapscope.budgets.baseline import (
-    Baseline,
-    BaselineDevice,
-    BaselineSeries,
-    from_json,
-    of,
-    to_json,
-)
+from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, from_json, of, to_json
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
 from overlapscope.budgets.judge import judge

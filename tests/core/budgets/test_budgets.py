@@ -267,5 +267,5 @@ def test_meanings_are_sentences_to_be_continued() -> None:
     for metric in METRICS.values():
         assert not metric.meaning.endswith(".")
         assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.metric)
-        assert metric.unit != "pct" or (metric.metric.endswith("_pct") and metric.whole is not None)
+        assert metric.unit != "pct" or (metric.metric.endswith("_pct") and metric.divided_by is not None)
         assert metric.unit != "ns" or metric.metric.endswith(("_time", "_ms_per_step"))

@@ -15,7 +15,7 @@ from overlapscope.budgets.quantity import parse
 from overlapscope.budgets.settings import Budget, Exemption
 from overlapscope.catalog.measures import METRICS
 from overlapscope.commands import main
-from overlapscope.compare.noise import FEWEST
+from overlapscope.compare.noise import MIN_STEPS_FOR_BOOTSTRAP
 from overlapscope.errors import ConfigError
 
 EVERYTHING = """
@@ -314,7 +314,7 @@ def test_the_documentation_speaks_of_every_metric_and_key() -> None:
 
 def test_the_documentation_states_how_many_steps_a_comparison_needs() -> None:
     text = Path("docs/reference/check.md").read_text()
-    assert f"it is a change, and fewer than {FEWEST} steps can be compared on either side" in text
+    assert f"it is a change, and fewer than {MIN_STEPS_FOR_BOOTSTRAP} steps can be compared on either side" in text
 
 
 def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:

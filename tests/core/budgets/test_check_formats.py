@@ -24,7 +24,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import clean
 from overlapscope.budgets import words
 from overlapscope.budgets.check import check
-from overlapscope.budgets.formats import MOST_ANNOTATIONS, github, gitlab, junit, openmetrics
+from overlapscope.budgets.formats import MAX_ANNOTATIONS, github, gitlab, junit, openmetrics
 from overlapscope.budgets.settings import Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Subject
 from overlapscope.commands.check import drawn
@@ -140,7 +140,7 @@ def read_github(text: str) -> list[dict[str, str]]:
         assert properties.keys() <= {"file", "line", "title"}
         read.append({"command": match["command"], "data": unescaped(match["data"])})
         read[-1] |= {key: unescaped(value) for key, value in properties.items()}
-    assert len(read) <= MOST_ANNOTATIONS + 1
+    assert len(read) <= MAX_ANNOTATIONS + 1
     assert [case["command"] == "notice" for case in read] == [False] * (len(read) - 1) + [True]
     return read
 

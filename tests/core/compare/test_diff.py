@@ -17,7 +17,7 @@ from overlapscope.base.saved import encode
 from overlapscope.commands.schema import schema_of
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, Diff, FigureChange, Figures
-from overlapscope.compare.noise import DRAWS, draw, interval, weights
+from overlapscope.compare.noise import BOOTSTRAP_DRAWS, draw, interval, weights
 from overlapscope.report.model import Report
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, Host, Op, make_trace
@@ -316,7 +316,7 @@ def _ns(values: Any) -> list[int]:
 def test_draws_are_of_the_steps_alone_and_there_are_fewer_of_very_many() -> None:
     assert (draw([1, 2, 3]) == draw([1, 2, 3])).all()
     assert (draw(range(40)) != draw(range(1, 41))).any()
-    assert draw([1, 2, 3]).shape == (DRAWS, 3)
+    assert draw([1, 2, 3]).shape == (BOOTSTRAP_DRAWS, 3)
     assert draw(range(100_000)).shape == (200, 100_000)
 
 

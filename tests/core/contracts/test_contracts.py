@@ -24,7 +24,7 @@ from overlapscope.contracts.model import Beside, Contract, TransferGroup, from_t
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
 from overlapscope.report.model import build
-from overlapscope.trace.lost import HOST
+from overlapscope.trace.lost import PARTS_FOR_HOST
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
 from tests.support.helpers import TRACES, Host, Op, make_trace
 
@@ -481,9 +481,9 @@ def test_without_a_gpu_a_recording_without_ops_on_the_thread_of_the_steps_is_not
         )
         for thread in (1, 2)
     )
-    contract = promise(working, HOST)
+    contract = promise(working, PARTS_FOR_HOST)
     for trace, judged in ((working, True), (elsewhere, False)):
-        obstacles, promises = judge(contract, trace, build([analyze_trace(trace)]).traces[0], rests_on=HOST)
+        obstacles, promises = judge(contract, trace, build([analyze_trace(trace)]).traces[0], rests_on=PARTS_FOR_HOST)
         assert (not obstacles, bool(promises)) == (judged, judged)
 
 

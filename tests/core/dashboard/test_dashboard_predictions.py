@@ -106,7 +106,7 @@ def test_what_cannot_be_predicted_says_why_each_time(opened: Opened, predictor: 
 def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
     opened: Opened, predictor: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overlapscope.dashboard.opened.MOST_KEPT", 3)
+    monkeypatch.setattr("overlapscope.dashboard.opened.MAX_KEPT", 3)
     predictions = Predictions()
     for name in ("a", "b", "c", "a", "d"):
         predictions.get(opened, asked(name), wait_s=30)

@@ -10,7 +10,7 @@ import pytest
 
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, IDLE_CAUSES
-from overlapscope.documents.colors import APART, PATTERNS, palette
+from overlapscope.documents.colors import MIN_COLOR_DISTANCE, PATTERNS, palette
 from overlapscope.timeline import CATEGORIES
 
 BOTH = pytest.mark.parametrize("dark", [False, True])
@@ -130,7 +130,8 @@ def test_what_is_shown_side_by_side_can_be_told_apart(dark: bool, eyes: str, tog
     alike = [
         (first, other, round(difference, 1))
         for first, other in combinations(seen, 2)
-        if PATTERNS.get(first) == PATTERNS.get(other) and (difference := _difference(seen[first], seen[other])) < APART
+        if PATTERNS.get(first) == PATTERNS.get(other)
+        and (difference := _difference(seen[first], seen[other])) < MIN_COLOR_DISTANCE
     ]
     assert alike == []
 

@@ -114,7 +114,7 @@ def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(recording: st
     savings = [(finding, finding.saving) for finding in build([analysed(recording)]).findings if finding.saving]
     assert savings
     for finding, saving in savings:
-        exceeds = saving.saved_ns > tables.MORE * finding.cost_ns
+        exceeds = saving.saved_ns > tables.EXPLAINED_SAVING_RATIO * finding.cost_ns
         assert exceeds == ("other waits become shorter" in " ".join(tables.evidence(finding)))
 
 
@@ -145,7 +145,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prediction, "MOST_OPS", 10)
+    monkeypatch.setattr(prediction, "MAX_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert finding.cost_ns and finding.saving is None
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.prediction.calibration import Constants, SizedTime
-from overlapscope.prediction.hardware import FEWEST, observe
+from overlapscope.prediction.hardware import MIN_OBSERVATIONS, observe
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, tried
 from tests.support.recordings import trace_of
@@ -66,7 +66,7 @@ def test_other_copies_are_not_measured(other: dict[str, Any]) -> None:
 
 
 def test_of_too_few_copies_nothing_is_reported() -> None:
-    ops = [copy(n * MS, n * MS + US, n * MS - 1) for n in range(FEWEST)]
+    ops = [copy(n * MS, n * MS + US, n * MS - 1) for n in range(MIN_OBSERVATIONS)]
     assert observe(make_trace(ops[:-1])).h2d == ()
     assert len(observe(make_trace(ops)).h2d) == 1
 
@@ -248,7 +248,7 @@ def test_copies_and_gaps_are_those_that_a_plain_loop_finds(name: str) -> None:
             alone[int(ops.bytes[row])].append(int(ops.end_ns[row] - ops.start_ns[row]))
     observations = observe(trace)
     assert {item.bytes: item.duration_ns for item in observations.h2d} == {
-        size: statistics.median_low(lengths) for size, lengths in alone.items() if len(lengths) >= FEWEST
+        size: statistics.median_low(lengths) for size, lengths in alone.items() if len(lengths) >= MIN_OBSERVATIONS
     }
 
     events = [row for row in range(len(calls)) if calls.name(row) in ("cudaEventRecord", "cudaStreamWaitEvent")]

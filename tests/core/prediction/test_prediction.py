@@ -22,7 +22,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, check_names, in_order, parse
 from overlapscope.prediction.outcomes import Outcome, outcome
 from overlapscope.prediction.overhead import plain_program
-from overlapscope.prediction.predict import LEAST_GAIN, best, candidates, predict
+from overlapscope.prediction.predict import MIN_GAIN, best, candidates, predict
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
 from overlapscope.prediction.steps import least_step_ns
@@ -481,7 +481,7 @@ def test_a_ladder_is_that_of_replays_of_all_sets(step: list[Do], times: int) -> 
         for many in (1, 2):
             sets = [in_order((*taken, *added)) for added in itertools.combinations(candidates_left, many)]
             shortest = min(sets, key=lambda tried: outcome(base, tried).step_ns, default=())
-            if shortest and now - outcome(base, shortest).step_ns >= LEAST_GAIN * base.step_ns:
+            if shortest and now - outcome(base, shortest).step_ns >= MIN_GAIN * base.step_ns:
                 gained = shortest
                 break
         if gained is None:

@@ -16,16 +16,7 @@ from overlapscope.errors import UsageError
 from overlapscope.inputs import CALIBRATION, read_calibration
 from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.document import document, headline
-from overlapscope.prediction.result import (
-    AppliedChange,
-    Assumption,
-    Constant,
-    Estimate,
-    Fidelity,
-    Figure,
-    Rung,
-    WhatIf,
-)
+from overlapscope.prediction.result import AppliedChange, Assumption, Constant, Estimate, Fidelity, Figure, Rung, WhatIf
 from overlapscope.render import html, markdown, terminal
 from tests.support.schemas import validate
 

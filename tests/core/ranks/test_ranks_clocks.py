@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.analysis.collectives import CommKind
-from overlapscope.ranks.clocks import FOLLOWED, HALVINGS, HOP_NS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
+from overlapscope.ranks.clocks import HALVINGS, HOP_NS, LEAD_MEETINGS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.reduced import ReducedRank
 from tests.support.ranks_schedules import CommKernel, Met, ScheduledJob, jobs, made_rank
@@ -171,7 +171,7 @@ def test_clocks_that_drift_are_followed() -> None:
     true = 7 * MS + 10 * US * np.arange(25)
     wrong = np.abs(np.diff(offsets.lead_ns.reshape(-1, 2), axis=1).ravel() - true)
     assert (wrong <= offsets.within_ns).all()
-    assert wrong[FOLLOWED // 2 : -(FOLLOWED // 2)].max() == 0 and wrong.max() == FOLLOWED // 2 * 10 * US
+    assert wrong[LEAD_MEETINGS // 2 : -(LEAD_MEETINGS // 2)].max() == 0 and wrong.max() == LEAD_MEETINGS // 2 * 10 * US
 
 
 @pytest.mark.parametrize("jump", [-3_600_000 * MS, -200 * US, 60 * US, 40 * MS])

@@ -25,12 +25,12 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.document import other_tables
-from overlapscope.ranks.engine import each
+from overlapscope.ranks.engine import reduce_each
 from overlapscope.ranks.files import expand_urls
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.on_host import reduce_any
 from overlapscope.ranks.parts import from_json
-from overlapscope.ranks.reduced import MOST_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
+from overlapscope.ranks.reduced import MAX_RANKS, ComparedRank, ReducedRank, collectives_only, reduce
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.ranks.verdict import judge
 from tests.support.ranks_samples import counting_all_waits
@@ -472,7 +472,7 @@ def test_a_lateness_that_costs_nothing_makes_no_straggler() -> None:
 
 
 def test_what_is_stated_is_not_trusted() -> None:
-    absurd = [made_rank(0, world_size=MOST_RANKS + 1), made_rank(1, world_size=-5)]
+    absurd = [made_rank(0, world_size=MAX_RANKS + 1), made_rank(1, world_size=-5)]
     assert (join(absurd).world_size, join(absurd).missing) == (None, ())
     differing = join([made_rank(0, world_size=4), made_rank(1, world_size=4), made_rank(2, world_size=8)])
     assert (differing.world_size, differing.missing) == (4, (3,))
@@ -554,5 +554,5 @@ def test_exposed_communication_is_searched_for_waiting_once_for_each_rank(monkey
 def test_files_too_small_for_a_trace_start_no_processes(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"rank{number}.json").write_bytes(b"[{}]nope")
-    outcomes = list(each(reduce_any, expand_urls(tmp_path), workers=2))
+    outcomes = list(reduce_each(reduce_any, expand_urls(tmp_path), workers=2))
     assert len(outcomes) == 20 and all(isinstance(outcome, Unreadable) for outcome in outcomes)

@@ -18,8 +18,8 @@ from overlapscope.ranks import charts
 from overlapscope.ranks import document as ranks_document
 from overlapscope.ranks import verdict as words
 from overlapscope.ranks.charts import (
-    MOST_BARS,
-    MOST_STEPS,
+    MAX_BARS,
+    MAX_STEPS,
     columns_for,
     drawn_steps,
     has_rank_buckets,
@@ -470,7 +470,7 @@ def test_the_map_of_steps_shows_how_much_longer_each_took() -> None:
     many = (report.steps[0],) * 100
     rows = tuple(replace(row, step_spans_ns=row.step_spans_ns[:1] * 100) for row in report.ranks)
     figure = step_map(replace(report, steps=many, ranks=rows), False)
-    assert len(figure["data"][0]["z"]) == MOST_STEPS
+    assert len(figure["data"][0]["z"]) == MAX_STEPS
     crowd = replace(report, steps=many, ranks=tuple(replace(rows[0], rank=rank) for rank in range(8192)))
     assert len(drawn_steps(crowd)) == 4
     assert not drawn_steps(of_no_job())
@@ -478,7 +478,7 @@ def test_the_map_of_steps_shows_how_much_longer_each_took() -> None:
 
 def test_so_many_ranks_that_bars_would_not_be_seen_have_none() -> None:
     report = real()
-    rows = tuple(replace(report.ranks[0], rank=rank) for rank in range(MOST_BARS + 1))
+    rows = tuple(replace(report.ranks[0], rank=rank) for rank in range(MAX_BARS + 1))
     assert has_rank_buckets(report) and not has_rank_buckets(replace(report, ranks=rows))
 
 

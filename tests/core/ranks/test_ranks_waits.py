@@ -16,7 +16,7 @@ from overlapscope.ranks.clocks import Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.pairs import message_waits, pair
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.waits import TOGETHER, RankWaits, find_waits
+from overlapscope.ranks.waits import MAX_LAST_TOGETHER, RankWaits, find_waits
 from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank
 
 ALL_REDUCE = CommKind("allreduce", "0", "[0, 1, 2]", 3)
@@ -148,7 +148,7 @@ class Account:
         order = sorted(arrival, key=lambda rank: (arrival[rank], rank))
         latest = order[-1]
         late = [rank for rank in order if arrival[latest] - arrival[rank] <= self.within]
-        if len(late) == len(order) or len(late) > TOGETHER:
+        if len(late) == len(order) or len(late) > MAX_LAST_TOGETHER:
             return
         for rank, start, end, group in members:
             wait = min(arrival[latest] - arrival[rank], end - start)

@@ -25,7 +25,7 @@ class WindowsByClock:
         self.changes_ns: list[int] = []
         monkeypatch.setattr(clock, "now_ns", lambda: self.now_ns)
 
-    def happen(self, _: str) -> None:
+    def handle(self, _: str) -> None:
         self.changes_ns.append(self.now_ns - 777 * S)
         self.recording = not self.recording
         self.now_ns += self._takes_ns

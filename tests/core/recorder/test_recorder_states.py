@@ -35,7 +35,7 @@ class TableRun:
         self.runs = self.paused = False
         """True while the profiler runs, or the program pauses."""
 
-    def happen(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Act, and check that each action is possible."""
         self.state = follow(self.state, event, lambda _: self._answers.draw(st.booleans()), self._act)
         assert not self.paused
@@ -61,11 +61,11 @@ def test_a_profiler_that_starts_is_stopped_and_starts_no_more_after_the_end(
 ) -> None:
     run = TableRun(answers)
     for event in (start, *events, "end"):
-        run.happen(event)
+        run.handle(event)
     assert run.state is State.DONE and not run.runs
     run.actions.clear()
     for event in EVENTS:
-        run.happen(event)
+        run.handle(event)
     assert run.state is State.DONE
     assert STARTS.isdisjoint(run.actions) and not any(action.startswith("write") for action in run.actions)
 
@@ -74,7 +74,7 @@ def test_a_profiler_that_starts_is_stopped_and_starts_no_more_after_the_end(
 def test_a_recording_is_written_once_unless_it_is_recorded_again(events: list[Event], answers: st.DataObject) -> None:
     run = TableRun(answers)
     for event in ("start", *events, "end"):
-        run.happen(event)
+        run.handle(event)
     between = "".join({"write": "w", "start_recording": "s", "record_again": "s"}.get(a, "") for a in run.actions)
     # The first may be of the rehearsal, and the last of a program that ends before its next window.
     assert re.fullmatch(r"w?(s+w)*s*w?", between)
@@ -84,7 +84,7 @@ def test_a_recording_is_written_once_unless_it_is_recorded_again(events: list[Ev
 def test_the_program_pauses_for_all_that_takes_long(state: State, event: Event, answers: st.DataObject) -> None:
     run = TableRun(answers)
     run.state, run.runs = state, state in RECORDS
-    run.happen(event)
+    run.handle(event)
     if event in ("step", "close", "memory") and "stop" in run.actions and "try_profiler" not in run.actions:
         assert run.actions.index("pause") < run.actions.index("stop") < run.actions.index("resume")
 

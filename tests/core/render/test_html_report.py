@@ -24,7 +24,7 @@ from overlapscope.report.model import build
 from overlapscope.report.page import Page
 from overlapscope.rules.explained import examples
 from overlapscope.timeline import Lanes
-from overlapscope.timeline.file import DRAWN_COLUMNS, LEAST_COLUMN_NS, TimeSpan, pyramids
+from overlapscope.timeline.file import DRAWN_COLUMNS, MIN_COLUMN_NS, TimeSpan, pyramids
 from overlapscope.timeline.file import document as file_document
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, thorough
@@ -228,7 +228,7 @@ def prepared(name: str) -> list[Lanes]:
 def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:
     [pyramid] = pyramids(lanes_known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
     drawn = set().union(*map(drawn_in, pyramid["tiles"]))
-    least_ns = DRAWN_COLUMNS * LEAST_COLUMN_NS * 4
+    least_ns = DRAWN_COLUMNS * MIN_COLUMN_NS * 4
     for lane in lanes_known[0].lanes:
         long = np.flatnonzero(lane.end_ns - lane.start_ns >= least_ns)
         assert {(lane.id, row) for row in long.tolist()} <= drawn, lane.label

@@ -16,7 +16,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
 from overlapscope.documents.colors import palette
 from overlapscope.report import charts, lists
-from overlapscope.report.charts import MOST_STEPS, choose, drawn_steps
+from overlapscope.report.charts import MAX_STEPS, choose, drawn_steps
 from overlapscope.report.model import build
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.tables import bar, cause_tables
@@ -88,7 +88,7 @@ def test_each_step_is_as_high_as_its_span(path: Path) -> None:
 
 def test_many_steps_are_thinned_but_no_outlier_is_lost() -> None:
     ops, notes, at = [], [], 0
-    for number in range(3 * MOST_STEPS):
+    for number in range(3 * MAX_STEPS):
         length = 9000 if number == 1234 else 1000
         ops.append(Op(Kind.COMPUTE, at, at + length, launch=(10 * number + 1, 10 * number + 2)))
         notes.append(Host(f"ProfilerStep#{number}", 10 * number, 10 * number + 10))
@@ -96,7 +96,7 @@ def test_many_steps_are_thinned_but_no_outlier_is_lost() -> None:
     (section,) = sections_of(analyze_trace(make_trace(ops, annotations=notes)))
     assert section.device is not None
     rows = drawn_steps(section.device).tolist()
-    assert len(rows) <= MOST_STEPS + 1
+    assert len(rows) <= MAX_STEPS + 1
     assert 1234 in rows
     marks = [trace for trace in charts.steps(section, section.device, False)["data"] if trace["name"] == "outlier"]
     assert [trace["x"] for trace in marks] == [[1234]]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import SampledStep
-from overlapscope.base.saved import MOST, decode, encode
+from overlapscope.base.saved import MAX_FIGURE, decode, encode
 from overlapscope.catalog.causes import IDLE, IdleCause
 from overlapscope.report.model import build, from_json
 from overlapscope.report.page import Page
@@ -367,6 +367,6 @@ def test_a_file_states_no_unknown_causes_and_no_impossible_times() -> None:
         from_json(encode(report).replace(b'"python"', b'"swapped-out"'))
     with pytest.raises(ValidationError, match="parts that add up to the step"):
         from_json(encode(report).replace(b"333333", b"333334"))
-    for impossible_ns in (-MS, 2 * MOST):
+    for impossible_ns in (-MS, 2 * MAX_FIGURE):
         with pytest.raises(ValidationError):
             decode(encode(replace(step, by_cause={"gil-wait": impossible_ns})), SampledStep)

@@ -20,7 +20,7 @@ from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, OTHER_CAUSES
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules import RULES, compute_streams, copies
-from overlapscope.rules._claims import MANY, share_out
+from overlapscope.rules._claims import MIN_TINY_COPIES, share_out
 from overlapscope.rules.explained import examples, explanation
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.findings import find_all
@@ -416,11 +416,11 @@ def test_explanations_state_the_limits_of_their_rules() -> None:
         ("one-way-copies", f"less than {copies.AT_ONCE:.0%} of the shorter one"),
         ("overlap-achieved", f"an overlap efficiency of {copies.GOOD_PCT:.0f}% or more"),
         ("slow-link", f"at least {size(LARGE_BYTES)},"),
-        ("slow-link", f"below {copies.SLOW:.0%} of the class's best"),
-        ("stream-without-work", f"at least {compute_streams.WAITS} times"),
-        ("stream-without-work", f"less than {compute_streams.NOTHING:.1%} of the span"),
+        ("slow-link", f"below {copies.SLOW_COPY_SHARE:.0%} of the class's best"),
+        ("stream-without-work", f"at least {compute_streams.MIN_WAITS} times"),
+        ("stream-without-work", f"less than {compute_streams.MIN_BUSY_SHARE:.1%} of the span"),
         ("streams-without-overlap", f"{compute_streams.SUBSTANTIAL:.0%} of the compute each"),
-        ("tiny-copies", f"at least {MANY} copies below {size(TINY_BYTES)}"),
+        ("tiny-copies", f"at least {MIN_TINY_COPIES} copies below {size(TINY_BYTES)}"),
     ):
         assert limit in explanation(rule).computation
     assert f"At {size(TINY_BYTES)} that is" in explanation("tiny-copies").meaning

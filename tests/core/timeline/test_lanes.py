@@ -28,7 +28,7 @@ from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane
 from overlapscope.timeline.details import duration
 from overlapscope.timeline.lane import Fill, idle_caused, row_of_call, row_of_gpu_op, rows_on
-from overlapscope.timeline.view import MOST, NAMED, WIDE
+from overlapscope.timeline.view import MAX_OPS, MIN_NAMED_COLUMNS, MIN_OP_COLUMNS
 from overlapscope.trace.calls import records_event, waits_event
 from overlapscope.trace.model import Kind, Trace
 from tests.core.analysis.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
@@ -154,7 +154,7 @@ def test_every_op_wide_enough_is_drawn_by_itself(trace: Trace, asked: tuple[int,
         wide = [
             row
             for row, (begin, stop, _, _) in enumerate(ops)
-            if (stop - begin) * columns >= WIDE * span and begin < end and stop > start
+            if (stop - begin) * columns >= MIN_OP_COLUMNS * span and begin < end and stop > start
         ]
         assert view.row == wide
         for place, row in enumerate(wide):
@@ -162,7 +162,7 @@ def test_every_op_wide_enough_is_drawn_by_itself(trace: Trace, asked: tuple[int,
             left, right = max(begin - start, -span), min(stop - start, 2 * span)
             assert (view.start[place], view.length[place]) == (left, right - left)
             assert view.category[place] == category
-            assert view.name[place] == (name if (stop - begin) * columns >= NAMED * span else None)
+            assert view.name[place] == (name if (stop - begin) * columns >= MIN_NAMED_COLUMNS * span else None)
 
 
 @given(traces())
@@ -211,7 +211,7 @@ def test_pointing_finds_the_shortest_op_around_the_middle(trace: Trace, start: i
     for lane in drawn.lanes:
         spans = [(begin, max(stop, begin + 1)) for begin, stop, _, _ in ops_of(lane)]
         around = [stop - begin for begin, stop in spans if begin <= middle < stop]
-        row = lanes.at(drawn, lane.id, start, start + span)
+        row = lanes.nearest_op(drawn, lane.id, start, start + span)
         if around:
             assert row is not None
             begin, stop = spans[row]
@@ -390,7 +390,7 @@ def test_recordings_can_be_drawn(path: Path) -> None:
     for start, end in ((0, drawn.end_ns), (middle, middle + 20_000), (-1_000, 10), (drawn.end_ns, drawn.end_ns + 1)):
         _, views = read(lanes.view(drawn, start, end, 700, range(len(drawn.lanes))))
         for lane in drawn.lanes:
-            assert len(views[lane.id].row) <= MOST
+            assert len(views[lane.id].row) <= MAX_OPS
             check_fill(lane, views[lane.id], start, end)
 
     for device in analysis.result.devices:
@@ -641,11 +641,11 @@ def test_a_graph_launch_shows_some_of_its_ops() -> None:
 
 
 def test_of_too_many_ops_the_longest_are_drawn() -> None:
-    ops = [Op(Kind.COMPUTE, 10 * i, 10 * i + (8 if i % 2 else 4)) for i in range(2 * MOST + 200)]
+    ops = [Op(Kind.COMPUTE, 10 * i, 10 * i + (8 if i % 2 else 4)) for i in range(2 * MAX_OPS + 200)]
     drawn = built(make_trace(ops))
     (stream,) = [lane for lane in drawn.lanes if lane.kind == "stream"]
     _, views = read(lanes.view(drawn, 0, drawn.end_ns, drawn.end_ns, [stream.id]))
-    assert len(views[stream.id].row) == MOST
+    assert len(views[stream.id].row) == MAX_OPS
     assert all(row % 2 for row in views[stream.id].row)
 
 

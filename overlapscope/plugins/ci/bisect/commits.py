@@ -24,7 +24,7 @@ _OF_REPOSITORY: Final = re.compile(
 )
 """Variables that name a repository. Hooks have them, and they would lead git from the worktree to the user's tree."""
 _FOUND = re.compile(r"^# (?:possible )?first bad commit: \[([0-9a-f]+)\]", re.MULTILINE)
-_MOST_LINES: Final = 20
+_MAX_LINES: Final = 20
 _FIELDS: Final = "%H%x00%an%x00%as%x00%s"
 
 
@@ -63,8 +63,8 @@ class BisectedRepository:
         except OSError as error:
             raise UsageError(f"git can't be started ({error.strerror}); install it.") from None
         if done.returncode:
-            said = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
-            raise UsageError(f"git {arguments[0]}: {said.splitlines()[-1].removeprefix('fatal: ')}")
+            message = done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}"
+            raise UsageError(f"git {arguments[0]}: {message.splitlines()[-1].removeprefix('fatal: ')}")
         return done.stdout.rstrip("\n")
 
     def commit(self, name: str) -> BisectCandidate:
@@ -121,7 +121,7 @@ class BisectedRepository:
         command = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=0", f"{commit}^", commit, "--")
         changed = (path and self._git(*command, (self.inside / path).as_posix())) or self._git(*command)
         lines = [line for line in changed.splitlines() if line.startswith(("@@", "+", "-")) and line[:3] != "---"]
-        return "\n".join([*lines[:_MOST_LINES], *(["..."] if lines[_MOST_LINES:] else [])])
+        return "\n".join([*lines[:_MAX_LINES], *(["..."] if lines[_MAX_LINES:] else [])])
 
     # -- The worktree ---------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ def _blocks(found: Bisection) -> Iterator[Block]:
     else:
         yield Text(f"One of these {len(found.possible)} is the first that {does}.", "fair", strong=True)
         skipped = {each.candidate: each.reason for each in found.judged if each.verdict == "skipped"}
-        yield Items(tuple(_possible(each, skipped.get(each, "")) for each in found.possible), few=10)
+        yield Items(tuple(_candidate_words(each, skipped.get(each, "")) for each in found.possible), few=10)
     for promise in found.lost:
         yield _loss(promise)
     if found.change:
@@ -50,7 +50,7 @@ def _name(candidate: BisectCandidate) -> str:
     return clean(candidate.short)
 
 
-def _possible(candidate: BisectCandidate, reason: str) -> str:
+def _candidate_words(candidate: BisectCandidate, reason: str) -> str:
     about = clean(candidate.subject, 80)
     return f"{_name(candidate)}{f' {about}' if about else ''}{f': {clean(reason, 200)}' if reason else ''}"
 

@@ -29,8 +29,8 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.inputs import read_trace
 from overlapscope.plugins.ci.bisect.commits import BisectedRepository
 from overlapscope.plugins.ci.bisect.judge import (
-    FEWEST_RUNS,
-    MOST_RUNS,
+    MAX_RUNS,
+    MIN_RUNS,
     Border,
     ByOrder,
     Found,
@@ -61,8 +61,8 @@ from overlapscope.trace.host import shown_line
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
 
-_LEAST_LIMIT_S: Final = 120.0
-_PATIENCE: Final = 5
+_MIN_LIMIT_S: Final = 120.0
+_MAX_RECORDING_RATIO: Final = 5
 """Maximum time of a commit, as a multiple of the longest recording so far, unless the user states it."""
 _OPTIONS: Final[dict[By, tuple[str, ...]]] = {"order": ("--plain-steps", "0", "--stacks"), "step-time": ()}
 
@@ -72,8 +72,8 @@ def folder_of(repository: BisectedRepository, good: BisectCandidate, *settings: 
     cache = default_folder()
     if cache is None:
         raise UsageError("this user has no home folder; name a folder in OVERLAPSCOPE_CACHE_DIR.")
-    asked = repr((os.fspath(repository.data), os.fspath(repository.inside), good.id, __version__, *settings))
-    folder = cache / "bisect" / f"{repository.top.name}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}"
+    identity = repr((os.fspath(repository.data), os.fspath(repository.inside), good.id, __version__, *settings))
+    folder = cache / "bisect" / f"{repository.top.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     for place in (folder, *folder.parents):
         disk.refuse_planted(place)
@@ -247,7 +247,7 @@ class RecordedCommits:
                 self._variables = variables(self.program, self.repository, self.tree, commits)
         except UsageError as error:
             raise Failed(str(error)) from None
-        limit_s = self._timeout_s or max(_LEAST_LIMIT_S, _PATIENCE * max(self._seconds, default=0.0))
+        limit_s = self._timeout_s or max(_MIN_LIMIT_S, _MAX_RECORDING_RATIO * max(self._seconds, default=0.0))
         if not self._seconds and self._timeout_s is None:
             limit_s = float("inf")
         try:
@@ -374,11 +374,11 @@ def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[P
 
 def _by_time(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tuple[Found, tuple[Promise, ...]]:
     good, bad = ends
-    runs = FEWEST_RUNS
+    runs = MIN_RUNS
     while True:
         sides = [session.timed(end, runs, name=name).steps_ns for end, name in zip(ends, ("GOOD", "BAD"), strict=True)]
         border = Border(sides[0], sides[1])
-        if border.differs or runs >= MOST_RUNS:
+        if border.differs or runs >= MAX_RUNS:
             break
         runs += 1
     if not border.differs:

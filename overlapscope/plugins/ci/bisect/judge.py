@@ -19,17 +19,17 @@ from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.ci.bisect.result import BisectOutcome, Judge, Verdict
 from overlapscope.report.model import build
-from overlapscope.trace.lost import FIGURES, HOST
+from overlapscope.trace.lost import PARTS_FOR_FIGURES, PARTS_FOR_HOST
 from overlapscope.trace.model import Trace
 
 _LINE = re.compile(r":\d+")
 _PLACE = re.compile(r"(?:, [^,()]+ in [^,()]+| \([^()]*\))$|:\d+| [\d.]+ [kMG]?B")
-LEAST_CHANGE: Final = 0.03
+MIN_CHANGE: Final = 0.03
 """Smallest change of a step time to search for, as a fraction. Recordings of the same program differ by that."""
-SURE: Final = 3.0
+MIN_STANDARD_ERRORS: Final = 3.0
 """Number of standard errors between a mean and the border, for a verdict."""
-FEWEST_RUNS: Final = 3
-MOST_RUNS: Final = 12
+MIN_RUNS: Final = 3
+MAX_RUNS: Final = 12
 
 
 # -- By order ----------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ MOST_RUNS: Final = 12
 def contract_of(trace: Trace) -> Contract:
     """Return the contract that a recording keeps, also if the program uses no GPU. Raises UsageError."""
     _check_steps(trace)
-    return promise(trace, FIGURES if len(trace.gpu_ops) else HOST)
+    return promise(trace, PARTS_FOR_FIGURES if len(trace.gpu_ops) else PARTS_FOR_HOST)
 
 
 def judged_by_order(contract: Contract, trace: Trace) -> BisectOutcome:
@@ -48,7 +48,7 @@ def judged_by_order(contract: Contract, trace: Trace) -> BisectOutcome:
         if (contract.host_ops is None) != bool(len(trace.gpu_ops)):
             uses = "a" if len(trace.gpu_ops) else "no"
             return BisectOutcome(problem=f"it uses {uses} GPU, unlike GOOD.")
-        rests_on = FIGURES if len(trace.gpu_ops) else HOST
+        rests_on = PARTS_FOR_FIGURES if len(trace.gpu_ops) else PARTS_FOR_HOST
         obstacles, promises = judge(contract, trace, analyze_trace(trace).result, rests_on=rests_on)
     except OverlapscopeError as error:
         return BisectOutcome(problem=str(error))
@@ -145,7 +145,7 @@ class Border(Struct, frozen=True):
         """True if BAD's steps are longer by more than the noise of the means."""
         good, bad = map(fmean, self.sides())
         error = self.noise_ns * sqrt(sum(1 / len(side) for side in self.sides()))
-        return bad - good > max(LEAST_CHANGE * good, SURE * error)
+        return bad - good > max(MIN_CHANGE * good, MIN_STANDARD_ERRORS * error)
 
     @property
     def words(self) -> str:
@@ -159,9 +159,9 @@ class Border(Struct, frozen=True):
             return "skipped", outcome.problem
         mean, runs = fmean(outcome.steps_ns), len(outcome.steps_ns)
         words = f"a step takes {duration(mean)} ({plural(runs, 'run')})"
-        if abs(mean - self.middle_ns) > SURE * self.noise_ns / sqrt(runs):
+        if abs(mean - self.middle_ns) > MIN_STANDARD_ERRORS * self.noise_ns / sqrt(runs):
             return ("bad" if mean > self.middle_ns else "good"), words
-        return ("skipped", f"{words}, between both") if runs >= MOST_RUNS else None
+        return ("skipped", f"{words}, between both") if runs >= MAX_RUNS else None
 
 
 # -- The search -------------------------------------------------------------------------------------

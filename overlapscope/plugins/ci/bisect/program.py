@@ -101,19 +101,19 @@ def variables(
         UsageError: Python doesn't run.
     """
     values = environment()
-    given = [part for part in values.get("PYTHONPATH", "").split(os.pathsep) if part]
+    paths = [part for part in values.get("PYTHONPATH", "").split(os.pathsep) if part]
     command = [program.python, "-c", _PLACES]
     done = subprocess.run(command, env=values, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode:
         raise UsageError(f"{program.python}: does not run ({clean(done.stderr.decode(errors='replace'), 200)}).")
     places: list[str] = json.loads(done.stdout.splitlines()[-1])
     moved, kept = [], []
-    for place in dict.fromkeys([*map(os.path.abspath, given), *places]):
+    for place in dict.fromkeys([*map(os.path.abspath, paths), *places]):
         inside = Path(os.path.realpath(place)).is_relative_to(os.path.realpath(repository.top))
         relative = Path(os.path.relpath(os.path.realpath(place), os.path.realpath(repository.top)))
         if inside and any(repository.tracks(relative, commit) for commit in commits):
             moved.append(os.fspath(tree / relative))
-        elif place in map(os.path.abspath, given):
+        elif place in map(os.path.abspath, paths):
             kept.append(place)
     if os.fspath(ROOT) not in places:
         kept.append(os.fspath(ROOT))
@@ -141,8 +141,8 @@ def record(
     recorder = ("-m", "overlapscope", "run", "--stop-after-recording", "--force", "-o", os.fspath(trace), *options)
     output = _run([program.python, *program.options, *recorder, *program.words], directory, values, until, "it")
     if not trace.is_file():
-        said = [line for line in output.splitlines() if line.startswith("overlapscope:")]
-        raise Failed(said[-1].removeprefix("overlapscope: ") if said else "nothing was recorded.", output)
+        messages = [line for line in output.splitlines() if line.startswith("overlapscope:")]
+        raise Failed(messages[-1].removeprefix("overlapscope: ") if messages else "nothing was recorded.", output)
 
 
 def _run(command: Sequence[str], directory: Path, values: Mapping[str, str], until: float, what: str) -> str:

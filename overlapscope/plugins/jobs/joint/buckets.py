@@ -30,7 +30,7 @@ from overlapscope.ranks.waits import sum_by
 _BUCKET = re.compile(r"(?:\w+:|.*_)?all_?reduce.*", re.IGNORECASE)
 
 
-MOST_PIECES = 10_000
+MAX_PIECES = 10_000
 """Maximum number of pieces of a bucket."""
 
 
@@ -74,37 +74,37 @@ def rebucketed(
             "unknown how buckets are filled."
         )
     count = len(job.met)
-    into, pieces, size = _planned(count, runs, bucket_bytes)
-    if (into == np.arange(count)).all() and (pieces == 1).all():
+    merged_into, pieces, size = _planned(count, runs, bucket_bytes)
+    if (merged_into == np.arange(count)).all() and (pieces == 1).all():
         return Bucketed(list(parts), ties(job, parts, transfer_ns), before, before, steps)
-    earlier = _earlier(job, parts, runs)
+    earlier = _time_to_fill(job, parts, runs)
     # The pieces of a merged bucket divide its last part, which is ready evenly.
     of_last = job.met.kernels.bytes[job.met.row]
     earlier = np.rint(earlier * (size[job.met.meeting] / np.maximum(of_last, 1))).astype(np.int64)
     alone_ns = _without_sharing(job, transfer_ns, size > 0)
-    fixed, ranks, meeting = latencies(job, alone_ns, stance), len(job.ranks), job.met.meeting
-    whole = sum_by(into[meeting] * ranks + job.met.rank, alone_ns - fixed, count * ranks)
-    transfer = fixed + whole[meeting * ranks + job.met.rank] // pieces[meeting]
-    kept = into == np.arange(count)
+    latency_ns, ranks, meeting = latencies(job, alone_ns, stance), len(job.ranks), job.met.meeting
+    bandwidth_ns = sum_by(merged_into[meeting] * ranks + job.met.rank, alone_ns - latency_ns, count * ranks)
+    transfer = latency_ns + bandwidth_ns[meeting * ranks + job.met.rank] // pieces[meeting]
+    kept = merged_into == np.arange(count)
     after = sum(int(pieces[run.meetings[kept[run.meetings]]].sum()) for run in runs)
-    spread = np.zeros_like(earlier) if stance == Stance.WORST else earlier
-    more = np.where(into == np.arange(count), pieces, 0) - 1
+    used_earlier = np.zeros_like(earlier) if stance == Stance.WORST else earlier
+    extra_launches = np.where(merged_into == np.arange(count), pieces, 0) - 1
     changed = [
-        _changed(job, _with_launches(job, part, place, more), place, into, pieces, spread)
+        _changed(job, _with_launches(job, part, place, extra_launches), place, merged_into, pieces, used_earlier)
         for place, part in enumerate(parts)
     ]
     tied = ties(job, changed, transfer)
     most = int(pieces.max())
     entry, piece = _repeated(np.where(kept, pieces, 0)[job.met.meeting])
-    of = pieces[job.met.meeting][entry]
+    pieces_of_bucket = pieces[job.met.meeting][entry]
     tied = tied.take(entry)
     # The last piece has the place of the whole bucket, the others are right before it.
-    tied = replace(tied, finish=tied.finish - 2 * (of - 1 - piece), meeting=tied.meeting * most + piece)
+    tied = replace(tied, finish=tied.finish - 2 * (pieces_of_bucket - 1 - piece), meeting=tied.meeting * most + piece)
     order = np.argsort(tied.meeting, kind="stable")
     tied = tied.take(order)
     of_bucket = (size > 0)[tied.meeting // most]
     changed = [
-        _in_turn(part, tied.take(of_bucket & (tied.rank == place)), job.met.kind, most)
+        _one_after_another(part, tied.take(of_bucket & (tied.rank == place)), job.met.kind, most)
         for place, part in enumerate(changed)
     ]
     return Bucketed(changed, tied, before, after, steps)
@@ -112,7 +112,7 @@ def rebucketed(
 
 def _planned(count: int, runs: Sequence[_BucketRun], bucket_bytes: float) -> tuple[I64, I64, I64]:
     """Return for each meeting its merged bucket's last meeting, the bucket's pieces, and its size; -1 for no bucket."""
-    into, pieces, size = np.arange(count), np.ones(count, np.int64), np.full(count, -1)
+    merged_into, pieces, size = np.arange(count), np.ones(count, np.int64), np.full(count, -1)
     for run in runs:
         size[run.meetings] = run.bytes
         begin = total = 0
@@ -122,17 +122,17 @@ def _planned(count: int, runs: Sequence[_BucketRun], bucket_bytes: float) -> tup
             # The next one is merged if the sum is then nearer to the requested size.
             if after is not None and total + after / 2 <= bucket_bytes:
                 continue
-            if total > MOST_PIECES * bucket_bytes:
-                most = f"A bucket would be divided into more than {MOST_PIECES:,} pieces; choose larger buckets."
+            if total > MAX_PIECES * bucket_bytes:
+                most = f"A bucket would be divided into more than {MAX_PIECES:,} pieces; choose larger buckets."
                 raise Unpredictable(most)
             last = run.meetings[end - 1]
-            into[run.meetings[begin:end]], size[last] = last, total
+            merged_into[run.meetings[begin:end]], size[last] = last, total
             pieces[last] = max(1, round(total / bucket_bytes))
             begin, total = end, 0
-    return into, pieces, size
+    return merged_into, pieces, size
 
 
-def _in_turn(part: RankNetwork, buckets: Ties, kind_of: I64, most: int) -> RankNetwork:
+def _one_after_another(part: RankNetwork, buckets: Ties, kind_of: I64, most: int) -> RankNetwork:
     """Let transfers of a kind run one after another, in the order of their meetings."""
     kind = kind_of[buckets.meeting // most]
     order = np.lexsort((buckets.meeting, buckets.last_ns, kind))
@@ -148,7 +148,7 @@ def _runs(job: JoinedJob, parts: Sequence[RankNetwork]) -> Iterator[_BucketRun]:
     """
     met, kinds = job.met, job.met.kernels.kinds
     least, most = met.extremes(met.kernels.bytes)
-    bucket = met.are(lambda kind: _BUCKET.fullmatch(kind.collective) is not None) & (least > 0) & (least == most)
+    bucket = met.of_kinds(lambda kind: _BUCKET.fullmatch(kind.collective) is not None) & (least > 0) & (least == most)
     closes = entry_values(job, [part.closed_by for part in parts])
     needed = entry_values(job, [_needed_in(part) for part in parts])
     _, step = met.extremes(met.kernels.step)
@@ -205,7 +205,7 @@ def _ready_ns(part: RankNetwork) -> I64:
     return result
 
 
-def _earlier(job: JoinedJob, parts: Sequence[RankNetwork], runs: Sequence[_BucketRun]) -> I64:
+def _time_to_fill(job: JoinedJob, parts: Sequence[RankNetwork], runs: Sequence[_BucketRun]) -> I64:
     """Return by how much earlier the bytes of each bucket begin to be ready than all of them, for each member."""
     at = entry_values(job, [_ready_ns(part) for part in parts])
     result = np.zeros(len(job.met.row), np.int64)
@@ -246,23 +246,23 @@ def _without_sharing(job: JoinedJob, transfer_ns: I64, chosen: Bool) -> I64:
     return result
 
 
-def _with_launches(job: JoinedJob, part: RankNetwork, place: int, more: I64) -> RankNetwork:
+def _with_launches(job: JoinedJob, part: RankNetwork, place: int, extra: I64) -> RankNetwork:
     """Return a rank whose host launches more or fewer collectives, given the number for each meeting."""
-    entries = np.flatnonzero((job.met.rank == place) & (more[job.met.meeting] != 0))
+    entries = np.flatnonzero((job.met.rank == place) & (extra[job.met.meeting] != 0))
     collective = job.collective[entries]
     known = part.before_launch_ns[collective] + part.after_launch_ns[collective] > 0
     entries = entries[known & (part.closed_by[collective] >= 0)]
-    collective, more = job.collective[entries], more[job.met.meeting[entries]]
+    collective, extra = job.collective[entries], extra[job.met.meeting[entries]]
     network, items, calls = part.network, part.network.items, part.network.calls
     # A segment ends with the launch, whenever an earlier change lets the collective begin.
     caller = np.searchsorted(part.segment_of_call, part.closed_by[collective], side="right") - 1
     before, after = part.before_launch_ns[collective], part.after_launch_ns[collective]
     # A launch that is left out takes its op along; others come after the recorded one.
     at_call, past_call = np.zeros((2, len(calls)), np.int64)
-    np.add.at(at_call, caller, np.where(more < 0, -before, 0))
+    np.add.at(at_call, caller, np.where(extra < 0, -before, 0))
     length = calls.length_ns[caller]
-    np.add.at(past_call, caller, np.where(more < 0, -after, more * (before + length + after)))
-    gone = mask_of(caller[more < 0], len(calls))
+    np.add.at(past_call, caller, np.where(extra < 0, -after, extra * (before + length + after)))
+    gone = mask_of(caller[extra < 0], len(calls))
     previous = calls.previous
     follows = (previous >= 0) & (calls.handed_by < 0)
     work = at_call + np.where(follows, pick(past_call, previous, 0), 0)
@@ -281,13 +281,13 @@ def _with_launches(job: JoinedJob, part: RankNetwork, place: int, more: I64) -> 
     return replace(part, network=network)
 
 
-def _changed(job: JoinedJob, part: RankNetwork, place: int, into: I64, pieces: I64, earlier: I64) -> RankNetwork:
+def _changed(job: JoinedJob, part: RankNetwork, place: int, merged_into: I64, pieces: I64, earlier: I64) -> RankNetwork:
     """Return a rank with merged and divided buckets."""
     entries = np.flatnonzero(job.met.rank == place)
     meeting, finish = job.met.meeting[entries], part.finish[job.collective[entries]]
     network, items, orders = part.network, part.network.items, part.network.orders
     count, early = np.ones(len(items), np.int64), np.zeros(len(items), np.int64)
-    count[finish - 1] = count[finish] = np.where(into[meeting] == meeting, pieces[meeting], 1)
+    count[finish - 1] = count[finish] = np.where(merged_into[meeting] == meeting, pieces[meeting], 1)
     early[finish - 1] = earlier[entries]
     # Both items of a divided bucket are repeated together.
     source, piece = _repeated(count)
@@ -301,7 +301,7 @@ def _changed(job: JoinedJob, part: RankNetwork, place: int, into: I64, pieces: I
     whole = np.arange(len(items))
     finish_of = np.zeros(len(job.met), np.int64)
     finish_of[meeting] = finish
-    whole[finish] = finish_of[into[meeting]]
+    whole[finish] = finish_of[merged_into[meeting]]
 
     def sooner(row: I64, piece: I64) -> I64:
         return early[row] * (count[row] - 1 - piece) // count[row]
@@ -310,7 +310,7 @@ def _changed(job: JoinedJob, part: RankNetwork, place: int, into: I64, pieces: I
     then = orders.then[order]
     items = items.take(source)
     length = items.duration_ns.copy()
-    length[last_of[finish[into[meeting] != meeting]]] = 0
+    length[last_of[finish[merged_into[meeting] != meeting]]] = 0
     network = replace(
         network,
         items=replace(items, launch_lag_ns=items.launch_lag_ns - sooner(source, piece), duration_ns=length),

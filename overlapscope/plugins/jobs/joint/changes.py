@@ -34,13 +34,13 @@ from overlapscope.prediction.graph import Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
 
-_DOUBT = {Stance.BEST: 0, Stance.EXPECTED: 1, Stance.WORST: 2}
+_LATENCY_MULTIPLES = {Stance.BEST: 0, Stance.EXPECTED: 1, Stance.WORST: 2}
 """Multiples of a latency that was estimated from transfers of several sizes."""
 _BASE_NS, _STEP_NS = 16_000, 18_000
 """Highest latency of a ring of n ranks by NCCL's model: once, and for each of 2 (n - 1) steps. Over a network these
 are 8.4 and 9.6 us, and up to 1.9 times as much (src/graph/tuning.cc)."""
-_NONE = np.empty(0, np.int64)
-_LEAST_COMPARED = 0.5
+_NO_ROWS = np.empty(0, np.int64)
+_MIN_COMPARED = 0.5
 """Minimum fraction of the late rank's work that must have counterparts on other ranks."""
 
 
@@ -76,7 +76,7 @@ def like_others(job: JoinedJob, parts: Sequence[RankNetwork], place: int, stance
             # Work of a GPU may have to be done by the others instead.
             shared = float(device_ns[members].mean()) if stance == Stance.WORST else 0.0
             device[segment] = _factor(device_ns, entry, peers, stance, shared)
-    if compared_ns < _LEAST_COMPARED * total_ns or not total_ns:
+    if compared_ns < _MIN_COMPARED * total_ns or not total_ns:
         raise Unpredictable(
             "No other rank does the same work between the same collectives, so no-straggler is unknown."
         )
@@ -105,10 +105,10 @@ class _HostPieces:
         if factor >= 1:
             return
         for which, values in enumerate((self.calls_ns, self.launches_ns)):
-            rows = self._rows[which].get(segment, _NONE)
-            theirs = [each.in_segment(number, which) for each, number in others]
-            if all(len(each) == len(rows) for each in theirs):
-                values[rows] = _typical(np.sort(np.stack(theirs), axis=0), stance)
+            rows = self._rows[which].get(segment, _NO_ROWS)
+            of_others = [each.in_segment(number, which) for each, number in others]
+            if all(len(each) == len(rows) for each in of_others):
+                values[rows] = _typical(np.sort(np.stack(of_others), axis=0), stance)
             elif which == 0:
                 values[rows] = _shortened(values[rows], factor)
             else:
@@ -116,7 +116,7 @@ class _HostPieces:
 
     def in_segment(self, segment: int, which: int) -> I64:
         """Return the pieces of a segment: of calls (0) or of launches (1)."""
-        return (self.calls_ns, self.launches_ns)[which][self._rows[which].get(segment, _NONE)]
+        return (self.calls_ns, self.launches_ns)[which][self._rows[which].get(segment, _NO_ROWS)]
 
 
 def _typical(others: I64, stance: Stance) -> I64:
@@ -246,7 +246,7 @@ def latencies(job: JoinedJob, transfer_ns: I64, stance: Stance) -> I64:
         latency = most if stance == Stance.WORST else 0.0
         if len(sizes) > 1 and sizes[0] >= 0:
             slope, at_0 = np.polyfit(sizes.astype(np.float64), usual, 1)
-            latency = _DOUBT[stance] * float(at_0 if slope > 0 else usual[0])
+            latency = _LATENCY_MULTIPLES[stance] * float(at_0 if slope > 0 else usual[0])
         result[kind] = round(min(max(latency, 0), usual[0]))
     return np.minimum(result[kind_of_entry], np.maximum(transfer_ns, 0))
 
@@ -273,8 +273,8 @@ def contended_replay(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties, s
         Deadlock: Ranks wait for each other in a circle.
     """
     common = lost_speed(job)[:3]
-    every = [rank.lost_speed or common for rank in job.ranks]
-    lost = [(usual,) if stance == Stance.EXPECTED else (least, most) for least, usual, most in every]
+    lost_speeds = [rank.lost_speed or common for rank in job.ranks]
+    lost = [(usual,) if stance == Stance.EXPECTED else (least, most) for least, usual, most in lost_speeds]
     replayed = replay_job(job, parts, tied)
     if not any(map(any, lost)):
         return replayed

@@ -95,7 +95,7 @@ class RankSummary(Struct, frozen=True, eq=False):
     """Share of its speed that compute loses beside collectives: lower bound, estimate, upper bound; None if unknown."""
 
 
-MOST_UNJOINED_PCT = 1.0
+MAX_UNJOINED_PCT = 1.0
 """Maximum share of a step for communication that keeps its recorded length, because it can't be joined."""
 _NAME_LIMIT = 80
 """Maximum length of a collective's name in a sentence."""
@@ -132,7 +132,7 @@ def gather(summaries: Sequence[RankSummary]) -> JoinedJob:
     comparison = compare([rank.reduced for rank in ranks])
     known = comparison.offsets.error_ns >= 0
     met, others = comparison.symmetric.take(~comparison.offsets.odd), comparison.met
-    others = others.take(others.are(is_broadcast))
+    others = others.take(others.of_kinds(is_broadcast))
     first = np.append(met.first, others.first[1:] + met.first[-1])
     met = replace(met, first=first, row=np.concatenate([met.row, others.row]))
     met = met.take(np.logical_and.reduceat(known[met.rank], met.first[:-1]))
@@ -176,7 +176,7 @@ def doubts(job: JoinedJob) -> Iterator[str]:
 def _unjoined(job: JoinedJob) -> Iterator[str]:
     """Yield a reason if much communication isn't joined."""
     kernels = job.met.kernels
-    others = ~mask_of(job.met.row, len(kernels)) & ~kernels.are(lambda kind: kind.group_size == 1)
+    others = ~mask_of(job.met.row, len(kernels)) & ~kernels.of_kinds(lambda kind: kind.group_size == 1)
     for place, rank in enumerate(job.ranks):
         # The judged steps in the rank's own replay.
         begin = int(rank.recorded.network.items.start_ns[rank.recorded.marks[0]])
@@ -184,7 +184,7 @@ def _unjoined(job: JoinedJob) -> Iterator[str]:
         within = (kernels.start_ns >= begin) & (kernels.start_ns < end)
         rows = np.flatnonzero(others & (kernels.rank == place) & within)
         pct = 100 * float((kernels.end_ns - kernels.start_ns)[rows].sum()) / max(1, end - begin)
-        if pct > MOST_UNJOINED_PCT:
+        if pct > MAX_UNJOINED_PCT:
             names = Counter(kernels.kinds[kind].collective for kind in kernels.kind[rows].tolist())
             named = listed([f"{count:,} {clean(name, _NAME_LIMIT)}" for name, count in names.most_common(3)])
             yield (
@@ -320,11 +320,11 @@ def replay_job(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> JobR
     starts, ends = (np.split(values, first_item[1:])[:-1] for values in (replayed.start_ns, replayed.end_ns))
     finishes, lengths, waits = [], [], []
     for place, part in enumerate(parts):
-        marks, mine = starts[place][part.marks], tied.rank == place
+        marks, of_rank = starts[place][part.marks], tied.rank == place
         if len(marks) < 2:
             marks = np.append(marks, ends[place].max())
-        within = mine & (arrived >= marks[0]) & (arrived < marks[-1])
-        finishes.append(distinct(np.append(part.finish, tied.finish[mine])))
+        within = of_rank & (arrived >= marks[0]) & (arrived < marks[-1])
+        finishes.append(distinct(np.append(part.finish, tied.finish[of_rank])))
         lengths.append(np.diff(marks))
         waits.append(int(waited[within].sum()) // (len(marks) - 1))
     return JobReplay(job, tuple(finishes), tuple(starts), tuple(ends), tuple(lengths), tuple(waits))
@@ -343,5 +343,5 @@ def waited_for(met: Meetings, offsets: Offsets) -> Bool:
     offset, error = offsets.offset_ns[met.rank], offsets.error_ns[met.rank]
     first_end = np.minimum.reduceat(met.end_ns - offset + error, met.first[:-1])
     late = met.start_ns - offset - error > first_end[met.meeting]
-    needed: Bool = ~(met.are(is_broadcast)[met.meeting] & late)
+    needed: Bool = ~(met.of_kinds(is_broadcast)[met.meeting] & late)
     return needed

@@ -40,9 +40,9 @@ from overlapscope.plugins.jobs.joint.join import (
     ties,
 )
 from overlapscope.plugins.jobs.joint.result import JointChange, JointRank, JointWhatIf
-from overlapscope.prediction.base import MOST_ERROR_PCT
+from overlapscope.prediction.base import MAX_ERROR_PCT
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.outcomes import KERNELS
+from overlapscope.prediction.outcomes import KERNEL_UNCERTAINTY
 from overlapscope.prediction.overhead import DIFFER
 from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate
@@ -96,11 +96,11 @@ def predict_job(
         100 * quantile(np.abs(lengths - rank.lengths_ns) / np.maximum(rank.lengths_ns, 1), 0.5)
         for rank, lengths in zip(job.ranks, before.lengths_ns, strict=True)
     ]
-    if max(errors) > MOST_ERROR_PCT:
+    if max(errors) > MAX_ERROR_PCT:
         worst = job.numbers[int(np.argmax(errors))]
         return _refused(
             f"The joint replay's steps differ from the recorded ones by {percent(max(errors))} (median of rank "
-            f"{worst}), more than {MOST_ERROR_PCT:g}%."
+            f"{worst}), more than {MAX_ERROR_PCT:g}%."
         )
     try:
         return _as_plain(job, before.step_ns, changes, numbers) or _predicted(_replayed(job), changes, numbers)
@@ -241,7 +241,7 @@ def _changed(
     The `late` ranks take the median time of the others without a straggler.
     """
     parts = [rank.by_stance[stance] for rank in job.ranks]
-    transfer = np.rint(job.transfer_ns * (1 + KERNELS.get(stance, 0.0))).astype(np.int64)
+    transfer = np.rint(job.transfer_ns * (1 + KERNEL_UNCERTAINTY.get(stance, 0.0))).astype(np.int64)
     applied = list[JointChange]()
 
     def add(change: str, title: str, touched: int, what: str, *assumptions: str) -> None:

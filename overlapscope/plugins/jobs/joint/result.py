@@ -77,7 +77,7 @@ class JointWhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
 
 # -- Document ----------------------------------------------------------------------------------------
 
-MOST_ROWS: Final = 16
+MAX_ROWS: Final = 16
 """Maximum number of ranks with a row each; of more ranks, those that change most are shown."""
 _WORTH_PCT: Final = 1.0
 """Maximum change, in percent, that is neither good nor bad."""
@@ -164,7 +164,7 @@ def _ranks(result: JointWhatIf) -> Table:
     def time(title: str, of: Callable[[JointRank], int | None]) -> tuple[Column, Callable[[JointRank], Cell]]:
         return Column(f"{title}, {unit.name}"), lambda rank: Cell(unit.number(of(rank)), of(rank))
 
-    shown = sorted(sorted(result.ranks, key=change)[:MOST_ROWS], key=lambda rank: rank.rank)
+    shown = sorted(sorted(result.ranks, key=change)[:MAX_ROWS], key=lambda rank: rank.rank)
     then = result.predicted_step_ns is not None
     left_out = len(result.ranks) - len(shown)
     return table_of(

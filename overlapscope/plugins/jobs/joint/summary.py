@@ -175,17 +175,17 @@ def _around_launch(graph: Graph, comm: I64) -> tuple[I64, I64]:
     following = np.full(len(calls), -1)
     previous = graph.calls.previous
     following[previous[previous >= 0]] = np.flatnonzero(previous >= 0)
-    every = graph.trace.cpu_ops
-    ops = every.take(every.named(lambda name: name.startswith("c10d::")))
+    cpu_ops = graph.trace.cpu_ops
+    ops = cpu_ops.take(cpu_ops.named(lambda name: name.startswith("c10d::")))
     thread = pick(np.array(graph.threads, np.int64), pick(calls.thread, callers))
     launch = pick(recorded.start_ns, callers)
-    op, outermost = around(ops, thread, launch), outermost_around(every, thread, launch)
+    op, outermost = around(ops, thread, launch), outermost_around(cpu_ops, thread, launch)
     # The work of autograd's op after the last op inside it belongs to the collective too.
     end = pick(ops.end_ns, op)
     for number, rows in rows_by(thread):
-        starts = np.append(every.start_ns[rows_of(every, number)], np.iinfo(np.int64).max)
+        starts = np.append(cpu_ops.start_ns[rows_of(cpu_ops, number)], np.iinfo(np.int64).max)
         next_op = starts[np.searchsorted(starts[:-1], end[rows])]
-        end[rows] = np.maximum(end[rows], np.minimum(pick(every.end_ns, outermost)[rows], next_op))
+        end[rows] = np.maximum(end[rows], np.minimum(pick(cpu_ops.end_ns, outermost)[rows], next_op))
     begun = np.where(op >= 0, launch - pick(ops.start_ns, op), 0)
     ended = np.where(op >= 0, end - pick(recorded.end_ns, callers), 0)
 

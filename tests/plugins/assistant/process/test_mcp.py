@@ -15,7 +15,7 @@ import pytest
 from overlapscope import analyze
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
-from overlapscope.plugins.assistant.answers import MOST_BYTES
+from overlapscope.plugins.assistant.answers import MAX_BYTES
 from tests.support.assistant import Assistant, ToolError, assistant
 from tests.support.helpers import TRACES
 from tests.support.kineto_files import kernel, memcpy, write
@@ -78,7 +78,7 @@ def test_an_answer_is_small_and_leaves_nothing_to_be_guessed(
     asked: Assistant, tool: str, arguments: dict[str, object], path: str
 ) -> None:
     text = asked.text(tool, path=path, **arguments)
-    assert len(text.encode()) <= MOST_BYTES
+    assert len(text.encode()) <= MAX_BYTES
     answer = json.loads(text)
     assert answer["figures"] and "nanoseconds" in answer["units"] and "data" in answer["names"]
     assert isinstance(answer["unknown"], list)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from overlapscope.compare.noise import F64
 from overlapscope.errors import UsageError
 from overlapscope.plugins.history.course import metric_of
-from overlapscope.plugins.history.levels import FEWEST, Group, alike, grouped, levels, newest
+from overlapscope.plugins.history.levels import MIN_SERIES_POINTS, Group, alike, grouped, levels, newest
 from overlapscope.plugins.history.store import Point
 
 HOUR = 3_600_000_000_000
@@ -116,7 +116,7 @@ def test_of_few_values_nothing_is_reported() -> None:
     assert (few.changes, few.noise) == ((), None) and "cannot show what is noise" in few.unknown
     assert [(level.value, level.low) for level in few.levels] == [(1.0, None)]
     assert levels([], more_is_better=True).levels == ()
-    assert newest(series([1.0] * FEWEST), more_is_better=False).status == "unknown"
+    assert newest(series([1.0] * MIN_SERIES_POINTS), more_is_better=False).status == "unknown"
 
 
 def test_two_outliers_side_by_side_are_no_level() -> None:

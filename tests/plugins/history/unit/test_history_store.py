@@ -411,7 +411,7 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
 def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from overlapscope.reading.files import zstd_module
 
-    monkeypatch.setattr("overlapscope.plugins.history.entry.MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr("overlapscope.plugins.history.entry.MAX_UNPACKED", 1 << 20)
     with pytest.raises(UnreadableTrace, match="holds more than 1,048,576 bytes"):
         unpack(zstd_module().compress(bytes(1 << 24)), "bomb")
 

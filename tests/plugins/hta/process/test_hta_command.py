@@ -20,7 +20,7 @@ from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
 from overlapscope.plugins.hta.command import listing
-from overlapscope.plugins.hta.document import MOST_ROWS, HtaFailed, HtaResult, HtaTable, document, run, to_csv
+from overlapscope.plugins.hta.document import MAX_ROWS, HtaFailed, HtaResult, HtaTable, document, run, to_csv
 from overlapscope.render import markdown, terminal
 from tests.plugins.hta.recordings import TRACES, rewritten
 
@@ -71,13 +71,13 @@ def test_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
 def test_csv_of_one_table_has_one_header(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.reader(io.StringIO(output(capsys, "launches", PIPELINE, "--format", "csv"))))
     assert rows[0] == ["correlation", "cpu_duration", "gpu_duration", "launch_delay"]
-    assert len(rows) > MOST_ROWS
+    assert len(rows) > MAX_ROWS
 
 
 def test_markdown_of_a_long_table_says_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     printed = output(capsys, "launches", PIPELINE, "--format", "markdown")
     head, rule = 1, 1
-    assert printed.count("\n| ") == head + rule + MOST_ROWS and "rows more" in printed
+    assert printed.count("\n| ") == head + rule + MAX_ROWS and "rows more" in printed
 
 
 def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

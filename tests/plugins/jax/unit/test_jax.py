@@ -373,8 +373,8 @@ def test_a_file_of_more_events_than_there_can_be_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Path
 ) -> None:
     """An event may be of two bytes, which memory could not hold."""
-    monkeypatch.setattr(xplane, "MOST_EVENTS", 1000)
-    monkeypatch.setattr(_stream, "_MOST_EVENTS", 1000)
+    monkeypatch.setattr(xplane, "MAX_EVENTS", 1000)
+    monkeypatch.setattr(_stream, "_MAX_EVENTS", 1000)
     with pytest.raises(UnreadableTrace, match="more events than any profiler records"):
         read(tmp_path, recording.read_bytes())
 

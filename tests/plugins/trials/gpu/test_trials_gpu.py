@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.changes import Notes, make
-from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.processes import environment
 from overlapscope.plugins.trials.protocol import Facts, RankOutcome, RankResults, Setting, Task
+from overlapscope.plugins.trials.sameness import distance
 from overlapscope.plugins.trials.survey import Survey
 
 hazards = pytest.importorskip("overlapscope.plugins.hazards.checker")

@@ -23,18 +23,10 @@ from hypothesis import strategies as st
 
 from overlapscope.plugins.trials import fingerprint
 from overlapscope.plugins.trials.changes import CHANGES, Notes, make
-from overlapscope.plugins.trials.measure import distance
 from overlapscope.plugins.trials.observed import tensors, with_tensors
 from overlapscope.plugins.trials.processes import environment
-from overlapscope.plugins.trials.protocol import (
-    EndedRun,
-    Facts,
-    RankOutcome,
-    RankResults,
-    Setting,
-    Steps,
-    Task,
-)
+from overlapscope.plugins.trials.protocol import EndedRun, Facts, RankOutcome, RankResults, Setting, Steps, Task
+from overlapscope.plugins.trials.sameness import distance
 from tests.support import forked
 
 MODEL = """

@@ -22,14 +22,7 @@ from overlapscope.errors import MissingPackage
 from overlapscope.plugins.trials import rewrite as call_edits
 from overlapscope.plugins.trials.changes import CHANGES
 from overlapscope.plugins.trials.edit import AHEAD, edits
-from overlapscope.plugins.trials.protocol import (
-    Facts,
-    Loader,
-    Module,
-    Optimizer,
-    Setting,
-    Uploads,
-)
+from overlapscope.plugins.trials.protocol import Facts, Loader, Module, Optimizer, Setting, Uploads
 from overlapscope.plugins.trials.rewrite import Wish, rewrite
 from overlapscope.recorder.program_lines import CodeLine
 

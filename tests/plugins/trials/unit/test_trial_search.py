@@ -15,17 +15,10 @@ from msgspec.structs import replace
 from overlapscope.errors import UsageError
 from overlapscope.plugins.trials import measure, search
 from overlapscope.plugins.trials.conduct import TrialFindings, summarize
-from overlapscope.plugins.trials.measure import Timing, change, sameness
-from overlapscope.plugins.trials.protocol import (
-    Facts,
-    Loader,
-    Optimizer,
-    RankOutcome,
-    RankResults,
-    Setting,
-    Sketch,
-)
+from overlapscope.plugins.trials.measure import Timing, change
+from overlapscope.plugins.trials.protocol import Facts, Loader, Optimizer, RankOutcome, RankResults, Setting, Sketch
 from overlapscope.plugins.trials.result import Edit
+from overlapscope.plugins.trials.sameness import sameness
 from overlapscope.plugins.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
 from overlapscope.recorder.program_lines import CodeLine
 
@@ -337,7 +330,7 @@ def test_rounds_are_interleaved_and_turn_around() -> None:
 
 def test_rounds_end_when_intervals_are_narrow_or_time_is_up() -> None:
     runs, _ = tried((Candidate("fused"),), pretend({"fused": 0.9}, random.Random(7)))
-    assert len(runs.all) <= 2 * search.MOST_ROUNDS
+    assert len(runs.all) <= 2 * search.MAX_ROUNDS
     short, _ = tried((Candidate("fused"),), pretend({"fused": 0.9}, random.Random(7)), left_s=5)
     assert len(short.all) == 4
 

@@ -20,7 +20,7 @@ import time, torch
 from pathlib import Path
 from overlapscope.plugins.watch import api, continuous
 
-continuous.MOST_OF_TIME = 1e9
+continuous.MAX_SHARE_OF_TIME = 1e9
 def log(figures):
     Path("figures.txt").write_text(" ".join(figures.scalars))
 

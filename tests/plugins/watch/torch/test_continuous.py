@@ -95,7 +95,7 @@ def test_in_real_time_a_training_loop_is_recorded_analysed_and_told_of(run: Run,
     done = run(
         """
 # Recordings of steps this short are seldom otherwise.
-continuous.MOST_OF_TIME = 1e9
+continuous.MAX_SHARE_OF_TIME = 1e9
 api.watch(**asked, every="0.1s", log=[lambda figures: (here / "figures").write_text(str(figures.scalars))])
 while len(list(here.glob("watched/*/*/report.html"))) < 2:
     train()
