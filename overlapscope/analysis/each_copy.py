@@ -6,11 +6,11 @@ import numpy as np
 from msgspec.structs import asdict
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.figures import Where
 from overlapscope.analysis.groups import LARGE_BYTES, sites_of_ops
 from overlapscope.analysis.pieces import main_cause
 from overlapscope.base.columns import F64
 from overlapscope.base.intervals import I64, covered
+from overlapscope.trace.host import Where
 from overlapscope.trace.model import I8, GpuOps, Kind, Memory, Trace
 
 

@@ -24,17 +24,6 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the program. Fields are None where the trace doesn't state them."""
-
-    op: str | None = None
-    """Innermost CPU op."""
-    call: str | None = None
-    """Runtime call."""
-    line: str | None = None
-    """Python line."""
-
-
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of a step, from its mark to the next, by what the launching thread does. The times add up to it."""
 

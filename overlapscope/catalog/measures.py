@@ -475,7 +475,9 @@ METRICS: Final = {measure.metric: measure for measure in MEASURES.values() if me
 
 def _of_cause(bucket: str, length: str) -> Measure:
     cause = length.partition(":")[2]
-    return Measure(id=f"{length}_ns", label=cause, meaning="", part=Amount((length,)), metric=f"{bucket}_time/{cause}")
+    return Measure(
+        id=f"{length}_ns", label=cause, meaning="", amount=Amount((length,)), metric=f"{bucket}_time/{cause}"
+    )
 
 
 PARTS_OF: Final = {

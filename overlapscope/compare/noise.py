@@ -92,7 +92,7 @@ def noise_floor(
         return LINK_SHARE * base
     if measure.needs == "host":
         return 0.0 if measure.unit == "launches" else floor_ns(spans_ns, host_ns=base)
-    noisy, _ = (measure.part if measure.noise is None else Amount(measure.noise)).columns()
+    noisy, _ = (measure.amount if measure.noise is None else Amount(measure.noise)).columns()
     by_host = _HOST if copies_stay else _HOST | _LINK
     link, host, loading = (
         min(fsum(side[name] for name in noisy if name in some) for side in lengths)

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import find_outliers, judged_ranges
-from overlapscope.analysis.figures import Period, Where, Window
+from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, clean, ends, plural, unit_for
@@ -24,6 +24,7 @@ from overlapscope.documents import columns as column
 from overlapscope.documents.columns import ColumnOf
 from overlapscope.documents.table import Cell, Column, Table, table_of
 from overlapscope.report.page import DeviceReport
+from overlapscope.trace.host import Where
 from overlapscope.trace.model import Kind, Memory
 from overlapscope.trace.op_names import kernel_names, op_words
 

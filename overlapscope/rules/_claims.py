@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
 from overlapscope.analysis.facts import together
-from overlapscope.analysis.figures import Where, Window
+from overlapscope.analysis.figures import Window
 from overlapscope.analysis.idle import LAUNCH_PACE_NS
 from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
 from overlapscope.analysis.timeline import Timeline, lengths
@@ -54,7 +54,7 @@ from overlapscope.catalog.causes import (
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules.finding import MIN_COST_SHARE
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import Sites, around, inside_named, pinning, place_edges, sites
+from overlapscope.trace.host import Sites, Where, around, inside_named, pinning, place_edges, sites
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.trace.op_names import op_words
 

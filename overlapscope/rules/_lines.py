@@ -8,7 +8,6 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import step_ns
-from overlapscope.analysis.figures import Where
 from overlapscope.analysis.host_lines import LOADER, Frames, host_lines
 from overlapscope.analysis.host_sampled import cpus_to_match, sampled_step
 from overlapscope.analysis.periods import names_of
@@ -17,7 +16,7 @@ from overlapscope.base.words import duration, listed, plural
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, name
-from overlapscope.trace.host import around
+from overlapscope.trace.host import Where, around
 from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
 
 _MAX_LINES = 3

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.collectives import CommKind, comm_kinds
 from overlapscope.analysis.exposed_comm import GATHERS, NO_DEPTH, lead_ns, prefetch_depths
-from overlapscope.analysis.figures import Where, Window
+from overlapscope.analysis.figures import Window
 from overlapscope.analysis.graphs import origins_of
 from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.pieces import CommOps, Exposed
@@ -23,6 +23,7 @@ from overlapscope.rules._program import DATA_PARALLEL, features_of
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, name, spread
 from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import Where
 from overlapscope.trace.lost import PARTS_FOR_ENGINES, PARTS_FOR_FINDINGS
 from overlapscope.trace.op_names import short_kernel
 

@@ -6,7 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from overlapscope.analysis.figures import Where, Window
+from overlapscope.analysis.figures import Window
+from overlapscope.trace.host import Where
 
 Severity = Literal["error", "warning", "info"]
 Effort = Literal["option", "line", "restructuring"]

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.figures import Where
 from overlapscope.analysis.periods import phases_of
 from overlapscope.base.registry import load
 from overlapscope.base.words import fill
@@ -21,6 +20,7 @@ from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.finding import MIN_COST_SHARE, NEGLIGIBLE_SHARE, Finding, Saving, costliest_first
 from overlapscope.rules.rule import Draft, Fixes, Rule
+from overlapscope.trace.host import Where
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:

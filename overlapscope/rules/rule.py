@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import Where, Window
+from overlapscope.analysis.figures import Window
 from overlapscope.base.words import listed, share
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity
+from overlapscope.trace.host import Where
 from overlapscope.trace.lost import PARTS_FOR_FINDINGS, Part
 from overlapscope.trace.op_names import op_words
 

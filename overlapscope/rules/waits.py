@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 
-from overlapscope.analysis.figures import Where
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import listed
@@ -15,7 +14,7 @@ from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
 from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, lost, name
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import around, outermost_around
+from overlapscope.trace.host import Where, around, outermost_around
 from overlapscope.trace.model import Kind
 from overlapscope.trace.op_names import op_words
 

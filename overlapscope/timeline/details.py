@@ -10,7 +10,7 @@ import numpy as np
 from overlapscope.analysis.device import DeviceAnalysis, measure
 from overlapscope.analysis.event_waits import EXACT, HIGH
 from overlapscope.analysis.facts import period, sums
-from overlapscope.analysis.figures import Period, Where
+from overlapscope.analysis.figures import Period
 from overlapscope.analysis.groups import sites_of_ops
 from overlapscope.analysis.pieces import Pieces
 from overlapscope.base.intervals import I64, Intervals
@@ -35,7 +35,7 @@ from overlapscope.timeline.lane import (
     rows_on,
     waits_of,
 )
-from overlapscope.trace.host import sites
+from overlapscope.trace.host import Where, sites
 from overlapscope.trace.model import GpuOps, Kind, Memory, Sync, Trace
 
 DetailRows = list[list[str]]

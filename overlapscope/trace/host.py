@@ -10,7 +10,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import Where
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
 from overlapscope.base.grouping import among, distinct, rows_by
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, outermost, union
@@ -228,6 +227,17 @@ class ShownLine(Struct, frozen=True):
     file: str
     line: str
     function: str
+
+
+class Where(Struct, frozen=True, kw_only=True):
+    """A place in the program. Fields are None where the trace doesn't state them."""
+
+    op: str | None = None
+    """Innermost CPU op."""
+    call: str | None = None
+    """Runtime call."""
+    line: str | None = None
+    """Python line."""
 
 
 class Sites(Columns, frozen=True):

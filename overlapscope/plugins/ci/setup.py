@@ -102,7 +102,7 @@ class Limit(NamedTuple):
     @property
     def bound(self) -> str:
         """The limit with its unit."""
-        return exact(self.budget.bound, self.budget.what.unit)
+        return exact(self.budget.bound, self.budget.measure.unit)
 
     @property
     def line(self) -> str:

@@ -124,7 +124,7 @@ class RecordCommand:
         )
         request = RecordingRequest(path=os.path.abspath(output), options=options)
         # Raises UsageError for a file name that makes no sense before a process is asked.
-        Destination.asked(request.path)
+        Destination.for_path(request.path)
         processes = [status] if args.alone else ranks_of(status)
         length = f"{args.seconds:g} s" if args.seconds is not None else f"{args.steps} steps"
         others = f", with all {len(processes)} ranks of its job here" if len(processes) > 1 else ""

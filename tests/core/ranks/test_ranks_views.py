@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from overlapscope.analysis.figures import Where
 from overlapscope.base.saved import encode
 from overlapscope.documents.model import brief
 from overlapscope.documents.table import Table
@@ -37,6 +36,7 @@ from overlapscope.ranks.reduced import reduce
 from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
+from overlapscope.trace.host import Where
 from tests.support.ranks_samples import HOSTILE, counting_all_waits, job, multiplied, recorded
 
 STATES = ("missing", "unreadable")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.figures import Period, PerStep, Where
+from overlapscope.analysis.figures import Period, PerStep
 from overlapscope.analysis.results import Device
 from overlapscope.base.saved import encode
 from overlapscope.commands import main
@@ -23,6 +23,7 @@ from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
 from overlapscope.rules.findings import counterparts, find_all
 from overlapscope.rules.rule import Draft, Rule
+from overlapscope.trace.host import Where
 from overlapscope.trace.model import HostEvents, Trace
 from tests.support.helpers import MS, TRACES, US
 from tests.support.plain_recordings import HOST_BOUND, Slowed, Work, record
