@@ -12,5 +12,6 @@
 - Host: `sampling` takes stacks and facts of the host in steps after the recording.
 - Files: `trace_file` writes and amends one, and `destination` locks them.
 - Inside a program: `imports` notices its import of torch, and keeps its modules apart from the library's. `devices`
-  answers questions on GPUs, and `wrapping` replaces functions. torch calls `at_import` in each process.
+  answers questions on GPUs, `wrapping` replaces functions, and `program_lines` tells the program's lines from a
+  library's. torch calls `at_import` in each process.
 """

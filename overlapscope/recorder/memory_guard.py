@@ -116,7 +116,7 @@ def heap_tensors_bytes() -> int:
     """Return the heap memory in bytes of the CPU tensors that Python knows of, as far as they certainly are there."""
     import torch
 
-    heap = _heap()
+    heap = heap_addresses()
     storages: dict[int, int] = {}
     objects = gc.get_objects()
     # There is no loop in Python over all objects, since a recording with stacks would contain each call.
@@ -129,7 +129,7 @@ def heap_tensors_bytes() -> int:
     return sum(storages.values())
 
 
-def _heap() -> range:
+def heap_addresses() -> range:
     """Return the addresses of the main thread's heap; an empty range if the system does not report them."""
     try:
         maps = _MAPS.read_text()

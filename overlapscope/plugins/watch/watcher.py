@@ -60,10 +60,9 @@ class Watcher:
         self._running: tuple[AskedRecording, Done] | None = None
         self._taken: RecordingRequest | None = None
         """Request under way, from before the start of the profiler until the trace is written."""
-        self._begun = 0
+        self.begun: int | None = None
+        """Number of steps that were finished when the recording under way began; None without a recording."""
         self._withdrawn = False
-        self._ending_now = False
-        """True while a thread is ending a recording."""
         self._finished = False
         """True if the program is ending."""
         self._recorded_at_ns: int | None = None
@@ -95,7 +94,7 @@ class Watcher:
             job=None if place is None else _job(place.world_size),
             steps=self.steps,
             plain_step_ns=self._plain_step.ns,
-            recording=self._running is not None,
+            recording=self.begun is not None,
             recorded_at_ns=self._recorded_at_ns,
             version=__version__,
         )
@@ -134,11 +133,6 @@ class Watcher:
             wanted[1](RequestOutcome(failure="The program ended before its recording began.", ended=True))
         self._guarded(self._end)
 
-    @property
-    def begun(self) -> int | None:
-        """Number of steps that were finished when the recording under way began; None without a recording."""
-        return self._begun if self._running is not None else None
-
     def _why_not(self) -> str:
         if "torch" not in sys.modules:
             return "The program has not imported torch, so there is nothing to record."
@@ -172,10 +166,11 @@ class Watcher:
             self._complain(error)
 
     def _advance(self) -> None:
-        if self._running is None:
+        running = self._running
+        if running is None:
             self._begin(by_time=False)
             return
-        requested, _ = self._running
+        requested, _ = running
         if self._withdrawn:
             requested.give_up(_WITHDRAWN)
         elif not self._steps.marked:
@@ -198,7 +193,7 @@ class Watcher:
             return
         try:
             requested = AskedRecording(request.path, request.options)
-            self._begun = self.steps
+            begun = self.steps
             requested.begin()
         except Exception as error:
             self._taken = None
@@ -206,31 +201,30 @@ class Watcher:
             return
         # The window closes in the middle of the recorder's work, so that the end is only requested.
         requested.when_over = self._ending.request if by_time else None
-        self._running = requested, done
+        self._running, self.begun = (requested, done), begun
 
     def _end(self) -> None:
         with self._lock:
             # If the program ends on one thread, another may still make steps.
-            if self._running is None or self._ending_now:
-                return
-            self._ending_now = True
-        (requested, done), failure = self._running, ""
+            running, self._running = self._running, None
+        if running is None:
+            return
+        (requested, done), failure = running, ""
         try:
             requested.end()
         except Exception as error:
             failure = _sentence(error)
-        self._running = self._taken = None
-        self._ending_now = False
+        begun, self.begun, self._taken = self.begun, None, None
         self._attached = self._attached or cupti.stays_attached()
         self._plain_step.interrupt()
         if requested.given_up or failure or not requested.paths:
             # The recording may have ended already, right before this.
             failure = requested.given_up or requested.why_unwritten or (_CUT_OFF if self._finished else failure)
             failure = failure or "Nothing was recorded."
-            done(RequestOutcome(failure=failure, begun=self._begun, ended=failure == _CUT_OFF))
+            done(RequestOutcome(failure=failure, begun=begun, ended=failure == _CUT_OFF))
             return
         self._recorded_at_ns = time.time_ns()
-        done(RequestOutcome(path=str(requested.path), begun=self._begun, notes=requested.notes))
+        done(RequestOutcome(path=str(requested.path), begun=begun, notes=requested.notes))
 
     # -- Recordings by time, on the main thread, at any place ------------------------------------------
 
@@ -266,7 +260,7 @@ class Watcher:
 
     def _forked(self) -> None:
         """Forget the requests in a forked child, since they are its parent's."""
-        self._wanted = self._running = self._taken = None
+        self._wanted = self._running = self._taken = self.begun = None
         self._lock = threading.RLock()
         self._plain_step = PlainStepTimer()
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from overlapscope.base import clock
 from overlapscope.base.child import Child
 from overlapscope.base.extras import install_line
+from overlapscope.recorder.memory_guard import heap_addresses
 from overlapscope.recorder.sampling.facts import FactTaker
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ _SCRIPT = Path(__file__).with_name("outside_script.py")
 _LIMIT_S = 30
 """Maximum time after which the process ends by itself."""
 _PR_SET_PTRACER = 0x59616D61
-_STATE_BYTES = 1 << 20
+_STATE_BYTES = 1 << 19
 """Upper bound on the size of Python's runtime state: it has 166,688 bytes in Python 3.11, and 459,944 in 3.12."""
 
 
@@ -334,10 +335,13 @@ class OutsideSampler:
         """Start it for the thread of this number. Raises OSError, AttributeError or ValueError where it cannot."""
         # The state of Python's runtime contains the lock of the main interpreter, whose address tells waits for it.
         state = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+        # Other locks are in the heap, which may begin soon after it.
+        heap, end = heap_addresses(), state + _STATE_BYTES
+        end = min(end, heap.start) if state < heap.start else end
         self._result = os.memfd_create("overlapscope")
         # Unlike a pipe, a socket never raises SIGPIPE, which the program may have set to end it.
         self._socket, other = socket.socketpair()
-        numbers = os.getpid(), thread, state, state + _STATE_BYTES, _LIMIT_S
+        numbers = os.getpid(), thread, state, end, _LIMIT_S
         try:
             self._child = Child(
                 [sys.executable, "-I", "-S", str(_SCRIPT), *map(str, numbers), _py_spy()],
