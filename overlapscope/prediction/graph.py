@@ -94,7 +94,7 @@ class DeviceItems(Columns, frozen=True):
         return exclusive
 
 
-class Why(IntEnum):
+class OrderReason(IntEnum):
     """Reason why an item comes after another."""
 
     EVENT = 0
@@ -116,7 +116,7 @@ class Orders(Columns, frozen=True):
     """Confidence in it, as in `analysis.event_waits`."""
 
     @classmethod
-    def of(cls, first: I64, then: I64, lag_ns: int, why: Why) -> Orders:
+    def of(cls, first: I64, then: I64, lag_ns: int, why: OrderReason) -> Orders:
         """Return orders of the same kind and lag."""
         return cls.filled(first=first, then=then, lag_ns=lag_ns, why=why, confidence=EXACT)
 
@@ -196,7 +196,7 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
         return self.recorded.item_of_op
 
     @property
-    def single(self) -> Bool:
+    def is_single_op(self) -> Bool:
         """Mask of the items that are a single op."""
         single: Bool = np.bincount(self.item_of_op, minlength=len(self.items)) == 1
         return single

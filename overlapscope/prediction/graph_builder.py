@@ -19,7 +19,7 @@ from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, distinct_rows, rows_by
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Graph, OrderReason, Orders, RecordedParts, Waits
 from overlapscope.prediction.guesses import SKEW_NS, guess_waits, seen_orders
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, split_stream_key, stream_keys
 
@@ -52,7 +52,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         calls=calls,
         orders=orders,
         waits=waits,
-        stated=Orders.of(item_of_op[source], item_of_op[held], 0, Why.EVENT),
+        stated=Orders.of(item_of_op[source], item_of_op[held], 0, OrderReason.EVENT),
         streams=tuple(map(split_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,
@@ -97,7 +97,7 @@ def _event_orders(trace: Trace, items: DeviceItems, item_of_op: I64) -> Orders:
     is_plausible = (waited >= 0) & ((holds.confidence >= HIGH) | (waited <= HANDOVER_NS))
     ties = distinct_rows([first[is_plausible], then[is_plausible], holds.confidence[is_plausible]])
     first, then, confidence = np.array(ties, np.int64).reshape(-1, 3).T
-    return replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
+    return replace(Orders.of(first, then, 0, OrderReason.EVENT), confidence=confidence.astype(np.int8))
 
 
 def _with_lags(

@@ -26,7 +26,7 @@ from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import Bool
-from overlapscope.prediction.graph import DeviceItems, Graph, Orders, RecordedParts, Why
+from overlapscope.prediction.graph import DeviceItems, Graph, OrderReason, Orders, RecordedParts
 from overlapscope.trace.model import I64, Memory, Sync
 
 SKEW_NS = 2_000
@@ -80,7 +80,7 @@ def seen_orders(items: DeviceItems, unexplained: I64, ready_ns: I64) -> tuple[Or
     delay_ns = starts[unexplained] - ready_ns[unexplained]
     competed = (earlier >= 0) & (delay_ns <= _COMPETED_NS) & (pick(starts, earlier) >= ready_ns[unexplained])
     earlier[competed] = -1
-    orders = Orders.of(earlier[earlier >= 0], unexplained[earlier >= 0], 0, Why.SEEN)
+    orders = Orders.of(earlier[earlier >= 0], unexplained[earlier >= 0], 0, OrderReason.SEEN)
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8)), unexplained[competed]
 
 

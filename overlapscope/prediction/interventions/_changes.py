@@ -29,7 +29,7 @@ def copies(graph: Graph, rows: I64) -> str:
 
 
 @kept()
-def time_in(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64:
+def time_in_events(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64:
     """Return how much of the work before each call is inside the found host events of its thread, in ns."""
     calls, events = recorded.calls, find(recorded.trace)
     inside = np.zeros(len(calls), np.int64)
@@ -38,7 +38,7 @@ def time_in(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64
     return inside
 
 
-def part_of_steps(graph: Graph, request: Request, work: F64, share: float) -> float:
+def part_of_work(graph: Graph, request: Request, work: F64, share: float) -> float:
     """Return which part of the host's work, given for each call, takes a share of an average plain step; at most 1."""
     step = step_of_calls(graph, request.judged)
     steps = int(step.max(initial=-1)) + 1
@@ -46,8 +46,8 @@ def part_of_steps(graph: Graph, request: Request, work: F64, share: float) -> fl
     return min(1.0, steps * share * request.plain_ns / work_ns) if work_ns > 0 else 0.0
 
 
-class Spared(NamedTuple):
-    """Result of removing time of the host."""
+class RemovedHostTime(NamedTuple):
+    """A graph without some time of the host."""
 
     graph: Graph
     calls: I64
@@ -56,13 +56,13 @@ class Spared(NamedTuple):
     """Removed time."""
 
 
-def without_time_in(graph: Graph, events: HostEvents) -> Spared:
+def without_time_in(graph: Graph, events: HostEvents) -> RemovedHostTime:
     """Remove what threads did inside host events of theirs: work between calls, and whole calls."""
     if not len(events):
-        return Spared(graph, NOTHING, 0)
+        return RemovedHostTime(graph, NOTHING, 0)
     calls = graph.calls
     new = calls.copied("before_ns", "length_ns", "handed_by", "release_ns")
-    spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
+    removed_ns, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
     for thread, rows in graph.by_thread():
         inside, of_thread = on_thread(events, thread), calls.take(rows)
         handed_over_ns = pick(calls.end_ns, of_thread.handed_by, 0)
@@ -77,9 +77,11 @@ def without_time_in(graph: Graph, events: HostEvents) -> Spared:
         # Earlier interventions may have left only a part of the measured work.
         part = np.where(measured > 0, of_thread.before_ns / np.maximum(measured, 1), 1.0)
         before = np.where(freed, np.rint(part * (of_thread.start_ns - since)).astype(np.int64), of_thread.before_ns)
-        spared[rows] = np.rint(part * covered(inside, since, of_thread.start_ns))
-        new.before_ns[rows] = before - spared[rows]
+        removed_ns[rows] = np.rint(part * covered(inside, since, of_thread.start_ns))
+        new.before_ns[rows] = before - removed_ns[rows]
         gone[rows] = covered(inside, of_thread.start_ns, of_thread.end_ns) == of_thread.end_ns - of_thread.start_ns
     new.length_ns[gone] = 0
     changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
-    return Spared(changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum()))
+    return RemovedHostTime(
+        changed, np.flatnonzero((removed_ns > 0) | gone), int(removed_ns.sum() + calls.length_ns[gone].sum())
+    )

@@ -20,7 +20,7 @@ from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.host_clock import work_inside
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS, part_of_steps, time_in, without_time_in
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, part_of_work, time_in_events, without_time_in
 from overlapscope.prediction.steps import step_of_calls
 from overlapscope.trace.model import HostEvents, Kind, Memory
 
@@ -96,7 +96,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
-    works = calls.start_ns - since - time_in(graph.recorded, loading)
+    works = calls.start_ns - since - time_in_events(graph.recorded, loading)
     long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
@@ -212,13 +212,13 @@ def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
         work = np.sum([shown[each] for each in amount.taken_from], axis=0)
         spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
         share = {Stance.BEST: amount.high, Stance.WORST: amount.low}.get(request.stance, amount.share)
-        part = part_of_steps(graph, request, spread, share)
+        part = part_of_work(graph, request, spread, share)
         return part * work if amount.anywhere else _longest_first(graph, request, work, part)
     work, activity = _shown(graph, cause), graph.trace.host_activity
     if cause != IdleCause.PYTHON or not activity.main_stacks or request.stance == Stance.BEST:
         return work
     # Python of the model's own layers stays.
-    return _longest_first(graph, request, work, part_of_steps(graph, request, work, most_python(activity)))
+    return _longest_first(graph, request, work, part_of_work(graph, request, work, most_python(activity)))
 
 
 def _longest_first(graph: Graph, request: Request, work: F64, part: float) -> F64:
