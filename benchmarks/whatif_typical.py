@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.prediction.base import on_device, prepare
-from overlapscope.prediction.graph import Graph, Why
+from overlapscope.prediction.graph import Graph, OrderReason
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import step_times
 from overlapscope.reading import load
@@ -62,6 +62,8 @@ def _typical(graph: Graph) -> Graph:
             queue_lag_ns=np.where(staged, items.queue_lag_ns, gap),
             engine_lag_ns=np.where(staged, items.engine_lag_ns, gap),
         ),
-        orders=replace(orders, lag_ns=np.where(orders.why == Why.SEEN, orders.lag_ns, constants.handover_ns or 0)),
+        orders=replace(
+            orders, lag_ns=np.where(orders.why == OrderReason.SEEN, orders.lag_ns, constants.handover_ns or 0)
+        ),
         waits=replace(waits, lag_ns=np.where(staged[waits.item], waits.lag_ns, constants.return_ns or 0)),
     )

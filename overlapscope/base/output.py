@@ -66,7 +66,7 @@ def write_output(data: bytes = b"") -> None:
         raise UsageError(f"the output cannot be written ({reason}); send it elsewhere.") from None
 
 
-def hold_places() -> None:
+def occupy_closed_streams() -> None:
     """Occupy the number of a closed standard stream, so that no other file gets it and receives the stream's output.
 
     Reading and writing such a number still fails.
@@ -79,7 +79,7 @@ def hold_places() -> None:
                 os.open(os.devnull, os.O_WRONLY if number == 0 else os.O_RDONLY)
 
 
-def settle() -> None:
+def discard_unwritable_output() -> None:
     """Discard any output that Python would fail to write at exit, which would change the exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -89,7 +89,7 @@ def settle() -> None:
             _forget(stream)
 
 
-def bounded(width: int) -> int:
+def bounded_width(width: int) -> int:
     """Return a width within the limits."""
     return min(max(width, MIN_WIDTH), MAX_WIDTH)
 
@@ -100,7 +100,7 @@ def columns() -> int:
     if stated:
         return int(stated)
     try:
-        return bounded(os.get_terminal_size(1).columns)
+        return bounded_width(os.get_terminal_size(1).columns)
     except OSError:
         return 80
 
@@ -110,7 +110,7 @@ def environment() -> dict[str, str]:
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     rest = {name: value for name, value in os.environ.items() if name not in sizes}
     usable = {name: value for name, value in sizes.items() if value.isascii() and value.isdecimal() and len(value) < 9}
-    return rest | {name: str(bounded(int(value))) for name, value in usable.items() if int(value)}
+    return rest | {name: str(bounded_width(int(value))) for name, value in usable.items() if int(value)}
 
 
 def _forget(stream: TextIO) -> None:

@@ -164,7 +164,7 @@ def tell_defect(error: Exception) -> None:
 
 def console() -> int:
     """Run `main` as the last thing in a process: exit fast, and with the right code even if stdout is closed."""
-    streams.hold_places()
+    streams.occupy_closed_streams()
     name = sys.argv[1] if sys.argv[1:] else ""
     reads = _reads(name)
     if reads:
@@ -175,7 +175,7 @@ def console() -> int:
         # Nearly all objects live until the end, so that frequent collections find nothing.
         gc.set_threshold(_COLLECTED_AFTER)
     code = main()
-    streams.settle()
+    streams.discard_unwritable_output()
     # Freezing skips the last garbage collection, which only costs time at exit. DuckDB needs it, since it reports
     # leaked objects on stderr.
     if "duckdb" not in sys.modules:

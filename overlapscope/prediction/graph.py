@@ -95,7 +95,7 @@ class DeviceItems(Columns, frozen=True):
         return exclusive
 
 
-class Why(IntEnum):
+class OrderReason(IntEnum):
     """Reason why an item comes after another."""
 
     EVENT = 0
@@ -117,7 +117,7 @@ class Orders(Columns, frozen=True):
     """Confidence in it, as in `analysis.event_waits`."""
 
     @classmethod
-    def of(cls, first: I64, then: I64, lag_ns: int, why: Why) -> Orders:
+    def of(cls, first: I64, then: I64, lag_ns: int, why: OrderReason) -> Orders:
         """Return orders of the same kind and lag."""
         return cls.filled(first=first, then=then, lag_ns=lag_ns, why=why, confidence=EXACT)
 
@@ -194,7 +194,7 @@ class Graph(Network, frozen=True, eq=False, kw_only=True, weakref=True):
         return find_lanes(self.trace).item_of_op
 
     @property
-    def single(self) -> Bool:
+    def is_single_op(self) -> Bool:
         """Mask of the items that are a single op."""
         single: Bool = find_lanes(self.trace).items.ops == 1
         return single

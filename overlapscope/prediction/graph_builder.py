@@ -34,7 +34,7 @@ from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.grouping import among, distinct, distinct_rows, rows_by
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import DeviceItems, Graph, Orders, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Graph, OrderReason, Orders, Waits
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.model import F64, I64, Kind, Memory, Sync, Trace
 
@@ -65,7 +65,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         calls=calls,
         orders=orders,
         waits=waits,
-        stated=Orders.of(*own_stream_waits(trace), 0, Why.EVENT),
+        stated=Orders.of(*own_stream_waits(trace), 0, OrderReason.EVENT),
         streams=tuple(lanes.streams[lane] for lane in used.tolist()),
         constants=constants,
         unexplained_ns=unexplained,
@@ -104,7 +104,7 @@ def _event_orders(trace: Trace, items: DeviceItems) -> Orders:
     is_plausible = (waited >= 0) & ((holds.confidence >= HIGH) | (waited <= HANDOVER_NS))
     ties = distinct_rows([first[is_plausible], then[is_plausible], holds.confidence[is_plausible]])
     first, then, confidence = np.array(ties, np.int64).reshape(-1, 3).T
-    return replace(Orders.of(first, then, 0, Why.EVENT), confidence=confidence.astype(np.int8))
+    return replace(Orders.of(first, then, 0, OrderReason.EVENT), confidence=confidence.astype(np.int8))
 
 
 def _with_lags(
@@ -296,7 +296,7 @@ def _seen_orders(items: DeviceItems, late: I64, ready_ns: I64) -> tuple[Orders, 
     delay_ns = starts[late] - ready_ns[late]
     competed = (earlier >= 0) & (delay_ns <= _COMPETED_NS) & (pick(starts, earlier) >= ready_ns[late])
     earlier[competed] = -1
-    orders = Orders.of(earlier[earlier >= 0], late[earlier >= 0], 0, Why.SEEN)
+    orders = Orders.of(earlier[earlier >= 0], late[earlier >= 0], 0, OrderReason.SEEN)
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8)), late[competed]
 
 

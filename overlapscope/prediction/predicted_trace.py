@@ -159,7 +159,7 @@ def predicted_times(graph: Graph, replayed: Replay) -> tuple[I64, I64]:
     """Return the predicted start and end of each GPU op."""
     ops, item = graph.trace.gpu_ops, graph.item_of_op
     start = replayed.start_ns[item] + (ops.start_ns - graph.items.start_ns[item])
-    return start, np.where(graph.single[item], replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
+    return start, np.where(graph.is_single_op[item], replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
 
 
 def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
@@ -182,7 +182,7 @@ def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
         target_kind=target.astype(np.int8),
         launch=pick(graph.calls.row, items.call[item]),
         correlation=_correlations(graph),
-        bytes=np.where(graph.single[item] & (ops.bytes >= 0), items.bytes[item], ops.bytes),
+        bytes=np.where(graph.is_single_op[item] & (ops.bytes >= 0), items.bytes[item], ops.bytes),
         stated_gb_per_s=np.full(len(ops), -1.0),
     )
     return _sorted(moved.take(~items.gone[item]) if items.gone.any() else moved)[0]

@@ -175,19 +175,19 @@ class AutomaticSteps:
         choice = self._choice
         if self._by is not None and self._by not in _NAMES:
             if choice is None and fnmatchcase(source.name, self._by):
-                self._take(named(source, self._by), thread)
+                self._choose_steps(named(source, self._by), thread)
         elif choice is None or source.kind < choice.kind or (source.kind == choice.kind and not self.settled):
             if self._may_count(source.kind, log, now_ns, now_ns - first_ns):
                 if choice is not None and source.kind < choice.kind:
                     self._choice, self.settled = None, False
-                self._look(source, log, thread, now_ns)
+                self._search_steps(source, log, thread, now_ns)
         elif choice.counts(source):
             self._others.clear()
         elif self._by is None and (source.kind is SourceKind.GRAPH or SourceKind.BACKWARD < choice.kind <= source.kind):
             # One model may be called after another.
             self._others[source] += 1
             if self._others[source] >= _SILENT_EVENTS:
-                self._look(source, log, thread, now_ns)
+                self._search_steps(source, log, thread, now_ns)
 
     def _may_count(self, kind: SourceKind, log: Log, now_ns: int, since_ns: int) -> bool:
         """Return true if the program has no better events than these, the first of which came `since_ns` ago."""
@@ -203,7 +203,7 @@ class AutomaticSteps:
             return len(replays) >= _SILENT_EVENTS and replays[-_SILENT_EVENTS].at_ns > last_ns
         return now_ns - last_ns >= _TRAINS_LATER_NS and (kind is not SourceKind.LOADER or since_ns > _LOADING_NS)
 
-    def _look(self, source: StepSource, log: Log, thread: int, now_ns: int) -> None:
+    def _search_steps(self, source: StepSource, log: Log, thread: int, now_ns: int) -> None:
         """Choose steps among events of this kind, if they repeat by now."""
         sure = (
             self._by is not None or source.kind in (SourceKind.OPTIMIZER, SourceKind.GRAPH) or self._choice is not None
@@ -215,11 +215,11 @@ class AutomaticSteps:
         )
         choice = choose(log, source.kind, now_ns) if due and (sure or not self._trains_later(source, now_ns)) else None
         if choice is not None:
-            self._take(self._short_enough(choice, source), thread)
+            self._choose_steps(self._short_enough(choice, source), thread)
         elif self._choice is None and source.kind is SourceKind.OPTIMIZER and self._at_once:
             self._choice, self._thread, self._counted = single(source), thread, 0
 
-    def _take(self, choice: StepChoice, thread: int) -> None:
+    def _choose_steps(self, choice: StepChoice, thread: int) -> None:
         before, thread_before = self._choice, self._thread
         self._choice, self.settled = choice, True
         # The event under way is counted next.

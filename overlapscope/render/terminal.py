@@ -105,7 +105,7 @@ def _describe(stream: TextIO) -> tuple[int, str | None, str]:
     """Return width, color system and encoding of a stream."""
     console = Console(file=stream, _environ=output.environment())
     color = console.color_system if console.is_terminal and not console.no_color else None
-    return output.bounded(console.width), color, getattr(stream, "encoding", None) or "utf-8"
+    return output.bounded_width(console.width), color, getattr(stream, "encoding", None) or "utf-8"
 
 
 def _unicode(encoding: str) -> bool:

@@ -235,8 +235,8 @@ def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
             held = f"stream {int(trace.syncs.stream[sync])} waits, but no op is known to have been held back"
             facts.append(["event", f"{_event(trace, sync)}{held}"])
     else:
-        begun = trace.runtime_calls.start_ns
-        calls = np.arange(*(int(begun.searchsorted(at + lanes.origin_ns)) for at in (start, end)))
+        called_ns = trace.runtime_calls.start_ns
+        calls = np.arange(*(int(called_ns.searchsorted(at + lanes.origin_ns)) for at in (start, end)))
         if category not in _ANNOTATIONS:
             # Any thread may launch ops of a step or range, as autograd's threads do, but not those of another event.
             calls = calls[trace.runtime_calls.thread[calls] == thread]
@@ -341,13 +341,15 @@ def _inside(a: Intervals, start_ns: int, end_ns: int) -> int:
     return int((np.minimum(a.ends[rows], end_ns) - np.maximum(a.starts[rows], start_ns)).sum())
 
 
-def _exposed_inside(exposed: Pieces, named: Sequence[str], start_ns: int, end_ns: int) -> tuple[dict[str, int], int]:
-    """Return the exposed time of a span by cause, and the lowest confidence; `named` are all causes."""
+def _exposed_inside(
+    exposed: Pieces, all_causes: Sequence[str], start_ns: int, end_ns: int
+) -> tuple[dict[str, int], int]:
+    """Return the exposed time of a span by cause, and the lowest confidence."""
     rows = _touching(exposed.start_ns, exposed.end_ns, start_ns, end_ns)
-    ns = np.zeros(len(named), np.int64)
+    ns = np.zeros(len(all_causes), np.int64)
     lengths = np.minimum(exposed.end_ns[rows], end_ns) - np.maximum(exposed.start_ns[rows], start_ns)
     np.add.at(ns, exposed.cause[rows], lengths)
-    causes = {str(cause): int(length) for cause, length in zip(named, ns, strict=True) if length}
+    causes = {str(cause): int(length) for cause, length in zip(all_causes, ns, strict=True) if length}
     return causes, int(exposed.confidence[rows].min(initial=np.iinfo(np.int8).max))
 
 

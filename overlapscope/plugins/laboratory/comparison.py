@@ -74,7 +74,7 @@ def tally(claims: Sequence[Claim]) -> tuple[int, int, int]:
     return held.count(True), held.count(False), held.count(None)
 
 
-_ENDED = {"ok": "was not timed", "failed": "failed", "skipped": "was skipped"}
+_WORDS_BY_STATUS = {"ok": "was not timed", "failed": "failed", "skipped": "was skipped"}
 
 
 def _orders(experiment: ExperimentResult) -> Iterator[Claim]:
@@ -90,7 +90,7 @@ def _orders(experiment: ExperimentResult) -> Iterator[Claim]:
         first, second = (variant.wall_ms for variant in pair)
         if first is None or second is None:
             reason = "; ".join(
-                f"{variant.name} {_ENDED[variant.status]}" for variant in pair if variant.wall_ms is None
+                f"{variant.name} {_WORDS_BY_STATUS[variant.status]}" for variant in pair if variant.wall_ms is None
             )
             yield Claim(experiment.name, "order", text, reason, None, published_holds)
             continue
@@ -110,7 +110,11 @@ def _results(experiment: ExperimentResult) -> Iterator[Claim]:
         text = f"{variant.name} {'can compute wrong results' if some else 'computes no wrong result'}"
         counted = variant.wrong_results
         if counted is None:
-            reason = "no results were counted" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
+            reason = (
+                "no results were counted"
+                if variant.status == "ok"
+                else f"{variant.name} {_WORDS_BY_STATUS[variant.status]}"
+            )
             yield Claim(experiment.name, "results", text, reason, None)
         else:
             observation = f"{counted.wrong} of {counted.tries} were wrong"
@@ -119,7 +123,9 @@ def _results(experiment: ExperimentResult) -> Iterator[Claim]:
 
 def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
     for variant in experiment.variants:
-        reason = "nothing ran on a GPU" if variant.status == "ok" else f"{variant.name} {_ENDED[variant.status]}"
+        reason = (
+            "nothing ran on a GPU" if variant.status == "ok" else f"{variant.name} {_WORDS_BY_STATUS[variant.status]}"
+        )
         for analysis in variant.analyses or (None,):
             of = f" ({place(analysis)})" if analysis is not None and len(variant.analyses) > 1 else ""
             for verdict in check_truth(variant.truth, analysis, analysis.rules if analysis is not None else ()):

@@ -171,7 +171,7 @@ def _run_deviation(logs: Sequence[float], noise_of_all: RunNoise | None) -> tupl
 
 
 @lru_cache(maxsize=1024)
-def half_width(freedom: int, deviation: float, part: float) -> float:
+def half_width(freedom: int, deviation: float, variance_share: float) -> float:
     """Return half the width of the 95 % interval around a mean.
 
     With few runs, a prior makes up for the few degrees of freedom, as in a random-effects meta-analysis (C. Röver,
@@ -182,9 +182,9 @@ def half_width(freedom: int, deviation: float, part: float) -> float:
     Args:
         freedom: Degrees of freedom of the deviation.
         deviation: Standard deviation of the logarithm of a run's step.
-        part: Variance of the mean, as a fraction of that of a run.
+        variance_share: Variance of the mean, as a fraction of that of a run.
     """
-    errors = _errors(freedom, deviation, part)
+    errors = _errors(freedom, deviation, variance_share)
     low, high = 0.0, 5 * max(error for _, error in errors)
     while high - low > 1e-3 * high:
         half = (low + high) / 2
@@ -193,13 +193,13 @@ def half_width(freedom: int, deviation: float, part: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _errors(freedom: int, deviation: float, part: float) -> list[tuple[float, float]]:
+def _errors(freedom: int, deviation: float, variance_share: float) -> list[tuple[float, float]]:
     """Return possible standard errors of a mean (arguments as in `half_width`), each after its probability."""
     logs = np.log(_DEVIATIONS)
     weights = -(((logs - math.log(_PRIOR_MEDIAN)) / _PRIOR_SIGMA) ** 2) / 2
     weights -= freedom * (logs + (deviation / _DEVIATIONS) ** 2 / 2)
     weights = np.exp(weights - weights.max())
-    return [*zip((weights / weights.sum()).tolist(), (_DEVIATIONS * math.sqrt(part)).tolist(), strict=True)]
+    return [*zip((weights / weights.sum()).tolist(), (_DEVIATIONS * math.sqrt(variance_share)).tolist(), strict=True)]
 
 
 def _probability_within(half: float, errors: list[tuple[float, float]]) -> float:

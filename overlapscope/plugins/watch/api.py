@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Final
 from overlapscope.base.output import tell
 from overlapscope.errors import UsageError
 from overlapscope.plugins.watch.protocol import (
-    Ask,
-    Asked,
-    Begun,
+    ClientMessage,
+    RecordingBegun,
     RecordingRequest,
     RequestOutcome,
+    StatusRequest,
     make_directory,
     receive,
     send,
@@ -192,8 +192,8 @@ def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) 
         try:
             client.settimeout(_PATIENCE_S)
             with client.makefile("rb") as lines:
-                match receive(lines, Asked):
-                    case Ask():
+                match receive(lines, ClientMessage):
+                    case StatusRequest():
                         send(client, watcher.status)
                     case RecordingRequest() as request:
                         _record(client, watcher, request)
@@ -216,7 +216,7 @@ def _record(client: socket.socket, watcher: Watcher, request: RecordingRequest) 
                 return
             if not reported_begin and watcher.begun is not None:
                 reported_begin = True
-                send(client, Begun(watcher.begun))
+                send(client, RecordingBegun(watcher.begun))
             # The client sends nothing more, so this is the end of the connection.
             if gone.poll(0):
                 return

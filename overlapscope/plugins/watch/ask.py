@@ -25,12 +25,12 @@ from overlapscope.base.child import ROOT
 from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
 from overlapscope.plugins.watch.protocol import (
-    Ask,
-    Begun,
+    ProcessMessage,
+    RecordingBegun,
     RecordingRequest,
     RequestOutcome,
-    Said,
     Status,
+    StatusRequest,
     receive,
     send,
     sockets,
@@ -153,9 +153,9 @@ class Asking:
         """Wait for the outcome. The recording calls `begun(step)` within `until_begun_s` seconds."""
         self._socket.settimeout(until_begun_s)
         try:
-            while (message := receive(self._lines, Said)) is not None:
+            while (message := receive(self._lines, ProcessMessage)) is not None:
                 match message:
-                    case Begun(step):
+                    case RecordingBegun(step):
                         self._socket.settimeout(None)
                         begun(step)
                     case RequestOutcome() as outcome:
@@ -189,8 +189,8 @@ def _status(path: Path) -> Status | None:
     """Return the status of the process with this socket; None without one. Raises TimeoutError if it doesn't answer."""
     try:
         with _connected(path) as client, client.makefile("rb") as lines:
-            send(client, Ask())
-            answer = receive(lines, Said)
+            send(client, StatusRequest())
+            answer = receive(lines, ProcessMessage)
     except TimeoutError:
         raise
     except (OSError, UsageError, msgspec.MsgspecError):

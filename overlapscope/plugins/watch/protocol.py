@@ -34,7 +34,7 @@ class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
     """Number of finished steps at which it begins; None for the next end of a step."""
 
 
-class Ask(msgspec.Struct, frozen=True, tag="status"):
+class StatusRequest(msgspec.Struct, frozen=True, tag="status"):
     """A request for the status of a process."""
 
 
@@ -57,7 +57,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag="status"):
     version: str
 
 
-class Begun(msgspec.Struct, frozen=True, tag="begun"):
+class RecordingBegun(msgspec.Struct, frozen=True, tag="begun"):
     """A message that the recording has begun."""
 
     step: int
@@ -82,17 +82,19 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     notes: tuple[str, ...] = ()
 
 
-Asked = RecordingRequest | Ask
-Said = Status | Begun | RequestOutcome
+ClientMessage = RecordingRequest | StatusRequest
+"""Message from a client to a watched process."""
+ProcessMessage = Status | RecordingBegun | RequestOutcome
+"""Message from a watched process to a client."""
 
 
-def send(to: socket.socket, message: Asked | Said) -> None:
+def send(to: socket.socket, message: ClientMessage | ProcessMessage) -> None:
     """Send a message. Raises OSError if the other side has closed the connection."""
     to.sendall(msgspec.json.encode(message) + b"\n")
 
 
 def receive(lines: BinaryIO, kind: Any) -> Any:
-    """Return the next message, one of `Asked` or `Said`; None if the other side has closed.
+    """Return the next message, a `ClientMessage` or a `ProcessMessage`; None if the other side has closed.
 
     Raises:
         OSError: The connection is broken, or the other side is silent for too long.

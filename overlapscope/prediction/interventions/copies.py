@@ -12,7 +12,7 @@ from overlapscope.base.words import duration, plural, size
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import MIN_OBSERVATIONS, Stance, launches_single_kernel, queries_capture
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, time_in, without_time_in
+from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, time_in_events, without_time_in
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.host import around, find_blocking, inside_named, loading, pinning, rows_of
@@ -362,7 +362,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
-    works = calls.start_ns - since - time_in(graph.trace, loading)
+    works = calls.start_ns - since - time_in_events(graph.trace, loading)
     long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)

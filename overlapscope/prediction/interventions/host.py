@@ -35,7 +35,7 @@ LONG_WORK_NS = 1_000_000
 
 
 @kept()
-def time_in(trace: Trace, find: Callable[[Trace], HostEvents]) -> I64:
+def time_in_events(trace: Trace, find: Callable[[Trace], HostEvents]) -> I64:
     """Return how much of the work before each call is inside the found host events of its thread, in ns."""
     calls, events = find_calls(trace).calls, find(trace)
     inside = np.zeros(len(calls), np.int64)
@@ -44,7 +44,7 @@ def time_in(trace: Trace, find: Callable[[Trace], HostEvents]) -> I64:
     return inside
 
 
-def part_of_steps(graph: Graph, request: Request, work: F64, share: float) -> float:
+def part_of_work(graph: Graph, request: Request, work: F64, share: float) -> float:
     """Return which part of the host's work, given for each call, takes a share of an average plain step; at most 1."""
     step = step_of_calls(graph, request.judged)
     steps = int(step.max(initial=-1)) + 1
@@ -172,13 +172,13 @@ def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
         work = np.sum([shown[each] for each in amount.taken_from], axis=0)
         spread = np.sum(list(shown.values()), axis=0) if amount.anywhere else work
         share = {Stance.BEST: amount.high, Stance.WORST: amount.low}.get(request.stance, amount.share)
-        part = part_of_steps(graph, request, spread, share)
+        part = part_of_work(graph, request, spread, share)
         return part * work if amount.anywhere else _longest_first(graph, request, work, part)
     work, activity = _shown(graph, cause), graph.trace.host_activity
     if cause != IdleCause.PYTHON or not activity.main_stacks or request.stance == Stance.BEST:
         return work
     # Python of the model's own layers stays.
-    return _longest_first(graph, request, work, part_of_steps(graph, request, work, most_python(activity)))
+    return _longest_first(graph, request, work, part_of_work(graph, request, work, most_python(activity)))
 
 
 def _longest_first(graph: Graph, request: Request, work: F64, part: float) -> F64:

@@ -24,7 +24,7 @@ from overlapscope.catalog.interventions import WHOLE_STEP
 from overlapscope.prediction.graph import DeviceItems, Graph, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, part_of_steps, time_in
+from overlapscope.prediction.interventions.host import LONG_WORK_NS, NOTHING, part_of_work, time_in_events
 from overlapscope.trace.host import loading, on_thread, pinning
 from overlapscope.trace.model import F64, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
@@ -159,7 +159,7 @@ def _items_of_graph(graph: Graph, launches: GraphLaunches, handover_ns: I64, sta
     leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
     later = np.delete(inside, leading)
     new.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], constants.graph_gap_ns or 0)
-    new.duration_ns[inside[graph.single[inside]]] += _LONGER_NS[stance]
+    new.duration_ns[inside[graph.is_single_op[inside]]] += _LONGER_NS[stance]
     return new
 
 
@@ -206,7 +206,7 @@ def _runs(graph: Graph, name: str | None, worst: bool) -> tuple[I64, I64]:
     # No graph can hold loading and pinning; at worst, no long work of the host.
     divides: Bool = (calls.before_ns >= LONG_WORK_NS) & worst
     for find in (loading, pinning):
-        divides |= time_in(graph.trace, find) > 0
+        divides |= time_in_events(graph.trace, find) > 0
     if name is None:
         captured &= ~_updates(graph.trace)
     device = np.full(len(calls), -1, np.int64)
@@ -334,7 +334,7 @@ def _disappears(graph: Graph, request: Request, gone: I64) -> float:
     share = {Stance.BEST: high, Stance.WORST: low}.get(request.stance, inside / samples)
     work = np.zeros(len(graph.calls))
     work[gone] = graph.calls.before_ns[gone] + graph.calls.length_ns[gone]
-    return part_of_steps(graph, request, work, share)
+    return part_of_work(graph, request, work, share)
 
 
 def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> DeviceItems:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from overlapscope.base.columns import I64, mask_of, pick
 from overlapscope.base.grouping import among, distinct, groups_of
 from overlapscope.prediction.data_dependencies import find_needs
-from overlapscope.prediction.graph import Graph, Orders, Why
+from overlapscope.prediction.graph import Graph, OrderReason, Orders
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request, ShownNeeds
 from overlapscope.prediction.interventions.copies import copies
@@ -62,7 +62,7 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
 def _with_orders(graph: Graph, first: I64, then: I64) -> Graph:
     """Return the graph with an order for each pair of items that needs its first item's data; -1 stands for no item."""
     real = (first >= 0) & (then >= 0)
-    orders = Orders.of(first[real], then[real], graph.constants.handover_ns or 0, Why.DATA)
+    orders = Orders.of(first[real], then[real], graph.constants.handover_ns or 0, OrderReason.DATA)
     return replace(graph, orders=Orders.joined([graph.orders, orders]))
 
 

@@ -25,7 +25,7 @@ from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.grouping import rows_by
 from overlapscope.contracts.windows import find_windows
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Why
+from overlapscope.prediction.graph import OrderReason
 from overlapscope.prediction.graph_builder import build
 from overlapscope.trace.model import I64, Kind, Memory, Sync, Syncs, Trace
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace, recordings, tried
@@ -365,7 +365,7 @@ def test_the_replay_waits_for_nothing_stated_that_is_not_in_this_order(path: Pat
         return
     graph, order = build(trace, Constants()), stated_order(trace)
     op_of_item = dict(zip(graph.item_of_op.tolist(), range(len(trace.gpu_ops)), strict=True))
-    events = graph.orders.take((graph.orders.why == Why.EVENT) & (graph.orders.confidence == EXACT))
+    events = graph.orders.take((graph.orders.why == OrderReason.EVENT) & (graph.orders.confidence == EXACT))
     for first, then in zip(events.first.tolist(), events.then.tolist(), strict=True):
         rows = [int(order.item_of_op[op_of_item[item]]) for item in (first, then)]
         places = [(int(order.items.lane[row]), int(order.items.place[row])) for row in rows]

@@ -6,7 +6,7 @@ import pytest
 
 from overlapscope.analysis.event_waits import EXACT, HIGH, LOW
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Graph, Why
+from overlapscope.prediction.graph import Graph, OrderReason
 from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.outcomes import spread
@@ -29,7 +29,7 @@ def lucky(graph: Graph) -> Graph:
 
 def test_a_start_that_nothing_explains_is_a_guess_and_a_lucky_run_has_no_such_wait() -> None:
     graph = build(make_trace([kernel(5, 500), kernel(501, 600, SECOND, launch=3)]), Constants())
-    assert (graph.orders.why.tolist(), graph.orders.confidence.tolist()) == ([Why.SEEN], [LOW])
+    assert (graph.orders.why.tolist(), graph.orders.confidence.tolist()) == ([OrderReason.SEEN], [LOW])
     assert replay(graph).start_ns[1] == 501 * US
     assert len(lucky(graph).orders) == 0
     assert replay(lucky(graph)).start_ns[1] < 10 * US
@@ -39,7 +39,7 @@ def test_a_stated_wait_is_in_every_run() -> None:
     wait = Wait(4 * US, SECOND, source_stream=FIRST, record_correlation=1001)
     ops = [kernel(5, 500), kernel(501, 600, SECOND, launch=6)]
     graph = build(make_trace(ops, calls=[Host("cudaEventRecord", 3 * US, 4 * US)], waits=[wait]), Constants())
-    assert (graph.orders.why.tolist(), graph.orders.confidence.tolist()) == ([Why.EVENT], [EXACT])
+    assert (graph.orders.why.tolist(), graph.orders.confidence.tolist()) == ([OrderReason.EVENT], [EXACT])
     assert len(lucky(graph).orders) == 1
 
 

@@ -17,7 +17,7 @@ from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
-from overlapscope.prediction.graph import Graph, Orders, Why
+from overlapscope.prediction.graph import Graph, OrderReason, Orders
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, check_names, in_order, parse
 from overlapscope.prediction.outcomes import Outcome, outcome
@@ -569,7 +569,7 @@ def test_things_that_wait_for_each_other_are_no_prediction() -> None:
     graph = prepare(record(repeated([Do("kernel", 10 * US)], 2)), None).graph
     both = np.array([0, 1])
     with pytest.raises(Deadlock):
-        replay(replace(graph, orders=Orders.of(both, both[::-1], 0, Why.DATA)))
+        replay(replace(graph, orders=Orders.of(both, both[::-1], 0, OrderReason.DATA)))
 
 
 # -- what once went wrong -------------------------------------------------------------------------

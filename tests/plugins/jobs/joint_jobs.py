@@ -19,7 +19,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.join import BY_EVENT, RankNetwork, RankSummary
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Network, OrderReason, Orders, Waits
 from overlapscope.prediction.hardware import Stance
 from tests.support.ranks_schedules import CommKernel, made_rank
 
@@ -174,8 +174,8 @@ def _parts(turns: Sequence[Turn], its: Times) -> RankNetwork:
     needed = np.array([number for number, turn in enumerate(turns[:-1]) if turn.then == "kernel"], np.int64)
     orders = Orders.joined(
         [
-            Orders.of(kernels, finish - 1, 0, Why.EVENT),
-            Orders.of(finish[needed], kernels[needed + 1], 0, Why.EVENT),
+            Orders.of(kernels, finish - 1, 0, OrderReason.EVENT),
+            Orders.of(finish[needed], kernels[needed + 1], 0, OrderReason.EVENT),
         ]
     )
     waiting = np.array(waits, np.int64).reshape(-1, 2)

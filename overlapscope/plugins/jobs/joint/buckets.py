@@ -23,7 +23,7 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.plugins.jobs.joint.changes import latencies
 from overlapscope.plugins.jobs.joint.join import JoinedJob, RankNetwork, Ties, Unpredictable, entry_values, ties
-from overlapscope.prediction.graph import Orders, Why
+from overlapscope.prediction.graph import OrderReason, Orders
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
 
@@ -137,7 +137,7 @@ def _one_after_another(part: RankNetwork, buckets: Ties, kind_of: I64, most: int
     kind = kind_of[buckets.meeting // most]
     order = np.lexsort((buckets.meeting, buckets.last_ns, kind))
     finish, follows = buckets.finish[order], kind[order][1:] == kind[order][:-1]
-    turns = Orders.of(finish[:-1][follows], finish[1:][follows], 0, Why.EVENT)
+    turns = Orders.of(finish[:-1][follows], finish[1:][follows], 0, OrderReason.EVENT)
     return replace(part, network=replace(part.network, orders=Orders.joined([part.network.orders, turns])))
 
 

@@ -30,7 +30,7 @@ from overlapscope.plugins.jobs.joint.join import (
     Unpredictable,
     replay_job,
 )
-from overlapscope.prediction.graph import Orders, Why
+from overlapscope.prediction.graph import OrderReason, Orders
 from overlapscope.prediction.hardware import Stance
 from overlapscope.ranks.waits import sum_by
 
@@ -198,7 +198,7 @@ def issued_earlier(part: RankNetwork, stance: Stance) -> tuple[RankNetwork, int]
     """Let each collective start when its input is ready; return also how many the recording shows this for."""
     network, items, arrival = part.network, part.network.items, part.finish - 1
     orders = network.orders
-    trusted = (orders.why == Why.EVENT) & ((stance != Stance.WORST) | (orders.confidence >= HIGH))
+    trusted = (orders.why == OrderReason.EVENT) & ((stance != Stance.WORST) | (orders.confidence >= HIGH))
     by_event: Bool = (part.ready == BY_EVENT) & mask_of(orders.then[trusted], len(items))[arrival]
     by_call = part.ready >= 0
     call, lag = items.call.copy(), items.launch_lag_ns.copy()
@@ -210,12 +210,12 @@ def issued_earlier(part: RankNetwork, stance: Stance) -> tuple[RankNetwork, int]
     call[gathers], lag[gathers], after_call[gathers] = part.ahead_call[ahead], 0, True
     # Those that wait for a call wait for no op of another stream, even if they were seen to begin when one had ended.
     count, free = len(items), mask_of(arrival[by_call], len(items))
-    dropped = mask_of(gathers, count)[orders.then] | (free[orders.then] & (orders.why == Why.SEEN))
+    dropped = mask_of(gathers, count)[orders.then] | (free[orders.then] & (orders.why == OrderReason.SEEN))
     orders = orders.take(~dropped | mask_of(part.finish, count)[orders.first])
     if stance != Stance.BEST:
         # Gathers of weights wait for the copies of the weights before. At best, they are several layers ahead.
         lag_ns = network.constants.handover_ns or 0
-        orders = Orders.joined([orders, Orders.of(part.ahead_item[ahead], gathers, lag_ns, Why.DATA)])
+        orders = Orders.joined([orders, Orders.of(part.ahead_item[ahead], gathers, lag_ns, OrderReason.DATA)])
     items = replace(items, call=call, launch_lag_ns=lag, after_call=after_call)
     return replace(part, network=replace(network, items=items, orders=orders)), int((by_call | by_event | ahead).sum())
 

@@ -19,7 +19,7 @@ from overlapscope.analysis.host_order import EARLIEST_NS, Calls
 from overlapscope.base.columns import Columns, mask_of, pick
 from overlapscope.base.grouping import distinct, group_starts, rows_by
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.prediction.graph import DeviceItems, Graph, Network, Orders, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Graph, Network, OrderReason, Orders, Waits
 from overlapscope.prediction.replay import Replay
 from overlapscope.trace.model import Kind
 
@@ -142,7 +142,9 @@ def _engine_orders(graph: Graph, replayed: Replay) -> Orders:
             rows = np.flatnonzero(on_engine & (items.device == device) & (items.kind == kind))
             rows = rows[np.lexsort((rows, replayed.end_ns[rows], replayed.start_ns[rows]))]
             lag = np.maximum(items.engine_lag_ns[rows[1:]], 0)
-            parts.append(Orders.filled(first=rows[:-1], then=rows[1:], lag_ns=lag, why=int(Why.EVENT), confidence=2))
+            parts.append(
+                Orders.filled(first=rows[:-1], then=rows[1:], lag_ns=lag, why=int(OrderReason.EVENT), confidence=2)
+            )
     return Orders.joined(parts)
 
 

@@ -24,7 +24,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.base.words import clean, listed, percent, plural
 from overlapscope.plugins.jobs.joint.condense import ItemWork
 from overlapscope.plugins.jobs.joint.result import JointChange
-from overlapscope.prediction.graph import DeviceItems, Network, Orders, Waits, Why
+from overlapscope.prediction.graph import DeviceItems, Network, OrderReason, Orders, Waits
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.replay import replay
 from overlapscope.prediction.steps import mean
@@ -248,8 +248,8 @@ def join(job: JoinedJob, parts: Sequence[RankNetwork], tied: Ties) -> tuple[Netw
     items = DeviceItems.joined([*(network.items for network in networks), hubs]).copied("duration_ns")
     items.duration_ns[finish] = np.maximum(tied.transfer_ns, 0)
     tying = (
-        Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, Why.EVENT),
-        replace(Orders.of(hub, finish, 0, Why.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)),
+        Orders.of(finish[tied.needed] - 1, hub[tied.needed], 0, OrderReason.EVENT),
+        replace(Orders.of(hub, finish, 0, OrderReason.EVENT), lag_ns=np.minimum(tied.transfer_ns, 0)),
     )
     orders = Orders.joined([*(network.orders for network in networks), *tying])
     calls = Calls.joined([network.calls for network in networks])

@@ -27,7 +27,7 @@ from overlapscope.plugins.jobs.joint.condense import condense
 from overlapscope.plugins.jobs.joint.join import BY_EVENT, NOT_SHOWN, RankNetwork, RankSummary
 from overlapscope.plugins.jobs.joint.result import JointChange
 from overlapscope.prediction.base import Base, prepare
-from overlapscope.prediction.graph import Graph, Why
+from overlapscope.prediction.graph import Graph, OrderReason
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import parse
 from overlapscope.prediction.outcomes import apply, spread
@@ -131,7 +131,7 @@ def _parts(base: Base, graph: Graph, replayed: Replay, comm: I64) -> RankNetwork
     reduced = condense(graph, replayed, kept, needed, mask_of(comm, len(items)))
     ends, place_of_call = reduced.place[comm], np.full(len(calls), NOT_SHOWN)
     place_of_call[reduced.call] = np.arange(len(reduced.call))
-    stated = reduced.network.orders.then[reduced.network.orders.why == Why.EVENT]
+    stated = reduced.network.orders.then[reduced.network.orders.why == OrderReason.EVENT]
     by_event = mask_of(stated, len(reduced.network.items))[ends - 1]
     before_launch, after_launch = _around_launch(graph, comm)
     return RankNetwork(
