@@ -52,8 +52,8 @@ def part_of_work(graph: Graph, request: Request, work: F64, share: float) -> flo
     return min(1.0, steps * share * request.plain_ns / work_ns) if work_ns > 0 else 0.0
 
 
-class Spared(NamedTuple):
-    """Result of removing time of the host."""
+class RemovedHostTime(NamedTuple):
+    """A graph without some time of the host."""
 
     graph: Graph
     calls: I64
@@ -62,13 +62,13 @@ class Spared(NamedTuple):
     """Removed time."""
 
 
-def without_time_in(graph: Graph, events: HostEvents) -> Spared:
+def without_time_in(graph: Graph, events: HostEvents) -> RemovedHostTime:
     """Remove what threads did inside host events of theirs: work between calls, and whole calls."""
     if not len(events):
-        return Spared(graph, NOTHING, 0)
+        return RemovedHostTime(graph, NOTHING, 0)
     calls = graph.calls
     new = calls.copied("before_ns", "length_ns", "handed_by", "release_ns")
-    spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
+    removed_ns, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
     for thread, rows in graph.by_thread():
         inside, of_thread = on_thread(events, thread), calls.take(rows)
         handed_over_ns = pick(calls.end_ns, of_thread.handed_by, 0)
@@ -83,12 +83,12 @@ def without_time_in(graph: Graph, events: HostEvents) -> Spared:
         # Earlier interventions may have left only a part of the measured work.
         part = np.where(measured > 0, of_thread.before_ns / np.maximum(measured, 1), 1.0)
         before = np.where(freed, np.rint(part * (of_thread.start_ns - since)).astype(np.int64), of_thread.before_ns)
-        spared[rows] = np.rint(part * covered(inside, since, of_thread.start_ns))
-        new.before_ns[rows] = before - spared[rows]
+        removed_ns[rows] = np.rint(part * covered(inside, since, of_thread.start_ns))
+        new.before_ns[rows] = before - removed_ns[rows]
         gone[rows] = covered(inside, of_thread.start_ns, of_thread.end_ns) == of_thread.end_ns - of_thread.start_ns
     new.length_ns[gone] = 0
     changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
-    return Spared(changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum()))
+    return RemovedHostTime(changed, np.flatnonzero((removed_ns > 0) | gone), int(removed_ns.sum() + calls.length_ns[gone].sum()))
 
 
 # -- No garbage collection ---------------------------------------------------------------------------
@@ -97,9 +97,9 @@ def without_time_in(graph: Graph, events: HostEvents) -> Spared:
 def no_gc(graph: Graph, request: Request) -> Applied:
     """Remove the pauses of Python's garbage collector."""
     pauses = gc_pauses(graph.trace)
-    changed, calls, spared = without_time_in(graph, pauses)
-    what = f"{plural(len(pauses), 'pause')} of the garbage collector disappear, {duration(spared)} in all."
-    return Applied(changed, calls, len(pauses) if spared else 0, what)
+    changed, calls, removed_ns = without_time_in(graph, pauses)
+    what = f"{plural(len(pauses), 'pause')} of the garbage collector disappear, {duration(removed_ns)} in all."
+    return Applied(changed, calls, len(pauses) if removed_ns else 0, what)
 
 
 # -- A DataLoader that is always ready ---------------------------------------------------------------
@@ -108,22 +108,22 @@ def no_gc(graph: Graph, request: Request) -> Applied:
 def faster_loader(graph: Graph, request: Request) -> Applied:
     """Remove the waits for a DataLoader."""
     notes = loading(graph.trace)
-    changed, calls, spared = without_time_in(graph, notes)
+    changed, calls, removed_ns = without_time_in(graph, notes)
     least = graph
-    if spared and notes.named(lambda name: SINGLE_PROCESS_LOADER in name).all():
+    if removed_ns and notes.named(lambda name: SINGLE_PROCESS_LOADER in name).all():
         cpus = whole_cpus(graph.trace.host_activity)
         if request.stance == Stance.WORST:
             least = without_time_in(graph, _beside_the_steps(notes, 1)).graph
         elif request.stance == Stance.EXPECTED and cpus is not None:
-            changed, calls, spared = without_time_in(graph, _beside_the_steps(notes, cpus))
+            changed, calls, removed_ns = without_time_in(graph, _beside_the_steps(notes, cpus))
     what = (
-        f"{plural(len(notes), 'batch')} are ready when the program asks for them: {duration(spared)} of waiting "
+        f"{plural(len(notes), 'batch')} are ready when the program asks for them: {duration(removed_ns)} of waiting "
         "disappear."
     )
     if request.stance == Stance.WORST:
         # At worst, more workers load no faster; the first worker at least works beside the steps.
         changed = least
-    return Applied(changed, calls, len(notes) if spared else 0, what)
+    return Applied(changed, calls, len(notes) if removed_ns else 0, what)
 
 
 def _beside_the_steps(notes: HostEvents, workers: int) -> HostEvents:
@@ -151,8 +151,8 @@ def less_host(graph: Graph, request: Request) -> Applied:
     cause = IdleCause(request.argument or "")
     inside = _inside(graph, cause, request)
     calls = np.flatnonzero(np.rint(inside) > 0)
-    spared = int(np.rint(inside).sum())
-    what = f"{duration(spared)} of {cause} between launches disappear."
+    removed_ns = int(np.rint(inside).sum())
+    what = f"{duration(removed_ns)} of {cause} between launches disappear."
     if request.stance == Stance.WORST and cause not in SAMPLED_CAUSES:
         inside = np.zeros(len(inside))  # work of the program stays where it is
     new = graph.calls.copied("before_ns")
