@@ -88,7 +88,9 @@ def without_time_in(graph: Graph, events: HostEvents) -> RemovedHostTime:
         gone[rows] = covered(inside, of_thread.start_ns, of_thread.end_ns) == of_thread.end_ns - of_thread.start_ns
     new.length_ns[gone] = 0
     changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
-    return RemovedHostTime(changed, np.flatnonzero((removed_ns > 0) | gone), int(removed_ns.sum() + calls.length_ns[gone].sum()))
+    return RemovedHostTime(
+        changed, np.flatnonzero((removed_ns > 0) | gone), int(removed_ns.sum() + calls.length_ns[gone].sum())
+    )
 
 
 # -- No garbage collection ---------------------------------------------------------------------------
