@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
 from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause, figures_in
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.periods import after_warm_up, find_steps
+from overlapscope.analysis.periods import find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, PlainStep
 from overlapscope.analysis.timeline import build
@@ -134,24 +134,21 @@ def occurrences(device: Device, *, skip: int = 0) -> dict[str, tuple[Period, ...
 @kept()
 def known_plain_step(trace: Trace) -> PlainStep | None:
     """Return the step without the profiler as timed; None if too few were."""
-    return measured(trace.plain_steps, _recorded_ns(trace), trace.host_activity)
+    recorded_ns = 0
+    # On the first device, where a host that runs ahead does not shorten the judged steps.
+    for device in trace.devices[:1]:
+        steps = find_steps(trace, behind_warm_up(trace, build(trace, device)))
+        spans = steps.end_ns - steps.start_ns
+        names = [trace.annotations.name(row) for row in steps.row.tolist()]
+        judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())
+        recorded_ns = round(float(spans[list(judged)].mean())) if judged else 0
+    return measured(trace.plain_steps, recorded_ns, trace.host_activity)
 
 
 def step_ns(trace: Trace) -> float:
     """Return the plain step, or else the mean of the sampled ones; 0 without either."""
     plain, activity = known_plain_step(trace), trace.host_activity
     return activity.span_ns / max(1, activity.steps) if plain is None else plain.step_ns
-
-
-def _recorded_ns(trace: Trace) -> int:
-    """Return the mean of the judged steps on the first device, where a host that runs ahead does not shorten them."""
-    for device in trace.devices[:1]:
-        steps = find_steps(trace, after_warm_up(trace, build(trace, device)))
-        spans = steps.end_ns - steps.start_ns
-        names = [trace.annotations.name(row) for row in steps.row.tolist()]
-        judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())
-        return round(float(spans[list(judged)].mean())) if judged else 0
-    return 0
 
 
 # -- The average step -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from msgspec import UNSET, Struct
@@ -98,19 +98,19 @@ def analyze_device(
 def describe(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking, *, settled: bool) -> DeviceAnalysis:
     """Return the analysis with what only a report on the device shows, and no comparison of ranks.
 
-    These are kernels, stalls, evidence besides that for copies, and what overlap and the profiler cost.
+    These are streams, groups of ops and of calls, evidence, and what overlap and the profiler cost.
     """
     timeline, result, windows = analysis.timeline, analysis.result, analysis.windows
     steps = analysis.steps.inside(*windows)
     evidence = (
-        case
+        find_evidence(trace, timeline, subject, pieces, steps, windows)
         for subject, pieces in analysis.by_subject.items()
-        if subject != "exposed-copy"
-        for case in find_evidence(trace, timeline, subject, pieces, steps, windows)
     )
     result = replace(
         result,
-        evidence=(*result.evidence, *evidence),
+        streams=stream_use(timeline, *windows),
+        copies=group_copies(timeline, steps, windows),
+        evidence=tuple(chain.from_iterable(evidence)),
         host_stalls=find_stalls(trace, timeline, blocking, analysis.idle, steps, windows),
         kernels=group_kernels(trace, timeline, steps, windows),
     )
@@ -209,7 +209,7 @@ def _figures(
 
     `narrowed` is whether the windows are some steps or ranges only.
 
-    Kernels, stalls and most evidence are left to `describe`.
+    Streams, groups and evidence are left to `describe`.
     """
     timeline, starts, ends = causes.timeline, windows.starts, windows.ends
     steps, ranges = causes.steps.inside(starts, ends), causes.ranges.inside(starts, ends)
@@ -237,9 +237,9 @@ def _figures(
         outside=None if narrowed or not len(steps) else _outside(trace, timeline, steps, each_step),
         host_before_ns=host_before_ns,
         host_after_ns=host_after_ns,
-        streams=stream_use(timeline, starts, ends),
-        copies=group_copies(timeline, steps, windows),
-        evidence=tuple(find_evidence(trace, timeline, "exposed-copy", causes.exposed, steps, windows)),
+        streams=(),
+        copies=(),
+        evidence=(),
         host_stalls=(),
         steps=each_step,
         ranges=_each(in_ranges, trace, ranges),

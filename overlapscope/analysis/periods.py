@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -232,8 +230,8 @@ def request_waits(trace: Trace) -> HostEvents:
     found = []
     marks = trace.annotations.start_ns[is_step(trace.annotations)]
     for outer, inner in WAITS:
-        looks = _named(frames, outer)
-        waits = looks if inner is None else _named(frames, inner)
+        looks = frames.named(outer.search)
+        waits = looks if inner is None else frames.named(inner.search)
         for thread, rows in rows_by(frames.thread[waits]):
             rows = np.flatnonzero(waits)[rows]
             around = looks & (frames.thread == thread)
@@ -243,10 +241,6 @@ def request_waits(trace: Trace) -> HostEvents:
             if len(rows):
                 found.append(replace(frames.take(rows[first]), end_ns=np.maximum.reduceat(frames.end_ns[rows], first)))
     return HostEvents.joined(found) if found else frames.take(np.zeros(0, np.int64))
-
-
-def _named(frames: HostEvents, pattern: re.Pattern[str]) -> Bool:
-    return frames.named(pattern.search)
 
 
 def without_request_waits(steps: Periods, idle: IdleTime) -> Periods:

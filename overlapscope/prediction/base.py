@@ -65,7 +65,7 @@ class Base(Struct, frozen=True, eq=False, weakref=True):
     @property
     def device(self) -> int:
         """The device whose steps are predicted."""
-        return self.judged.device
+        return self.judged.timeline.device
 
     @property
     def step_ns(self) -> int:

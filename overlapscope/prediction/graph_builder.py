@@ -58,7 +58,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
     items, orders, unexplained, keeping = _with_lags(items, calls, orders, constants)
     calls, waits = find_waits(trace, items, constants)
     # Streams on which nothing runs are no lanes of a replay.
-    used = distinct(items.lane)
+    used, streams = distinct(items.lane), lanes.streams
     return Graph(
         trace=trace,
         items=replace(items, lane=np.searchsorted(used, items.lane)),
@@ -66,7 +66,7 @@ def build(trace: Trace, constants: Constants) -> Graph:
         orders=orders,
         waits=waits,
         stated=Orders.of(*own_stream_waits(trace), 0, OrderReason.EVENT),
-        streams=tuple(lanes.streams[lane] for lane in used.tolist()),
+        streams=tuple(streams[lane] for lane in used.tolist()),
         constants=constants,
         unexplained_ns=unexplained,
         devices_with_kept_delays=keeping,

@@ -53,11 +53,8 @@ def mean(values: I64) -> int:
 class JudgedSteps(Struct, frozen=True, eq=False):
     """Steps of one device to judge."""
 
-    device: int
-    main_stream: int
-    """Stream whose first op begins a step."""
-    judged_from_ns: int
-    """End of the recording's lead-in."""
+    timeline: Timeline
+    """The device as recorded. The first op of a step on its main stream begins the step."""
     numbers: I64
     """Ascending numbers of the steps in the recording."""
 
@@ -100,7 +97,7 @@ def find_steps(graph: Graph, timeline: Timeline) -> JudgedSteps:
     # Items are in order, so the first item of a step begins first.
     steps, first = np.unique(number[candidates], return_index=True)
     numbers = steps[items.start_ns[candidates][first] >= timeline.judged_from_ns]
-    return JudgedSteps(timeline.device, timeline.main_stream, timeline.judged_from_ns, numbers)
+    return JudgedSteps(timeline, numbers)
 
 
 def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> StepTimes:
@@ -110,12 +107,12 @@ def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) ->
     with the first that ran there when recorded. Without steps, the time after the lead-in is returned.
     """
     items = graph.items
-    present = (items.device == judged.device) & ~items.gone
+    present = (items.device == judged.timeline.device) & ~items.gone
     last = int(end_ns[present].max())
     begins = _begins(graph, judged, start_ns)[0]
     starts = np.sort(begins[begins < _NEVER_NS])
     if not len(starts):
-        lead_in = present & (items.end_ns <= judged.judged_from_ns)
+        lead_in = present & (items.end_ns <= judged.timeline.judged_from_ns)
         begin = int(end_ns[lead_in].max() if lead_in.any() else start_ns[present].min())
         return StepTimes(np.array([min(begin, last)]), np.array([last]), True)
     return StepTimes(starts, np.append(starts[1:], last), False)
@@ -147,8 +144,8 @@ def _begins(graph: Graph, judged: JudgedSteps, start_ns: I64) -> tuple[I64, I64]
     """
     items = graph.items
     place = _place_of_calls(graph.trace, judged)[graph.items.call]
-    present = (items.device == judged.device) & ~items.gone
-    on_stream = present & _launched_on(graph.trace, judged.main_stream) & (place >= 0)
+    present = (items.device == judged.timeline.device) & ~items.gone
+    on_stream = present & _launched_on(graph.trace, judged.timeline.main_stream) & (place >= 0)
     begins, begins_moved = np.full((2, len(judged.numbers)), _NEVER_NS)
     for into, mask in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
         np.minimum.at(into, place[mask], start_ns[mask])
@@ -170,7 +167,7 @@ def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> 
     A short recording may not show it, if copies still run after its last kernel. 0 without steps.
     """
     items, place = graph.items, _place_of_calls(graph.trace, judged)[graph.items.call]
-    working = np.flatnonzero(items.on_engine & (items.device == judged.device) & (place >= 0))
+    working = np.flatnonzero(items.on_engine & (items.device == judged.timeline.device) & (place >= 0))
     longest = 0
     for kind in (int(Kind.H2D), int(Kind.D2H)):
         copies = working[items.kind[working] == kind]
@@ -196,10 +193,10 @@ def least_step_ns(graph: Graph, judged: JudgedSteps) -> int:
 
 
 def _least_between_begins(graph: Graph, judged: JudgedSteps, length: I64) -> int:
-    items, lane = graph.items, (judged.device, judged.main_stream)
+    items, lane = graph.items, (judged.timeline.device, judged.timeline.main_stream)
     place = _place_of_calls(graph.trace, judged)[graph.items.call]
-    unmoved = (items.device == judged.device) & ~items.gone & ~items.moved & (place >= 0)
-    on_stream = unmoved & _launched_on(graph.trace, judged.main_stream)
+    unmoved = (items.device == judged.timeline.device) & ~items.gone & ~items.moved & (place >= 0)
+    on_stream = unmoved & _launched_on(graph.trace, judged.timeline.main_stream)
     if lane not in graph.streams or (items.lane[on_stream] != graph.streams.index(lane)).any():
         return 0
     rows = np.flatnonzero(items.lane == graph.streams.index(lane))

@@ -31,8 +31,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.device import DeviceAnalysis, judged_windows
-from overlapscope.analysis.facts import together
+from overlapscope.analysis.facts import select, together
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.idle import LAUNCH_PACE_NS
 from overlapscope.analysis.measured import Buckets, Engines, Overlap, figures_of
@@ -344,7 +345,8 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     pieces = ClaimedPieces.joined(claims)
     pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
     judged = int((windows.ends - windows.starts).sum())
-    figures = figures_of(together(lengths(timeline, *windows)))
+    steps = judged_steps(device.result) if per_step is not None else ()
+    figures = figures_of(together(select(device.facts, [*steps]) if steps else lengths(timeline, *windows)))
     return Claims(
         analysis,
         device,

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from overlapscope.analysis.event_waits import EXACT
 from overlapscope.analysis.figures import Window
 from overlapscope.analysis.groups import LARGE_BYTES
 from overlapscope.analysis.timeline import Timeline
@@ -19,7 +20,7 @@ from overlapscope.base.grouping import among, distinct, groups_of
 from overlapscope.base.intervals import I64, Bool, covered, cut, intersect, union
 from overlapscope.base.words import capital, duration, listed, part_of, percent, share, size
 from overlapscope.catalog.advice import in_words_of
-from overlapscope.catalog.causes import CopyCause
+from overlapscope.catalog.causes import COPY_RANK, CopyCause
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules._claims import ClaimedPieces, Claims, streams_of
 from overlapscope.rules._program import SAVE_LESS, are_saved_tensors
@@ -162,14 +163,12 @@ _REASONS = {
 @Rule("late-prefetch", fixes=(("prefetch",),)).checking
 def _late_prefetch(claims: Claims) -> Iterator[Draft]:
     late, cases = claims.of("late-prefetch"), advice_by_case("late-prefetch", claims.gpu)
+    exposed = claims.device.exposed.inside(claims.device.windows)
     for cause, (title, seen) in _REASONS.items():
         pieces = late.with_copy_cause(cause)
         if not claims.matters(pieces.time_ns):
             continue
-        rebuilt = any(
-            e.subject == "exposed-copy" and e.cause == cause and e.confidence == "rebuilt"
-            for e in claims.device.result.evidence
-        )
+        rebuilt = bool((exposed.confidence[exposed.cause == COPY_RANK[cause]] != EXACT).any())
         kinds = claims.device.timeline.ops.kind[pieces.copy]
         download = 2 * int(pieces.length_ns[kinds == Kind.D2H].sum()) > pieces.time_ns
         advice = cases[cause]
