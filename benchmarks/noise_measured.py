@@ -26,13 +26,13 @@ from overlapscope.budgets import baseline
 from overlapscope.budgets.baseline import Baseline
 from overlapscope.budgets.check import check
 from overlapscope.budgets.config import from_mapping
-from overlapscope.budgets.places import Spent, noise_floor, of_steps, series, spent
+from overlapscope.budgets.places import Spent, of_steps, series, spent
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.catalog.measures import METRICS, Direction
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, FigureChange
-from overlapscope.compare.noise import Pair, PairRow
+from overlapscope.compare.noise import Pair, PairRow, noise_floor
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
 
@@ -180,7 +180,7 @@ def told_apart(before: RepeatedRecording, after: RepeatedRecording) -> bool:
 def floor_ms(recordings: Iterable[RepeatedRecording], metric: str) -> float:
     """Return the noise floor of a metric that is a time, the median over all pairs."""
     pairs = itertools.combinations([recording.spent for recording in recordings], 2)
-    return statistics.median(noise_floor(METRICS[metric], first, other, 0.0, 0.0) for first, other in pairs) / 1e6
+    return statistics.median(noise_floor(METRICS[metric], pair) for pair in pairs) / 1e6
 
 
 def changes(node: object) -> Iterator[FigureChange]:

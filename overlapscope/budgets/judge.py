@@ -19,7 +19,6 @@ from overlapscope.budgets.places import (
     Series,
     aggregated,
     lacking,
-    noise_floor,
     place_words,
     series,
     spent,
@@ -30,7 +29,7 @@ from overlapscope.budgets.reasons import finding_reason, reasons_of
 from overlapscope.budgets.settings import Budget, Exemption, Settings, step_fits
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject
 from overlapscope.compare.doubts import doubt
-from overlapscope.compare.noise import F64, FEWEST, draw, interval
+from overlapscope.compare.noise import F64, FEWEST, draw, interval, noise_floor
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -179,8 +178,8 @@ def _against_baseline(
     if budget.noise_floor_pct is not None:
         floor = budget.noise_floor_pct / 100 * (median(steps.facts["span"].tolist()) if steps else 0.0)
     elif floor is None:
-        past = spent(samples, budget.direction)
-        floor = noise_floor(budget.what, past, place.spent, whole, aggregated(budget, before))
+        lengths = spent(samples, budget.direction), place.spent
+        floor = noise_floor(budget.what, lengths, whole=whole, base=aggregated(budget, before))
     return _relative(budget, replace(place, before=samples), now, before, floor)
 
 

@@ -27,19 +27,17 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.words import clean, percent
 from overlapscope.budgets.settings import Budget, step_fits
 from overlapscope.budgets.verdicts import Status, Subject
-from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.measures import (
     BY_CAUSE,
     CAUSES_OF,
     DIRECTIONS,
     MEASURES,
     METRICS,
-    Amount,
     Direction,
     Measure,
 )
 from overlapscope.compare.doubts import doubt
-from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
+from overlapscope.compare.noise import noise_floor
 from overlapscope.report.model import Report, of_program
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
@@ -111,11 +109,9 @@ _MOVED: Final = ("h2d:bytes", "h2d:moving", "d2h:bytes", "d2h:moving")
 """Bytes of the copies in each direction whose size is known, and the sum of their durations."""
 
 
-def series(samples: MetricSamples, metric: Measure, direction: Direction | None, cause: str | None = None) -> Series:
-    """Return the values of a metric, or its part due to a cause in `CAUSES_OF`; None where a column is unknown."""
+def series(samples: MetricSamples, metric: Measure, direction: Direction | None) -> Series:
+    """Return the values of a metric; None where a column is unknown."""
     part, whole = metric.part.narrowed(direction), metric.whole and metric.whole.narrowed(direction)
-    if cause is not None:
-        part, whole = Amount((f"{metric.blames[0]}:{cause}",)), None
     facts, parts = samples.facts, part.of(samples.facts).tolist()
     wholes: list[int] = [1] * len(parts) if whole is None else whole.of(facts).tolist()
     names = [name for amount in (part, whole) if amount is not None for name in (*amount.added, *amount.taken)]
@@ -211,44 +207,6 @@ def blamed(metric: Measure) -> list[str]:
     return [name for name in lengths if name in own] or lengths
 
 
-def noisy(times: Spent, metric: Measure) -> tuple[float, float, float]:
-    """Return how much of a metric's time depends on the link, on the host's other work, and on loading data.
-
-    Communication depends on the link, whatever its cause: the host's time may vary by far more.
-    """
-    link = host = loading = 0.0
-    for name in blamed(metric):
-        subject, _, cause = name.partition(":")
-        ns = times.get(name, 0.0)
-        if cause == IdleCause.DATA_LOADING:
-            loading += ns
-        elif cause in HOST_CAUSES and subject != "exposed-comm":
-            host += ns
-        elif subject in ("exposed-comm", "exposed-copy", "copy"):
-            link += ns
-    return link, host, loading
-
-
-def noise_floor(metric: Measure, before: Spent, after: Spent, whole: float, base: float) -> float:
-    """Return the minimum change of a metric that is more than noise, in its unit.
-
-    Times that depend on the link and the host may vary by a share of the smaller side's time.
-
-    `before` and `after` are mean times of the baseline and of the recording, `whole` is the mean divisor of a
-    percentage in nanoseconds, and `base` is the baseline's value.
-    """
-    if metric.unit == "gb_per_s":
-        return LINK_SHARE * base
-    spans = before["span"], after["span"]
-    if metric.needs == "host":
-        return 0.0 if metric.unit == "launches" else floor_ns(spans, host_ns=base)
-    link, host, loading = map(min, noisy(before, metric), noisy(after, metric))
-    minimum_ns = floor_ns(spans, link_ns=link, host_ns=host, loading_ns=loading)
-    if metric.unit == "ns":
-        return minimum_ns
-    return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS
-
-
 def lacking(metric: Measure, direction: Direction | None, samples: MetricSamples, values: Series) -> str | None:
     """Return what the samples lack for a metric to be computed; None if they lack nothing."""
     copies, way = MEASURES["copy_ns"].part.narrowed(direction).of(samples.facts), f"{direction} " if direction else ""
@@ -326,12 +284,11 @@ class JudgedPlace(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class JudgedFigure(NamedTuple):
-    """A metric at a device, or its part by a cause."""
+    """A metric at a device, or its part by a cause (`CAUSES_OF`)."""
 
     place: JudgedPlace
     metric: Measure
     values: Series
-    cause: str | None = None
 
     @property
     def value(self) -> float:
@@ -342,10 +299,7 @@ class JudgedFigure(NamedTuple):
     def noise_floor(self) -> float:
         """Change that `check` would consider noise between two recordings like this one."""
         now = self.place.spent
-        if self.cause is not None:
-            now = {name: ns for name, ns in now.items() if ":" not in name}
-            now |= {f"{self.metric.blames[0]}:{self.cause}": self.value}
-        return noise_floor(self.metric, now, now, fmean(self.values.wholes), self.value)
+        return noise_floor(self.metric, (now, now), whole=fmean(self.values.wholes), base=self.value)
 
 
 def figures(report: Report) -> Iterator[JudgedFigure]:
@@ -368,8 +322,8 @@ def figures(report: Report) -> Iterator[JudgedFigure]:
                 continue
             yield JudgedFigure(place, metric, values)
             if place.trace is not None and not doubt(place.trace, CAUSES):
-                for cause in CAUSES_OF.get(metric.metric, ()):
-                    yield JudgedFigure(place, metric, series(place.samples, metric, None, cause), cause)
+                for part in CAUSES_OF.get(metric.metric, {}).values():
+                    yield JudgedFigure(place, part, series(place.samples, part, None))
 
 
 def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceResult, Device | None]]:

@@ -19,10 +19,7 @@ from overlapscope.base.registry import load
 from overlapscope.base.words import size
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import (
-    COMM_CAUSES,
-    COPY_CAUSES,
     FOUND,
-    IDLE_CAUSES,
     STALL_CAUSES,
     WORK_UNKNOWN,
     IdleCause,
@@ -161,7 +158,7 @@ def _length(name: str, group: Group, label: str, meaning: str, **more: Any) -> M
 
 
 _OF_HOST_THREAD: Final[Mapping[str, Any]] = {"needs": "host", "by_range": False, "rests_on": FINDINGS}
-_WITHOUT_GPU: Final[Mapping[str, Any]] = {"by_range": False, "of_host": True, "rests_on": HOST}
+_WITHOUT_GPU: Final[Mapping[str, Any]] = {"by_range": False, "of_host": True, "noise": (), "rests_on": HOST}
 _SERIAL: Final = ("sm", "h2d", "d2h")
 _OWN: Final = (
     Measure(
@@ -464,12 +461,20 @@ MEASURES: Final = _all()
 """Measures by id."""
 METRICS: Final = {measure.metric: measure for measure in MEASURES.values() if measure.metric}
 """Measures that `check` judges, by their ids there, in the order of the documentation."""
-CAUSES_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "exposed_copy_time": COPY_CAUSES,
-    "exposed_comm_time": COMM_CAUSES,
-    "idle_time": IDLE_CAUSES,
+
+
+def _of_cause(bucket: str, length: str) -> Measure:
+    cause = length.partition(":")[2]
+    return Measure(id=f"{length}_ns", label=cause, meaning="", part=Amount((length,)), metric=f"{bucket}_time/{cause}")
+
+
+PARTS_OF: Final = {
+    bucket: {(part := _of_cause(bucket, length)).label: part for length in lengths}
+    for bucket, lengths in BY_CAUSE.items()
 }
-"""Causes that the time of a metric is divided by."""
+"""Measures of the causes of each bucket, by cause. Their metrics are such as `idle_time/host-sync`."""
+CAUSES_OF: Final = {f"{bucket}_time": parts for bucket, parts in PARTS_OF.items() if f"{bucket}_time" in METRICS}
+"""The same by the metric whose time they divide."""
 
 OWN_LENGTHS: Final = {measure.name: measure.length for measure in MEASURES.values() if measure.length is not None}
 """Functions that measure the lengths which the analysis itself doesn't."""

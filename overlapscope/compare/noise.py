@@ -10,7 +10,9 @@ Efron, "Bootstrap Methods: Another Look at the Jackknife", The Annals of Statist
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import fsum
 from typing import Final
 from zlib import crc32
 
@@ -22,8 +24,8 @@ from numpy.typing import NDArray
 from overlapscope.analysis.facts import Facts, facts_of, means
 from overlapscope.analysis.figures import COPIES_MATTER_FROM, TimeFigures
 from overlapscope.base.intervals import I64
-from overlapscope.catalog.causes import CAUSES, IdleCause
-from overlapscope.catalog.measures import BY_CAUSE, MEASURES, Amount, Measure, of_group
+from overlapscope.catalog.causes import FOUND, IdleCause
+from overlapscope.catalog.measures import BY_CAUSE, MEASURES, PARTS_OF, Amount, Measure, of_group
 from overlapscope.compare.difference import FigureChange, Figures, Unit
 
 F64 = NDArray[np.float64]
@@ -40,8 +42,16 @@ takes at most as long as the step."""
 POINTS = 1.0
 """Minimum noise of a percentage, in points."""
 
-HOST_CAUSES = frozenset(cause for causes in CAUSES.values() for cause in causes.values() if cause.by_host)
-"""Causes whose times depend on the speed of the host."""
+_LOADING: Final = f"idle:{IdleCause.DATA_LOADING}"
+_HOST: Final = frozenset(
+    f"{subject}:{cause}" for subject in ("exposed-copy", "idle") for cause in FOUND[subject] if cause.by_host
+) - {_LOADING}
+"""Lengths that depend on the speed of the host, except for loading data."""
+_LINK: Final = (
+    frozenset((*BY_CAUSE["exposed_copy"], *BY_CAUSE["exposed_comm"]))
+    | {"h2d", "d2h", "comm", "copy", "h2d_d2h", "exposed_h2d", "exposed_d2h"}
+) - _HOST
+"""Lengths that depend on the link. All communication does, whatever its cause: the host's time may vary by far more."""
 
 
 def floor_ns(
@@ -57,6 +67,41 @@ def floor_ns(
     shorter = min(spans_ns)
     host = min(HOST_SHARE * host_ns, SLOW_HOST * shorter) + min(HOST_SHARE * loading_ns, SLOW_LOADING * shorter)
     return GPU_SHARE * max(spans_ns) + LINK_SHARE * link_ns + host
+
+
+def noise_floor(
+    measure: Measure,
+    lengths: tuple[Mapping[str, float], Mapping[str, float]],
+    *,
+    whole: float = 0.0,
+    base: float = 0.0,
+    copies_stay: bool = True,
+) -> float:
+    """Return the minimum change of a measure that is more than noise, in its unit.
+
+    Times that depend on the link and the host may vary by a share of the smaller side's time.
+
+    Args:
+        lengths: Mean lengths of both sides in nanoseconds, by name, with their `span`.
+        whole: Mean divisor of a percentage.
+        base: Mean of the measure, for a rate or a figure of the host.
+        copies_stay: As for `compare`.
+    """
+    spans_ns = lengths[0]["span"], lengths[1]["span"]
+    if measure.unit == "gb_per_s":
+        return LINK_SHARE * base
+    if measure.needs == "host":
+        return 0.0 if measure.unit == "launches" else floor_ns(spans_ns, host_ns=base)
+    noisy, _ = (measure.part if measure.noise is None else Amount(measure.noise)).columns()
+    by_host = _HOST if copies_stay else _HOST | _LINK
+    link, host, loading = (
+        min(fsum(side[name] for name in noisy if name in some) for side in lengths)
+        for some in (_LINK - by_host, by_host, {_LOADING})
+    )
+    floor = floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
+    if measure.unit == "ns":
+        return floor
+    return max(POINTS, 100 * floor / whole) if whole > 0 else POINTS
 
 
 # -- Bootstrap --------------------------------------------------------------------------------------
@@ -187,26 +232,14 @@ def _finite(value: float) -> float | None:
 
 # -- Figures of steps, as means that add up --------------------------------------------------------
 
-_LOADING = f"idle:{IdleCause.DATA_LOADING}"
-_HOST = frozenset(f"{what}:{cause}" for what in ("exposed-copy", "exposed-comm", "idle") for cause in HOST_CAUSES) - {
-    _LOADING
-}
-_LINK = (
-    frozenset(Amount(("exposed_copy", "exposed_comm")).columns()[0])
-    | {"h2d", "d2h", "comm", "copy", "h2d_d2h", "exposed_h2d", "exposed_d2h"}
-) - _HOST
-
-
-def _of_cause(bucket: str, length: str) -> Measure:
-    noise = (bucket,) if bucket in ("exposed_copy", "exposed_comm") else None
-    label = length.partition(":")[2]
-    return Measure(id=f"{length}_ns", label=label, meaning="", part=Amount((length,)), noise=noise)
-
-
 _FIGURES: Final[Mapping[str, Sequence[Measure]]] = {
     "span": (replace(MEASURES["span_ns"], label="span"),),
     "buckets": of_group("buckets"),
-    **{f"{bucket}_by_cause": [_of_cause(bucket, each) for each in lengths] for bucket, lengths in BY_CAUSE.items()},
+    # Time that is exposed may change its cause, but not its noise.
+    **{
+        f"{bucket}_by_cause": [each if bucket == "idle" else replace(each, noise=(bucket,)) for each in parts.values()]
+        for bucket, parts in PARTS_OF.items()
+    },
     "engines": of_group("engines"),
     "overlap": of_group("overlap"),
 }
@@ -223,8 +256,13 @@ def compare(
     """
     sides = facts_of(before), facts_of(after)
     mean = means(sides[0]), means(sides[1])
-    by_host = _HOST if copies_stay else _HOST | _LINK
-    rows = [_compared(each, sides, mean, pair.spans_ns, by_host) for some in _FIGURES.values() for each in some]
+    # The mean of the spans is rounded, so that it is the sum of its parts.
+    lengths = {**mean[0], "span": pair.spans_ns[0]}, {**mean[1], "span": pair.spans_ns[1]}
+    rows = [
+        _compared(each, sides, mean, partial(noise_floor, each, lengths, copies_stay=copies_stay))
+        for some in _FIGURES.values()
+        for each in some
+    ]
     changes = iter(pair.changes(rows))
     fields = {name: tuple(next(changes) for _ in some) for name, some in _FIGURES.items()}
     [span] = fields.pop("span")
@@ -235,27 +273,18 @@ def _compared(
     figure: Measure,
     sides: tuple[Facts, Facts],
     mean: tuple[Mapping[str, int], Mapping[str, int]],
-    spans_ns: tuple[float, float],
-    by_host: frozenset[str],
+    floor: Callable[..., float],
 ) -> PairRow:
-    """Return a figure for every period of both sides. `by_host` are the lengths that depend on the host."""
-    noisy, _ = (figure.part if figure.noise is None else Amount(figure.noise)).columns()
-    # The noise of a sum of lengths depends on the side with the smaller sum.
-    link, host, loading = (
-        min(sum(side[column] for column in noisy if column in some) for side in mean)
-        for some in (_LINK - by_host, by_host, {_LOADING})
-    )
-    floor = floor_ns(spans_ns, link_ns=link, host_ns=host, loading_ns=loading)
+    """Return a figure for every period of both sides. `floor` is `noise_floor` of the figure."""
     parts = [figure.part.of(side).astype(np.float64) for side in sides]
     if figure.whole is None:
         points = figure.part.of(mean[0]), figure.part.of(mean[1])
-        return PairRow(figure.label, "ns", parts[0], parts[1], floor, points)
+        return PairRow(figure.label, "ns", parts[0], parts[1], floor(), points)
     ratios = [
         np.stack([100 * part, figure.whole.of(side).astype(np.float64)], axis=1)
         # Percentages of copies mean something only if copies take enough time.
         * (not figure.of_copies or bool(side["copy"].sum() >= COPIES_MATTER_FROM * side["span"].sum()))
         for part, side in zip(parts, sides, strict=True)
     ]
-    divisor = min(float(ratio[:, 1].mean()) for ratio in ratios)
-    noise = 100 * floor / divisor if divisor > 0 else 0.0
-    return PairRow(figure.label, "pct", ratios[0], ratios[1], max(POINTS, noise))
+    whole = min(float(ratio[:, 1].mean()) for ratio in ratios)
+    return PairRow(figure.label, "pct", ratios[0], ratios[1], floor(whole=whole))

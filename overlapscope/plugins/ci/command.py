@@ -119,7 +119,7 @@ def _init(args: argparse.Namespace) -> int:
         make_directory(file.path.parent)
         write_file([file.content.encode()], file.path, force=file.before is not None)
     tell("")
-    code = main(["check", str(path), *(option for limit in todo.limits for option in ("--budget", limit.budget))])
+    code = main(["check", str(path), *(option for limit in todo.limits for option in ("--budget", limit.budget.title))])
     tell("")
     for line in _next(choice, todo, code):
         tell(line)

@@ -21,6 +21,7 @@ from overlapscope.base.config_file import CONTRACT, FILE, find, find_contract
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.places import JudgedFigure, figures
 from overlapscope.budgets.quantity import exact, show
+from overlapscope.budgets.settings import Budget, LimitKind, Scope, Settings
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT
 from overlapscope.errors import UsageError
 from overlapscope.plugins.ci.repository import System, TeamRepository
@@ -94,25 +95,21 @@ class NewFile(NamedTuple):
 class Limit(NamedTuple):
     """A limit of a metric."""
 
-    metric: str
-    more_is_better: bool
-    bound: str
-    """Limit with its unit."""
+    budget: Budget
+    """The limit. Its scope is the window if the recording has no steps."""
     today: str
     """Value of the recording, on the worst device."""
-    window: bool
-    """True if the recording has no steps, so that all of it is judged."""
 
     @property
-    def budget(self) -> str:
-        """The limit as an argument of `overlapscope check --budget`."""
-        return f"{'window ' if self.window else ''}{self.metric} {'>=' if self.more_is_better else '<='} {self.bound}"
+    def bound(self) -> str:
+        """The limit with its unit."""
+        return exact(self.budget.bound, self.budget.what.unit)
 
     @property
     def line(self) -> str:
         """The limit as a line of `[budgets]`."""
-        scope = ', scope = "window"' if self.window else ""
-        bound = f'{self.metric} = {{ {"min" if self.more_is_better else "max"} = "{self.bound}"{scope} }}'
+        scope = ', scope = "window"' if self.budget.scope == "window" else ""
+        bound = f'{self.budget.metric} = {{ {self.budget.limit} = "{self.bound}"{scope} }}'
         return f"{bound}  # {self.today} in the recording"
 
 
@@ -182,7 +179,6 @@ def _contract(traces: list[Trace], report: Report, configuration: str | None) ->
     from msgspec.structs import replace
 
     from overlapscope.budgets import config
-    from overlapscope.budgets.settings import Settings
     from overlapscope.contracts.judge import check_job, promise
     from overlapscope.contracts.model import to_toml
 
@@ -213,7 +209,7 @@ def limits_of(report: Report) -> Iterator[Limit]:
     places = len(report.devices) or len(report.traces)
     stated: dict[str, list[JudgedFigure]] = {}
     for figure in figures(report):
-        if figure.cause is None and figure.metric.metric in ARGUMENTS:
+        if figure.metric.metric in ARGUMENTS:
             stated.setdefault(figure.metric.metric, []).append(figure)
     for each in stated.values():
         metric = each[0].metric
@@ -222,13 +218,10 @@ def limits_of(report: Report) -> Iterator[Limit]:
         bound = _outward(worst.value + sign * _room(worst), up=not metric.more_is_better)
         if len(each) < places or bound <= 0 or (metric.unit == "pct" and bound >= 100):
             continue
-        yield Limit(
-            metric.metric,
-            bool(metric.more_is_better),
-            exact(bound, metric.unit),
-            show(worst.value, metric.unit),
-            worst.place.subject.scope == "window",
-        )
+        kind: LimitKind = "min" if metric.more_is_better else "max"
+        scope: Scope = "window" if worst.place.subject.scope == "window" else "steps"
+        budget = Budget(metric=metric.metric, limit=kind, bound=bound, scope=scope)
+        yield Limit(budget, show(worst.value, metric.unit))
 
 
 def _room(figure: JudgedFigure) -> float:
@@ -273,9 +266,9 @@ def _jobs(
             yield NewFile(pipeline, _including(before or "", f".gitlab/{values['FILE']}"), before)
         case "pytest":
             arguments = [f'contract=PROJECT / "{CONTRACT}"'] if has_contract else []
-            kept = [limit for limit in limits if ARGUMENTS[limit.metric]]
-            arguments += [f'{ARGUMENTS[limit.metric]}="{limit.bound}"' for limit in kept]
-            arguments += ['scope="window"'] if any(limit.window for limit in kept) else []
+            kept = [limit for limit in limits if ARGUMENTS[limit.budget.metric]]
+            arguments += [f'{ARGUMENTS[limit.budget.metric]}="{limit.bound}"' for limit in kept]
+            arguments += ['scope="window"'] if any(limit.budget.scope == "window" for limit in kept) else []
             filled = values | {"LIMITS": "".join(f"\n        {argument}," for argument in arguments)}
             yield NewFile(_tests_of(repository) / "test_overlap.py", _filled("test_overlap.py.txt", filled))
 

@@ -151,9 +151,9 @@ def figures(report: Report) -> tuple[HistoryFigure, ...]:
 
 
 def _figure(figure: JudgedFigure) -> HistoryFigure:
-    metric, place, numbers = figure.metric, figure.place, figure.values.known().numbers
+    metric, place, numbers = figure.metric, figure.place, figure.values.numbers
     return HistoryFigure(
-        metric=metric.metric if figure.cause is None else f"{metric.metric}/{figure.cause}",
+        metric=metric.metric,
         rank=place.subject.rank,
         # Figures of the host belong to no device.
         device=place.subject.device or 0,

@@ -116,10 +116,11 @@ def scalars(report: Report) -> dict[str, float]:
     Each is the mean over the devices that have it.
     """
     from overlapscope.budgets.places import figures
+    from overlapscope.catalog.measures import METRICS
 
     by_name: dict[str, list[float]] = {}
     for figure in figures(report):
-        if figure.cause is None:
+        if figure.metric.metric in METRICS:
             ending, instead, factor = _SCALARS.get(figure.metric.unit, ("", "", 1.0))
             name = figure.metric.metric.removesuffix(ending) + instead
             by_name.setdefault(name, []).append(figure.value * factor)

@@ -111,8 +111,8 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
                 for metric in (metric for metric in METRICS.values() if not metric.of_host):
                     for direction in (None, *DIRECTIONS) if metric.needs == "copies" else (None,):
                         assert series(read, metric, direction) == series(samples, metric, direction)
-                    for cause in CAUSES_OF.get(metric.metric, ()):
-                        assert series(read, metric, None, cause) == series(samples, metric, None, cause)
+                    for part in CAUSES_OF.get(metric.metric, {}).values():
+                        assert series(read, part, None) == series(samples, part, None)
 
 
 @given(st.lists(st.integers(1, 10**9), max_size=12), st.integers(0, 3), st.integers(0, 14))

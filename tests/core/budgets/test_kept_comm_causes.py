@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.budgets import baseline
-from overlapscope.budgets.places import figures, noisy, of_range, spent
+from overlapscope.budgets.places import figures, of_range, spent
 from overlapscope.catalog.measures import CAUSES_OF, METRICS
 from overlapscope.commands import main
+from overlapscope.compare.noise import GPU_SHARE, LINK_SHARE, Pair, compare, noise_floor
 from tests.support.helpers import TRACES
 from tests.support.recordings import report_of
 from tests.support.stepped_traces import write_steps
@@ -21,11 +22,11 @@ METRIC = "exposed_comm_time"
 
 
 def test_the_causes_of_judged_figures_add_up() -> None:
-    values = {(figure.metric.metric, figure.cause): figure.value for figure in figures(report_of(RANK))}
+    values = {figure.metric.metric: figure.value for figure in figures(report_of(RANK))}
     for metric, causes in CAUSES_OF.items():
-        parts = [values[metric, cause] for cause in causes if (metric, cause) in values]
-        assert not parts or sum(parts) == pytest.approx(values[metric, None])
-    assert values[METRIC, "same-stream"] > 0
+        parts = [values[part.metric] for part in causes.values() if part.metric in values]
+        assert not parts or sum(parts) == pytest.approx(values[metric])
+    assert values[f"{METRIC}/same-stream"] > 0
 
 
 def write_job(path: Path, comm_us: float, *, compute_us: float = 600) -> str:
@@ -60,4 +61,9 @@ def test_communication_may_vary_as_the_link_does_whatever_its_cause(causes: dict
     step = device.steps[0]
     figures = replace(step, buckets=replace(step.buckets, exposed_comm_ns=1000), exposed_comm_by_cause=causes)
     known = spent(of_range("step", [figures]), None)
-    assert noisy(known, METRICS[METRIC]) == (1000, 0, 0)
+    floor = noise_floor(METRICS[METRIC], (known, known))
+    assert floor == pytest.approx(GPU_SHARE * known["span"] + LINK_SHARE * 1000)
+    # `diff` and `check` have the same floor.
+    spans = [figures.span_ns]
+    compared = compare([figures], [figures], Pair(spans, spans))
+    assert compared.bucket("exposed comm").noise_floor == pytest.approx(floor)

@@ -213,9 +213,7 @@ def test_judged_figures_have_the_recorded_step(recording: Path) -> None:
     if of_program(report) is not report:
         pytest.skip("the step is known, so that figures are of the plain program")
     by_place = {
-        (each.metric.metric, each.place.subject.rank, each.place.subject.device): each.value
-        for each in figures(report)
-        if each.cause is None
+        (each.metric.metric, each.place.subject.rank, each.place.subject.device): each.value for each in figures(report)
     }
     shown = [(section, device) for section, device in sections(recording, recorded=True) if section.steps]
     for section, device in shown:

@@ -215,8 +215,8 @@ def test_a_recording_without_steps_has_limits_of_all_of_it() -> None:
     ]
     report = build([analyze_trace(make_trace(ops))])
     limits = list(limits_of(report))
-    assert [limit.budget.split(" ", 2)[:2] for limit in limits] == [["window", "idle_pct"]]
-    budgets = tuple(map(expression, (limit.budget for limit in limits)))
+    assert [limit.budget.title.split(" ", 2)[:2] for limit in limits] == [["window", "idle_pct"]]
+    budgets = tuple(map(expression, (limit.budget.title for limit in limits)))
     assert check(report, Settings(budgets=budgets)).outcome == "pass"
     assert from_mapping({"budgets": tomllib.loads(limits[0].line)}, "x").budgets[0].scope == "window"
 
