@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
@@ -150,29 +149,25 @@ def _state(verdict: BudgetVerdict) -> tuple[str, Tone]:
 
 
 def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
-    """Yield a section for each verdict that needs more than a line. `full`: whether titles name the subject."""
+    """Yield a section for each verdict that needs more than a line. `full`: whether titles name the subject.
+
+    Rules that can't be judged for the same reason share a section.
+    """
     explained: set[str] = set()
-    for alike in _by_reason(verdict for verdict in result.verdicts if verdict.status not in _SHORT):
-        verdict = alike[0]
-        blocks: tuple[Block, ...]
-        if len(alike) > 1:
-            rules = listed([other.metric for other in alike], len(alike))
-            name, blocks = plural(len(alike), "rule"), (Text(f"{rules}: {words.prose(_doubt(verdict))}."),)
-        else:
+    told = [verdict for verdict in result.verdicts if verdict.status not in _SHORT]
+    unknown: dict[tuple[str, str], list[str]] = {}
+    for verdict in told:
+        if verdict.unknown_because:
+            unknown.setdefault((_state(verdict)[0], verdict.unknown_because), []).append(verdict.metric)
+    for verdict in told:
+        (state, tone), because = _state(verdict), verdict.unknown_because
+        rules = unknown.pop((state, because), []) if because else [verdict.metric]
+        if because and len(rules) > 1:
+            text = Text(f"{listed(rules, len(rules))}: {words.prose(because)}.")
+            yield Section((text,), f"{state} {plural(len(rules), 'rule')}", "panel", tone)
+        elif rules:
             name = words.title(verdict) if full else words.name(verdict.budget)
-            blocks = tuple(_verdict(verdict, explained))
-        state, tone = _state(verdict)
-        yield Section(blocks, f"{state} {name}", "panel", tone)
-
-
-def _by_reason(verdicts: Iterable[BudgetVerdict]) -> Iterable[list[BudgetVerdict]]:
-    """Group rules that can't be judged for the same reason. Every other verdict is alone."""
-    groups: dict[tuple[str, str], list[BudgetVerdict]] = {}
-    for verdict in verdicts:
-        doubt = _doubt(verdict)
-        key = (_state(verdict)[0], doubt) if doubt else (verdict.budget, verdict.message)
-        groups.setdefault(key, []).append(verdict)
-    return groups.values()
+            yield Section(tuple(_verdict(verdict, explained)), f"{state} {name}", "panel", tone)
 
 
 def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
@@ -191,11 +186,6 @@ def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
         more = len(verdict.reasons) - len(reasons)
         if more:
             yield from detail("all reasons", (Text(f"{more} more; --format json lists all.", tone="muted"),))
-
-
-def _doubt(verdict: BudgetVerdict) -> str:
-    """Return the reason why a rule can't be judged; empty for any other verdict."""
-    return "" if verdict.unknown_because is UNSET else verdict.unknown_because
 
 
 def _reason(reason: FailureReason, explained: set[str] | None) -> Words:

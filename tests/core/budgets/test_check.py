@@ -429,6 +429,14 @@ def test_one_reason_for_several_rules_is_reported_once(trace: str, capsys: pytes
     assert "pageable-memory and tiny-copies: the file is cut" in out
 
 
+def test_budgets_of_one_name_and_value_are_reported_each(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    budget = "step_time <= 1 us"
+    assert main(["check", trace, "--budget", budget, "--budget", budget]) == 1
+    out = capsys.readouterr().out
+    assert out.count(f"FAIL {budget}") == 2
+    assert "2 rules" not in out
+
+
 def test_a_program_without_a_gpu_is_held_to_its_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cpu.json"
     loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
