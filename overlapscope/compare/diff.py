@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import after_lead_in, in_frame, judged_steps, occurrences
+from overlapscope.analysis.average import after_lead_in, judged_steps, occurrences
 from overlapscope.analysis.figures import Period, TimeFigures
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.catalog.causes import IdleCause
@@ -21,6 +21,7 @@ from overlapscope.compare.groups import (
     compare_kernels,
     compare_ops,
     compare_stalls,
+    match_kernels,
     pairs,
 )
 from overlapscope.compare.noise import Pair, compare, floor_ns
@@ -131,11 +132,15 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
     findings = compare_findings(
         before.findings,
         after.findings,
-        floors_ns=tuple(round(FLOOR * in_frame(side.device).span_ns) for side in (before, after)),
+        floors_ns=tuple(
+            round(FLOOR * (side.device.per_step or side.device.judged or side.device).span_ns)
+            for side in (before, after)
+        ),
         spans_ns=pair.spans_ns,
         reliable=alike and not lost & CAUSES,
     )
-    compute = compare_compute(sides, pair, figures.bucket("compute"))
+    kernels = match_kernels(sides, pair)
+    compute = compare_compute(sides, kernels, pair, figures.bucket("compute"))
     return DeviceDiff(
         rank=before.trace.rank if after.trace.rank is None else after.trace.rank,
         device=after.device.device,
@@ -150,8 +155,8 @@ def _device(before: _Subject, after: _Subject, *, alike: bool) -> DeviceDiff:
         copies=compare_copies(sides, pair),
         host_stalls=compare_stalls(sides, pair),
         findings=findings,
-        kernels=compare_kernels(sides, pair),
-        ops=compare_ops(sides, pair),
+        kernels=compare_kernels(kernels, pair),
+        ops=compare_ops(kernels, pair),
         compute=compute,
         verdict=of_device(basis, figures, findings, compute) if pair.reliable else of_lost(lost & FIGURES),
     )

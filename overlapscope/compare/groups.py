@@ -6,7 +6,7 @@ A change of compute time is divided by what became of kernels: new, gone or chan
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -218,33 +218,108 @@ SPAN_SHARE = 0.001
 """Minimum change of a kernel's time, as a fraction of the step."""
 
 _KERNEL_COUNT, _KERNEL_TIME = range(2)
-_KernelKey = tuple[str, str | None]
-"""Names of a kernel and its op."""
-_Tables = dict[_KernelKey, F64]
 
 
-class Match(Struct, frozen=True):
+class _Kernel(NamedTuple):
+    """A kernel, the op that launches it, and whether it communicates."""
+
+    name: str
+    op: str | None
+    comm: bool
+
+
+class KernelMatch(Struct, frozen=True, eq=False):
     """A kernel with its names `before` and `after`; None on a side without it."""
 
     op: str | None
     before: str | None
     after: str | None
+    comm: bool
+    moved: bool
+    """True if another op or a graph launches it after the change."""
+    tables: tuple[F64, F64]
+    """Its count and time in each step of both sides."""
+
+    @property
+    def name(self) -> str:
+        """The name after, or before if it is gone."""
+        return self.after or self.before or ""
 
 
-def compare_kernels(sides: Sides, pair: Pair) -> tuple[KernelChange, ...]:
-    """Return the kernels that changed, the largest change of time first.
+def match_kernels(sides: Sides, pair: Pair) -> list[KernelMatch]:
+    """Return the kernels that ran in some compared step, matched between the sides.
 
-    Kernels are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
+    They are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
     by op only, since another version of a library may have other names.
     """
-    matches = matched_kernels(kernel_tables(sides[0]), kernel_tables(sides[1]), pair)
+    before, after = (
+        summed(
+            (
+                _Kernel(group.kernel, group.op, group.comm),
+                side.table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns)),
+            )
+            for group in side.device.kernels
+        )
+        for side in sides
+    )
+    alike = before.keys() & after.keys()
+    others = after.keys() - alike
+    moved = {key.name for key in before.keys() - alike} & {key.name for key in others}
+    matches = [
+        KernelMatch(key.op, key.name, key.name, key.comm, False, (before[key], after[key]))
+        for key in sorted(alike, key=repr)
+    ]
+    by_name = [
+        summed((key.name, table) for key, table in side.items() if key not in alike and key.name in moved)
+        for side in (before, after)
+    ]
+    for name in sorted(moved):
+        launched = [key for key in others if key.name == name]
+        ops, comm = {key.op for key in launched}, any(key.comm for key in launched)
+        op = ops.pop() if len(ops) == 1 else None
+        matches.append(KernelMatch(op, name, name, comm, True, (by_name[0][name], by_name[1][name])))
+    gone, new = (
+        {key: table for key, table in side.items() if key not in alike and key.name not in moved}
+        for side in (before, after)
+    )
+    renamed = _renamed(gone, new)
+    for old, replacement in renamed.items():
+        values = gone.pop(old), new.pop(replacement)
+        matches.append(KernelMatch(old.op, old.name, replacement.name, old.comm, False, values))
+    for key, *tables in both(gone, new, pair):
+        sides_with = (key.name, None) if key in gone else (None, key.name)
+        matches.append(KernelMatch(key.op, *sides_with, key.comm, False, (tables[0], tables[1])))
+    return matches
+
+
+def _renamed(gone: Mapping[_Kernel, F64], new: Mapping[_Kernel, F64]) -> dict[_Kernel, _Kernel]:
+    """Match kernels that replaced each other: same op and same count, the longest first.
+
+    If a single kernel remains on each side of an op, the two match even with different counts.
+
+    Returns:
+        The new kernel for each that has disappeared, where there is a match.
+    """
+    tables = {**gone, **new}
+    old_keys, new_keys = (
+        sorted((key for key in side if key.op is not None), key=lambda key: (-tables[key][_KERNEL_TIME].mean(), key))
+        for side in (gone, new)
+    )
+    matched, old, others = pairs(old_keys, new_keys, (lambda key: (*key[1:], tables[key][_KERNEL_COUNT].mean()),))
+    old_ops, new_ops = (Counter(key[1:] for key in left) for left in (old, others))
+    last = {key[1:]: key for key in others}
+    return dict(matched) | {key: last[key[1:]] for key in old if old_ops[key[1:]] == new_ops[key[1:]] == 1}
+
+
+def compare_kernels(matches: Sequence[KernelMatch], pair: Pair) -> tuple[KernelChange, ...]:
+    """Return the kernels that changed, the largest change of time first."""
     kernels = []
-    for match, changed in changes(matches, _kernel_rows, pair):
+    for match, changed in changes(((match, *match.tables) for match in matches), _kernel_rows, pair):
         renamed = match.before is not None and match.after is not None and match.before != match.after
         how = _kernel_standing(match.before is not None, match.after is not None, **changed)
         kernels.append(
             KernelChange(
-                kernel=match.after or match.before or "",
+                kernel=match.name,
                 renamed_from=match.before if renamed else None,
                 op=match.op,
                 standing="renamed" if renamed and how == "same" else how,
@@ -255,106 +330,18 @@ def compare_kernels(sides: Sides, pair: Pair) -> tuple[KernelChange, ...]:
     return tuple(sorted(changed_ones, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
 
 
-def compare_ops(sides: Sides, pair: Pair) -> tuple[OpChange, ...]:
-    """Return the ops whose kernels changed in total, the largest change of time first.
-
-    Kernels that another op or a graph launches after the change are left out.
-    """
-    tables = kernel_tables(sides[0]), kernel_tables(sides[1])
-    moved, alike = _moved(*tables), tables[0].keys() & tables[1].keys()
+def compare_ops(matches: Sequence[KernelMatch], pair: Pair) -> tuple[OpChange, ...]:
+    """Return the ops whose kernels changed in total, the largest change of time first, without kernels that moved."""
     first, second = (
-        summed(
-            (key[1], values)
-            for key, values in side.items()
-            if key[1] is not None and (key in alike or key[0] not in moved)
-        )
-        for side in tables
+        summed((match.op, match.tables[side]) for match in matches if match.op is not None and not match.moved)
+        for side in range(2)
     )
     ops = [
         OpChange(op=op, standing=_kernel_standing(op in first, op in second, **changed), **changed)
         for op, changed in changes(both(first, second, pair), _kernel_rows, pair)
     ]
-    return tuple(
-        sorted(
-            (change for change in ops if change.standing != "same"),
-            key=lambda change: (*_rank(change.time), change.op),
-        )
-    )
-
-
-def kernel_tables(side: ComparedSide, *, comm: bool = True) -> _Tables:
-    """Return count and time of each kernel, without kernels that ran in none of the compared steps.
-
-    Kernels of communication are included unless `comm` is false.
-    """
-    return summed(
-        (
-            (group.kernel, group.op),
-            side.table((group.by_step.count, group.by_step.time_ns), (group.count, group.time_ns)),
-        )
-        for group in side.device.kernels
-        if comm or not group.comm
-    )
-
-
-def matched_kernels(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[Match, F64, F64]]:
-    """Return the kernels of both sides, matched as `compare_kernels` says, with their count and time in each step."""
-    alike = before.keys() & after.keys()
-    matches = [(Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
-    gone, new = _without(before, alike), _without(after, alike)
-
-    # By name only, over all ops that launch the kernel.
-    old_names, new_names = (summed((key[0], values) for key, values in side.items()) for side in (gone, new))
-    moved = _moved(before, after)
-    for name in sorted(moved):
-        ops = {op for kernel, op in new if kernel == name}
-        match = Match(ops.pop() if len(ops) == 1 else None, name, name)
-        matches.append((match, old_names[name], new_names[name]))
-    gone, new = (_without(side, {key for key in side if key[0] in moved}) for side in (gone, new))
-
-    # By op only.
-    renamed = _renamed(gone, new)
-    matches += [
-        (Match(old[1], old[0], renamed_to[0]), gone[old], new[renamed_to]) for old, renamed_to in renamed.items()
-    ]
-    gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
-
-    for (kernel, op), values_before, values_after in both(gone, new, pair):
-        is_gone = (kernel, op) in gone
-        matches.append(
-            (Match(op, kernel if is_gone else None, None if is_gone else kernel), values_before, values_after)
-        )
-    return matches
-
-
-def _moved(before: _Tables, after: _Tables) -> set[str]:
-    """Return the kernels on both sides that some op launches on one side only."""
-    alike = before.keys() & after.keys()
-    gone, new = ({kernel for kernel, _ in side.keys() - alike} for side in (before, after))
-    return gone & new
-
-
-def _without(tables: _Tables, keys: Collection[_KernelKey]) -> _Tables:
-    return {key: values for key, values in tables.items() if key not in keys}
-
-
-def _renamed(gone: _Tables, new: _Tables) -> dict[_KernelKey, _KernelKey]:
-    """Match kernels that replaced each other: same op and same count, the longest first.
-
-    If a single kernel remains on each side of an op, the two match even with different counts.
-
-    Returns:
-        The new key of each kernel that has disappeared, where there is a match.
-    """
-    tables = {**gone, **new}
-    old_keys, new_keys = (
-        sorted((key for key in side if key[1] is not None), key=lambda key: (-tables[key][_KERNEL_TIME].mean(), key[0]))
-        for side in (gone, new)
-    )
-    matched, old, others = pairs(old_keys, new_keys, (lambda key: (key[1], tables[key][_KERNEL_COUNT].mean()),))
-    old_ops, new_ops = (Counter(op for _, op in left) for left in (old, others))
-    last = {key[1]: key for key in others}
-    return dict(matched) | {key: last[key[1]] for key in old if old_ops[key[1]] == new_ops[key[1]] == 1}
+    changed_ones = [change for change in ops if change.standing != "same"]
+    return tuple(sorted(changed_ones, key=lambda change: (*_rank(change.time), change.op)))
 
 
 def _kernel_rows(before: F64, after: F64, spans_ns: tuple[float, float]) -> dict[str, PairRow]:
@@ -389,14 +376,12 @@ _MOST = 0.9
 _LEAST_KERNELS = 3
 
 
-def compare_compute(sides: Sides, pair: Pair, compute: FigureChange) -> ComputeChange:
+def compare_compute(sides: Sides, matches: Sequence[KernelMatch], pair: Pair, compute: FigureChange) -> ComputeChange:
     """Return the change of the bucket `compute` in parts that add up to it.
 
-    Kernels are matched as in `compare_kernels`. If both sides have a kernel, its change is divided: calls that are more
-    or fewer count with the length of a call before, and the rest is longer or shorter calls. The largest part has what
-    rounding leaves.
+    If both sides have a kernel, its change is divided: calls that are more or fewer count with the length of a call
+    before, and the rest is longer or shorter calls. The largest part has what rounding leaves.
     """
-    first, second = (kernel_tables(side, comm=False) for side in sides)
     changes: dict[PartOfCompute, dict[str, float]] = {}
     paces: list[tuple[float, float]] = []
     total_ns = 0.0
@@ -405,9 +390,9 @@ def compare_compute(sides: Sides, pair: Pair, compute: FigureChange) -> ComputeC
         named = changes.setdefault(part, {})
         named[kernel] = named.get(kernel, 0) + ns
 
-    for match, values_before, values_after in matched_kernels(first, second, pair):
-        (count, ns), (count_after, ns_after) = (side.mean(axis=1).tolist() for side in (values_before, values_after))
-        name, total_ns = match.after or match.before or "", total_ns + ns_after
+    for match in (match for match in matches if not match.comm):
+        (count, ns), (count_after, ns_after) = (side.mean(axis=1).tolist() for side in match.tables)
+        name, total_ns = match.name, total_ns + ns_after
         if match.before is None or match.after is None:
             add("new" if match.before is None else "gone", name, ns_after - ns)
         elif match.before != match.after:
