@@ -26,7 +26,7 @@ from overlapscope.budgets.places import (
 )
 from overlapscope.budgets.quantity import difference, distinct, show
 from overlapscope.budgets.reasons import finding_reason, reasons_of
-from overlapscope.budgets.settings import Budget, Exemption, Settings, step_fits
+from overlapscope.budgets.settings import Budget, Exemption, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject
 from overlapscope.compare.doubts import doubt
 from overlapscope.compare.noise import F64, FEWEST, draw, interval, noise_floor
@@ -164,9 +164,8 @@ def _against_baseline(
     )
     if samples is None:
         return _unknown(budget, place, f"the baseline has no such {'step' if budget.range is None else 'range'}")
+    samples = samples.named(None if budget.range is not None else budget.step)
     before = series(samples, budget.what, budget.direction)
-    if budget.step is not None and budget.range is None:
-        before = before.take([number for number, name in enumerate(samples.names) if step_fits(name, budget.step)])
     if lack is not None:
         return replace(_unknown(budget, place, lack), nothing=not any(before.numbers))
     whole, before, now = fmean(values.wholes), before.known(), values.known()

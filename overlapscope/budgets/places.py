@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from math import fsum
 from operator import mul
 from pathlib import PurePath
@@ -62,6 +63,11 @@ class MetricSamples(Struct, frozen=True, eq=False):
         names, rows = tuple(self.names[number] for number in kept), tuple(self.rows[number] for number in kept)
         return MetricSamples(names, rows, select(self.facts, list(kept)))
 
+    def named(self, pattern: str | None) -> MetricSamples:
+        """Return the steps that match a pattern (`step_fits`); all without one."""
+        fits = [number for number, name in enumerate(self.names) if pattern is None or step_fits(name, pattern)]
+        return self.take(fits)
+
 
 class Series(Struct, frozen=True):
     """Values of a metric, one per sample; None for a percentage of nothing."""
@@ -74,15 +80,8 @@ class Series(Struct, frozen=True):
 
     def known(self) -> Series:
         """Return the series without samples that have no value."""
-        return self.take([number for number, value in enumerate(self.values) if value is not None])
-
-    def take(self, kept: Sequence[int]) -> Series:
-        """Return the series of some samples, by number."""
-        return Series(
-            tuple(self.values[number] for number in kept),
-            tuple(self.spans_ns[number] for number in kept),
-            tuple(self.wholes[number] for number in kept),
-        )
+        has_value = [value is not None for value in self.values]
+        return Series(*(tuple(compress(each, has_value)) for each in (self.values, self.spans_ns, self.wholes)))
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -418,8 +417,7 @@ def _at_ranges(budget: Budget, place: JudgedPlace, device: Device, pattern: str)
 def _at_steps(budget: Budget, place: JudgedPlace, samples: MetricSamples, *, marked: bool) -> JudgedPlace:
     """Return a place with the steps that match the budget's pattern. `marked`: whether the recording has steps."""
     pattern = budget.step
-    kept = samples.take([row for row, name in enumerate(samples.names) if pattern is None or step_fits(name, pattern)])
-    if kept:
+    if kept := samples.named(pattern):
         return replace(place, subject=replace(place.subject, step=pattern), samples=kept)
     if samples:
         return place.unknown(f"there is no step {clean(pattern or '', 80)}")

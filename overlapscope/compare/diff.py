@@ -198,19 +198,23 @@ def _phases(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff
     recorded = zip(sides, (before.served, after.served), strict=True)
     in_part = {each.phase for side, served in recorded for each in served.phases if not side[each.phase]}
     first, second = ({name: side[name] for name in side if name not in in_part} for side in sides)
-    return _by_name(first, second, reliable=reliable)
+    return _by_name(first, second, reliable=reliable, copies_stay=True)
 
 
 def _by_name(
-    periods_before: Mapping[str, Sequence[Period]], periods_after: Mapping[str, Sequence[Period]], *, reliable: bool
+    periods_before: Mapping[str, Sequence[Period]],
+    periods_after: Mapping[str, Sequence[Period]],
+    *,
+    reliable: bool,
+    copies_stay: bool = False,
 ) -> tuple[RangeDiff, ...]:
-    """Compare periods by name, in the order in which they first appear."""
+    """Compare periods by name, in the order in which they first appear. `copies_stay` is that of `compare`."""
     ranges = []
     for name in dict.fromkeys([*periods_after, *periods_before]):
         first, second = periods_before.get(name, ()), periods_after.get(name, ())
         figures = None
         if first and second:
-            figures = compare(first, second, _pair(first, second, reliable=reliable), copies_stay=False)
+            figures = compare(first, second, _pair(first, second, reliable=reliable), copies_stay=copies_stay)
         ranges.append(
             RangeDiff(
                 name=name,

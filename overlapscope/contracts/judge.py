@@ -30,7 +30,6 @@ from overlapscope.compare.doubts import (
 )
 from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
-from overlapscope.contracts.observe import observe
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, build
 from overlapscope.trace.lost import FIGURES, Part
@@ -95,6 +94,8 @@ def promise(trace: Trace, rests_on: Collection[Part] = FIGURES) -> Contract:
         raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
     for obstacle in incomplete(result, rests_on):
         raise UsageError(f"{obstacle.sentence} It can't serve as a contract; record it again.")
+    from overlapscope.contracts.observe import observe
+
     program = ContractProgram(
         **asdict(program_of([result])),
         recorder=trace.recorder,
@@ -136,6 +137,8 @@ def judge(
 
     `other_program`: whether it may be of another program. `rests_on` is as for `promise`.
     """
+    from overlapscope.contracts.observe import observe
+
     same = () if other_program else doubts.other_program(contract.program, program_of([result]), _WHAT)
     obstacles = [*same, *incomplete(result, rests_on), *absent_devices(result, contract.program.devices, _WHAT)]
     promises = () if obstacles else compare(contract, observe(trace))

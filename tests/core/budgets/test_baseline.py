@@ -115,6 +115,14 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
                         assert series(read, part, None) == series(samples, part, None)
 
 
+def test_some_steps_are_compared_with_the_same_steps(uneven: Report) -> None:
+    budget = Budget(metric="step_time", limit="max_increase", bound=5, step="ProfilerStep#[3-6]")
+    [place] = find_places(uneven, budget, {})
+    judged = judge(budget, place, of(uneven), only=True)
+    assert judged.before is not None and judged.before.names == judged.samples.names
+    assert judged.known == len(judged.samples) == 4 and judged.value == judged.baseline
+
+
 @given(st.lists(st.integers(1, 10**9), max_size=12), st.integers(0, 3), st.integers(0, 14))
 def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, skip: int) -> None:
     """Warm-up and skipped steps are left out alike, whether they come from a trace or from a file."""

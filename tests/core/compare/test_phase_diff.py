@@ -28,6 +28,22 @@ def test_phases_are_compared_with_themselves(tmp_path: Path) -> None:
     assert sides == {"prefill": (7, 7), "decode": (19, 19)}
 
 
+def test_a_phase_has_the_same_figures_by_itself_and_as_the_phase_of_the_device(tmp_path: Path) -> None:
+    path = recording(tmp_path / "a.json")
+    content = json.loads(path.read_text())
+    kernels = [event for event in content["traceEvents"] if event.get("cat") == "kernel"]
+    for event in kernels[::3]:
+        event |= {
+            "cat": "gpu_memcpy",
+            "name": "Memcpy HtoD (Pinned -> Device)",
+            "args": event["args"] | {"bytes": 1 << 20},
+        }
+    path.write_text(json.dumps(content))
+    (device,) = ov.diff(path, path).devices
+    assert device.figures.bucket("exposed copy").before
+    assert device.phases and device.figures in [phase.figures for phase in device.phases]
+
+
 def test_the_table_shows_each_phase_and_those_of_one_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = recording(tmp_path / "a.json")
     after = write_server(tmp_path / "b.json", [Pass([MIXED], gpu=2000)] * 7 + [Pass([DECODE], gpu=700)] * 20)
