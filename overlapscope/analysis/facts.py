@@ -31,6 +31,9 @@ _FIELDS: Final = {
     **{measure.name: f"buckets.{measure.id}" for measure in of_group("buckets")},
     **{name: f"{group}.{id}" for name, (group, id) in MEASURED.items()},
 }
+_CAUSES: Final = {
+    f"{bucket}_by_cause": [name.partition(":")[2] for name in parts] for bucket, parts in BY_CAUSE.items()
+}
 _read_fields: Final = attrgetter(*_FIELDS.values())
 _read_host: Final = attrgetter(*_HOST.values())
 
@@ -46,9 +49,9 @@ def facts_of(parts: Sequence[TimeFigures]) -> Facts:
 
 def _row(part: TimeFigures) -> list[int]:
     row: list[int] = [*_read_fields(part)]
-    for bucket, parts in BY_CAUSE.items():
-        times: Mapping[str, int] = getattr(part, f"{bucket}_by_cause")
-        row += [times.get(name.partition(":")[2], 0) for name in parts]
+    for field, causes in _CAUSES.items():
+        times: Mapping[str, int] = getattr(part, field)
+        row += [times.get(cause, 0) for cause in causes]
     host: HostTime | None = getattr(part, "host", None)
     return row + ([UNKNOWN] * len(_HOST) if host is None else [*_read_host(host)])
 

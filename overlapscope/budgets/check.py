@@ -290,31 +290,24 @@ def _summary(verdicts: tuple[BudgetVerdict, ...], baseline: str, passed: Sequenc
     total = f"{len(verdicts):,} promises and budgets" if len(passed) > 1 else plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):
         return f"Nothing could be compared with {baseline}." if verdicts else "There was nothing to judge."
-    words: dict[Status, str] = {
-        "fail": "failed",
-        "unknown": "could not be judged",
-        "skipped": f"could not be compared with {baseline}",
+    ways: dict[Status, tuple[str, str]] = {
+        "accepted": ("", "accepted for now"),
+        "fail": ("failed", "with a warning"),
+        "unknown": ("could not be judged", "without data, as allowed"),
+        "skipped": (f"could not be compared with {baseline}", "not compared"),
     }
-    counted = {
-        status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words
-    }
-    parts = [
-        f"{f'{len(some)} of {total}' if len(verdicts) > 1 else 'The budget'} {words[status]}: {_named(some)}"
-        for status, some in counted.items()
-        if some
-    ]
-    if parts:
-        return "; ".join(parts) + "."
-    count = Counter(verdict.status for verdict in verdicts)
-    words = {
-        "accepted": "accepted for now",
-        "fail": "with a warning",
-        "unknown": "without data, as allowed",
-        "skipped": "not compared",
-    }
-    rest = [f"{count[status]} {word}" for status, word in words.items() if count[status]]
+    counted, rest = [], []
+    for status, (against, though) in ways.items():
+        some = [verdict for verdict in verdicts if verdict.status == status]
+        rest += [f"{len(some)} {though}"] if some else []
+        if named := [verdict for verdict in some if verdict.counts]:
+            of = f"{len(named)} of {total}" if len(verdicts) > 1 else "The budget"
+            counted.append(f"{of} {against}: {_named(named)}")
+    if counted:
+        return "; ".join(counted) + "."
     if rest:
-        return f"{count['pass']} of {total} passed, {', '.join(rest)}."
+        passed_count = sum(verdict.status == "pass" for verdict in verdicts)
+        return f"{passed_count} of {total} passed, {', '.join(rest)}."
     return f"Passed: {'; '.join(passed)}."
 
 

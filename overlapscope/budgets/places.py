@@ -133,11 +133,6 @@ def steps_of(device: Device, numbers: Sequence[int]) -> MetricSamples:
     return _samples([device.steps[number] for number in numbers], numbers, select(moved, list(numbers)))
 
 
-def of_ranges(device: Device, *, skip: int = 0) -> dict[str, MetricSamples]:
-    """Return the occurrences of each range, by its name."""
-    return {name: of_range(name, periods) for name, periods in occurrences(device, skip=skip).items()}
-
-
 def of_range(name: str, periods: Sequence[Period]) -> MetricSamples:
     """Return occurrences of a range. The analysis doesn't count copies by range, so their bandwidth is unknown."""
     return _samples(periods, range(len(periods)), {}, [f"{name} ({number})" for number in range(1, len(periods) + 1)])
@@ -404,12 +399,13 @@ def _host_lacks(budget: Budget, trace: TraceResult) -> str | None:
 
 
 def _at_ranges(budget: Budget, place: JudgedPlace, device: Device, pattern: str) -> Iterator[JudgedPlace]:
-    ranged = [replace(place, subject=replace(place.subject, scope=name)) for name in of_ranges(device)]
-    matching = [each for each in ranged if budget.matches(each.subject)]
-    judged = of_ranges(device, skip=budget.skip_steps)
-    for each in matching:
-        samples = judged.get(each.subject.scope)
-        yield replace(each, samples=samples) if samples else each.unknown("it does not occur after the skipped steps")
+    judged, matching = occurrences(device, skip=budget.skip_steps), False
+    for name in occurrences(device):
+        each = replace(place, subject=replace(place.subject, scope=name))
+        if budget.matches(each.subject):
+            matching, periods = True, judged.get(name, ())
+            missing = each.unknown("it does not occur after the skipped steps")
+            yield replace(each, samples=of_range(name, periods)) if periods else missing
     if not matching:
         yield place.unknown(f"there is no whole range {clean(pattern, 80)}")
 
