@@ -9,7 +9,6 @@ import difflib
 import os
 import re
 import shlex
-import tempfile
 from collections.abc import Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from math import sqrt
@@ -21,7 +20,7 @@ from overlapscope.base.config_file import CONTRACT, FILE, find, find_contract
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.places import JudgedFigure, figures
 from overlapscope.budgets.quantity import exact, show
-from overlapscope.budgets.settings import Budget, LimitKind, Scope, Settings
+from overlapscope.budgets.settings import Budget, LimitKind, Scope
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT
 from overlapscope.errors import UsageError
 from overlapscope.plugins.ci.repository import System, TeamRepository
@@ -139,7 +138,7 @@ def plan(repository: TeamRepository, choice: SetupChoice, traces: list[Trace], r
     content = None if config is not None else _configuration(choice, limits, report)
     promised = None
     if contract is None:
-        promised, reason = _contract(traces, report, content)
+        promised, reason = _contract(traces, report)
         notes += [reason] if reason else []
     for existing, name, text in ((config, FILE, content), (contract, CONTRACT, promised)):
         if existing is not None:
@@ -174,28 +173,22 @@ def _configuration(choice: SetupChoice, limits: tuple[Limit, ...], report: Repor
     return "".join(f"{line}\n" for line in lines)
 
 
-def _contract(traces: list[Trace], report: Report, configuration: str | None) -> tuple[str | None, str]:
+def _contract(traces: list[Trace], report: Report) -> tuple[str | None, str]:
     """Return the contract that the recording keeps; None, with the reason, if a check by it would not pass."""
-    from msgspec.structs import replace
-
-    from overlapscope.budgets import config
-    from overlapscope.contracts.judge import check_job, promise
-    from overlapscope.contracts.model import to_toml
+    from overlapscope.contracts.judge import judge, promise
+    from overlapscope.contracts.model import from_toml, to_toml
 
     first = min(traces, key=lambda trace: trace.rank or 0)
     try:
         text = to_toml(promise(first))
     except UsageError as error:
         return None, f"No contract is written: {error}"
-    with tempfile.TemporaryDirectory(prefix="overlapscope-") as folder:
-        settings = Settings()
-        if configuration is not None:
-            Path(folder, FILE).write_text(configuration, encoding="utf-8")
-            settings = config.read(Path(folder, FILE))
-        Path(folder, CONTRACT).write_text(text, encoding="utf-8")
-        result = check_job(replace(settings, contract=Path(folder, CONTRACT)), lambda: traces, lambda: report)
-    broken = [v for v in result.verdicts if v.metric.startswith("contract") and v.status not in ("pass", "skipped")]
-    return (None, f"No contract is written: {clean(broken[0].message, 500)}") if broken else (text, "")
+    contract, results = from_toml(text, CONTRACT), {result.source: result for result in report.traces}
+    promises = [each for trace in traces for each in judge(contract, trace, results[trace.source])[1]]
+    for result in ("lost", "unknown"):
+        for broken in (each for each in promises if each.result == result):
+            return None, f"No contract is written: {clean(broken.message, 500)}"
+    return text, ""
 
 
 # -- Limits -----------------------------------------------------------------------------------------
