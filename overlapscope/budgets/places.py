@@ -80,8 +80,9 @@ class Series(Struct, frozen=True):
 
     def known(self) -> Series:
         """Return the series without samples that have no value."""
-        has_value = [value is not None for value in self.values]
-        return Series(*(tuple(compress(each, has_value)) for each in (self.values, self.spans_ns, self.wholes)))
+        known = [value is not None for value in self.values]
+        spans_ns, wholes = tuple(compress(self.spans_ns, known)), tuple(compress(self.wholes, known))
+        return Series(self.numbers, spans_ns, wholes)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -286,9 +286,9 @@ def match_kernels(sides: Sides, pair: Pair) -> list[KernelMatch]:
     for old, replacement in renamed.items():
         values = gone.pop(old), new.pop(replacement)
         matches.append(KernelMatch(old.op, old.name, replacement.name, old.comm, False, values))
-    for key, *tables in both(gone, new, pair):
-        sides_with = (key.name, None) if key in gone else (None, key.name)
-        matches.append(KernelMatch(key.op, *sides_with, key.comm, False, (tables[0], tables[1])))
+    for key, values_before, values_after in both(gone, new, pair):
+        old_name, new_name = (key.name, None) if key in gone else (None, key.name)
+        matches.append(KernelMatch(key.op, old_name, new_name, key.comm, False, (values_before, values_after)))
     return matches
 
 

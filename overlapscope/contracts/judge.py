@@ -31,7 +31,7 @@ from overlapscope.compare.doubts import (
 from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.errors import UsageError
-from overlapscope.report.model import Report, build
+from overlapscope.report.model import Report
 from overlapscope.trace.lost import FIGURES, Part
 from overlapscope.trace.model import Trace
 
@@ -89,7 +89,7 @@ def promise(trace: Trace, rests_on: Collection[Part] = FIGURES) -> Contract:
     Raises:
         UsageError: The recording lacks something, or was predicted.
     """
-    result = build([analyze_trace(trace)]).traces[0]
+    result = analyze_trace(trace).result
     if result.predicted_by is not None:
         raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
     for obstacle in incomplete(result, rests_on):

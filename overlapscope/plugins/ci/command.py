@@ -110,7 +110,7 @@ def _init(args: argparse.Namespace) -> int:
     path = _recording(args.trace, repository)
     traces = read_recordings([path])
     choice = _choice(args, repository, path, traces)
-    todo = plan(repository, choice, traces, build([analyze_trace(trace) for trace in traces]))
+    todo = plan(repository, choice, traces, build(map(analyze_trace, traces), replayed=False))
     for line in _shown(repository, choice, todo):
         write_output(f"{clean(line)}\n".encode("utf-8", "replace"))
     if todo.files:

@@ -193,7 +193,7 @@ def _comparisons(
 
     title = Heading("Against the base branch", 2)
     try:
-        changes = diff(build(before), build(after))
+        changes = diff(build(before, replayed=False), build(after, replayed=False))
     except OverlapscopeError as error:
         yield [title, Text(clean(str(error), words.PROSE_LIMIT))]
         return

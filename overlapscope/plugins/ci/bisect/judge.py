@@ -48,9 +48,8 @@ def judged_by_order(contract: Contract, trace: Trace) -> BisectOutcome:
         if (contract.host_ops is None) != bool(len(trace.gpu_ops)):
             uses = "a" if len(trace.gpu_ops) else "no"
             return BisectOutcome(problem=f"it uses {uses} GPU, unlike GOOD.")
-        result = build([analyze_trace(trace)]).traces[0]
         rests_on = FIGURES if len(trace.gpu_ops) else HOST
-        obstacles, promises = judge(contract, trace, result, rests_on=rests_on)
+        obstacles, promises = judge(contract, trace, analyze_trace(trace).result, rests_on=rests_on)
     except OverlapscopeError as error:
         return BisectOutcome(problem=str(error))
     if obstacles:
@@ -113,7 +112,7 @@ def names(promises: Sequence[Promise]) -> str:
 
 def step_ns_of(trace: Trace) -> int:
     """Return the step time without the profiler. Raises UsageError if it wasn't timed."""
-    result = build([analyze_trace(trace)]).traces[0]
+    result = build([analyze_trace(trace)], replayed=False).traces[0]
     plains = [device.plain for device in result.devices]
     plains += [result.host.plain] if result.host is not None else []
     known = [plain.step_ns for plain in plains if plain is not None]
