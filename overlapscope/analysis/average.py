@@ -137,7 +137,7 @@ def known_plain_step(trace: Trace) -> PlainStep | None:
     recorded_ns = 0
     # On the first device, where a host that runs ahead does not shorten the judged steps.
     for device in trace.devices[:1]:
-        steps = find_steps(trace, behind_warm_up(trace, build(trace, device)))
+        steps = find_steps(trace, after_warm_up(trace, build(trace, device)))
         spans = steps.end_ns - steps.start_ns
         names = [trace.annotations.name(row) for row in steps.row.tolist()]
         judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())

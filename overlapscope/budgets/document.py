@@ -103,24 +103,14 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
 
 
 def _table(verdicts: Iterable[BudgetVerdict]) -> Table:
-    columns = (
-        table.words("", heads=True),
-        table.words("budget", flexible=True),
-        table.words("on", flexible=True, id="on"),
-        Column("value"),
-        Column("limit", id="limit"),
+    return table.table_of(
+        verdicts,
+        (table.words("", heads=True), _state),
+        (table.words("budget", flexible=True), lambda verdict: words.name(verdict.budget)),
+        (table.words("on", flexible=True, id="on"), lambda verdict: words.about(verdict.subject)),
+        (Column("value"), lambda verdict: words.figures(verdict)[0]),
+        (Column("limit", id="limit"), lambda verdict: words.figures(verdict)[1]),
     )
-    lines = (
-        (
-            Cell(state, tone=tone),
-            words.name(verdict.budget),
-            words.about(verdict.subject),
-            *words.figures(verdict),
-        )
-        for verdict in verdicts
-        for state, tone in [_state(verdict)]
-    )
-    return Table("", columns, table.rows(lines))
 
 
 def _fitted(whole: Table, room: Room) -> Iterator[Block]:
@@ -137,14 +127,14 @@ def _rest(all_of_them: Sequence[object], count: int) -> tuple[Block, ...]:
     return (Text(text, tone="muted"),) if omitted else ()
 
 
-def _state(verdict: BudgetVerdict) -> tuple[str, Tone]:
-    """Return a verdict's status, with a note if it is bad and doesn't count, and its tone."""
+def _state(verdict: BudgetVerdict) -> Cell:
+    """Return a verdict's status, with a note if it is bad and doesn't count."""
     counts = words.counted(verdict)
     if verdict.status == "fail":
-        return ("FAIL", "poor") if counts else ("warn (does not count)", "fair")
+        return Cell("FAIL", tone="poor") if counts else Cell("warn (does not count)", tone="fair")
     if verdict.status == "unknown" and not counts:
-        return "unknown (warning)" if verdict.level == "warn" else "unknown (allowed)", "fair"
-    return verdict.status, _TONES.get(verdict.status, "fair")
+        return Cell("unknown (warning)" if verdict.level == "warn" else "unknown (allowed)", tone="fair")
+    return Cell(verdict.status, tone=_TONES.get(verdict.status, "fair"))
 
 
 def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
@@ -157,16 +147,16 @@ def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
     unknown: dict[tuple[str, str], list[str]] = {}
     for verdict in told:
         if verdict.unknown_because:
-            unknown.setdefault((_state(verdict)[0], verdict.unknown_because), []).append(verdict.metric)
+            unknown.setdefault((_state(verdict).text, verdict.unknown_because), []).append(verdict.metric)
     for verdict in told:
-        (state, tone), because = _state(verdict), verdict.unknown_because
-        rules = unknown.pop((state, because), []) if because else [verdict.metric]
+        state, because = _state(verdict), verdict.unknown_because
+        rules = unknown.pop((state.text, because), []) if because else [verdict.metric]
         if because and len(rules) > 1:
             text = Text(f"{listed(rules, len(rules))}: {words.prose(because)}.")
-            yield Section((text,), f"{state} {plural(len(rules), 'rule')}", "panel", tone)
+            yield Section((text,), f"{state.text} {plural(len(rules), 'rule')}", "panel", state.tone)
         elif rules:
             name = words.title(verdict) if full else words.name(verdict.budget)
-            yield Section(tuple(_verdict(verdict, explained)), f"{state} {name}", "panel", tone)
+            yield Section(tuple(_verdict(verdict, explained)), f"{state.text} {name}", "panel", state.tone)
 
 
 def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
@@ -210,8 +200,8 @@ def explanation(report: Report, judged: Iterable[tuple[Budget, BudgetVerdict, Se
     """Return explanations of budgets: where each limit is from, how it is judged, and all values."""
     blocks: list[Block] = []
     for budget, verdict, places in judged:
-        state, _ = _state(verdict)
-        blocks.append(panel(f"{state} {words.name(verdict.budget)}", Text(words.prose(verdict.message))))
+        title = f"{_state(verdict).text} {words.name(verdict.budget)}"
+        blocks.append(panel(title, Text(words.prose(verdict.message))))
         for title, text in (
             ("Metric", f"{verdict.metric}: {budget.measure.meaning}."),
             ("Limit", budget.origin),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -150,9 +151,8 @@ def _against_baseline(
     average = place.device.per_step if place.device is not None else None
     # Steps of a server are compared with those of the same phase.
     phase = budget.phase or (average.phase if average is not None else None) or None
-    steps, samples = (
-        baseline.samples(device, scope, skip=budget.skip_steps, phase=phase) for scope in (STEPS, place.subject.scope)
-    )
+    sampled = partial(baseline.samples, device, skip=budget.skip_steps, phase=phase)
+    samples = sampled(place.subject.scope)
     if samples is None:
         return _unknown(budget, place, f"the baseline has no such {'step' if budget.range is None else 'range'}")
     samples = samples.named(None if budget.range is not None else budget.step)
@@ -168,6 +168,7 @@ def _against_baseline(
             )
     floor = budget.noise_floor
     if budget.noise_floor_pct is not None:
+        steps = sampled(STEPS)
         floor = budget.noise_floor_pct / 100 * (median(steps.facts["span"].tolist()) if steps else 0.0)
     elif floor is None:
         lengths = spent(samples, budget.direction), place.spent

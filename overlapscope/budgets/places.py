@@ -56,8 +56,9 @@ class MetricSamples(Struct, frozen=True, eq=False):
 
     def named(self, pattern: str | None) -> MetricSamples:
         """Return the steps that match a pattern (`step_fits`); all without one."""
-        fits = [number for number, name in enumerate(self.names) if pattern is None or step_fits(name, pattern)]
-        return self.take(fits)
+        if pattern is None:
+            return self
+        return self.take([number for number, name in enumerate(self.names) if step_fits(name, pattern)])
 
 
 class Series(Struct, frozen=True):

@@ -250,7 +250,7 @@ def match_kernels(sides: Sides, pair: Pair) -> list[KernelMatch]:
     """Return the kernels that ran in some compared step, matched between the sides.
 
     They are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
-    by op only, since another version of a library may have other names.
+    by op only, since another version of a library may have other names. Communication never matches compute.
     """
     before, after = (
         summed(
@@ -263,24 +263,20 @@ def match_kernels(sides: Sides, pair: Pair) -> list[KernelMatch]:
         for side in sides
     )
     alike = before.keys() & after.keys()
-    others = after.keys() - alike
-    moved = {key.name for key in before.keys() - alike} & {key.name for key in others}
     matches = [
         KernelMatch(key.op, key.name, key.name, key.comm, False, (before[key], after[key]))
         for key in sorted(alike, key=repr)
     ]
-    by_name = [
-        summed((key.name, table) for key, table in side.items() if key not in alike and key.name in moved)
-        for side in (before, after)
-    ]
-    for name in sorted(moved):
-        launched = [key for key in others if key.name == name]
-        ops, comm = {key.op for key in launched}, any(key.comm for key in launched)
+    gone, new = ({key: table for key, table in side.items() if key not in alike} for side in (before, after))
+    by_name = [summed((key._replace(op=None), table) for key, table in side.items()) for side in (gone, new)]
+    moved = by_name[0].keys() & by_name[1].keys()
+    for kernel in sorted(moved, key=repr):
+        ops = {key.op for key in new if key._replace(op=None) == kernel}
         op = ops.pop() if len(ops) == 1 else None
-        matches.append(KernelMatch(op, name, name, comm, True, (by_name[0][name], by_name[1][name])))
+        tables = by_name[0][kernel], by_name[1][kernel]
+        matches.append(KernelMatch(op, kernel.name, kernel.name, kernel.comm, True, tables))
     gone, new = (
-        {key: table for key, table in side.items() if key not in alike and key.name not in moved}
-        for side in (before, after)
+        {key: table for key, table in side.items() if key._replace(op=None) not in moved} for side in (gone, new)
     )
     renamed = _renamed(gone, new)
     for old, replacement in renamed.items():

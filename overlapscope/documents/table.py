@@ -109,17 +109,22 @@ def prose(title: str, *, spare: int = 0) -> Column:
 
 def rows(lines: Iterable[Iterable[str | Cell]]) -> tuple[Row, ...]:
     """Return rows of plain text, or of cells where a value or tone is needed."""
-    return tuple(Row(tuple(Cell(part) if isinstance(part, str) else part for part in line)) for line in lines)
+    return tuple(Row(_cells(line)) for line in lines)
+
+
+def _cells(line: Iterable[str | Cell]) -> tuple[Cell, ...]:
+    return tuple(Cell(part) if isinstance(part, str) else part for part in line)
 
 
 def table_of(
     items: Iterable[T],
-    *columns: tuple[Column, Callable[[T], Cell]] | None,
+    *columns: tuple[Column, Callable[[T], str | Cell]] | None,
     title: str = "",
     place: Callable[[T], tuple[int, int] | None] = lambda item: None,
     note: str = "",
+    id: str = "",
 ) -> Table:
     """Return a table with a row for each item. Columns that are None are left out."""
     shown = [column for column in columns if column is not None]
-    lines = tuple(Row(tuple(cell(item) for _, cell in shown), place(item)) for item in items)
-    return Table(title, tuple(column for column, _ in shown), lines, note)
+    lines = tuple(Row(_cells(cell(item) for _, cell in shown), place(item)) for item in items)
+    return Table(title, tuple(column for column, _ in shown), lines, note, id=id)

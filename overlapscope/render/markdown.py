@@ -152,7 +152,7 @@ def _(block: model.StripBlock) -> Iterator[str]:
 def _(block: model.Section) -> Iterator[str]:
     if block.folded:
         # Markdown inside of HTML needs the empty lines.
-        yield from (f"<details><summary>{_unlinked(escape_html(clean(block.title)))}</summary>", "")
+        yield from (f"<details><summary>{_unlinked(escape_html(clean(block.title), quote=False))}</summary>", "")
         yield from lines(block.blocks)
         yield from ("</details>", "")
         return
