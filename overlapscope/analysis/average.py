@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 from overlapscope.analysis.facts import Facts, host_time, means, rounded_mean, select, sums
 from overlapscope.analysis.figures import Period, PerStep, PhaseFigures, ServedSteps, TimeFigures, by_cause, figures_in
 from overlapscope.analysis.measured import figures_of
-from overlapscope.analysis.periods import find_steps
+from overlapscope.analysis.periods import after_warm_up, find_steps
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, PlainStep
 from overlapscope.analysis.timeline import build

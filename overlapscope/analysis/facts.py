@@ -34,9 +34,6 @@ _FIELDS: Final = {
 _CAUSES: Final = {
     f"{bucket}_by_cause": [name.partition(":")[2] for name in parts] for bucket, parts in BY_CAUSE.items()
 }
-_CAUSES: Final = {
-    f"{bucket}_by_cause": [name.partition(":")[2] for name in parts] for bucket, parts in BY_CAUSE.items()
-}
 _read_fields: Final = attrgetter(*_FIELDS.values())
 _read_host: Final = attrgetter(*_HOST.values())
 
