@@ -12,6 +12,7 @@ import re
 import shlex
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
@@ -148,7 +149,7 @@ def _tool(name: str, arguments: str) -> str:
 
 
 def _page(name: str, traces: str, history: str = "none") -> str:
-    """Return a page of the dashboard, as the browser gets it."""
+    """Return a page of the dashboard, as the browser gets it once all that it waits for is read."""
     library, client = _dashboard(traces, history)
     search = "" if PAGES[name].needs == "nothing" else f"?trace={quote(library.entries()[0].id)}"
     shown = {"url.pathname": f"/{name}", "url.search": search, "scheme-shown.data": "light", "loaded.data": 0}
@@ -157,7 +158,11 @@ def _page(name: str, traces: str, history: str = "none") -> str:
         dict(zip(("id", "property"), part.split("."), strict=True)) for part in _content(client)[2:-2].split("...")
     ]
     post = {"output": _content(client), "outputs": outputs, "inputs": parts, "state": [], "changedPropIds": []}
-    answer = client.post("/_dash-update-component", json=post, headers=_ADMITTED)
+    while True:
+        answer = client.post("/_dash-update-component", json=post, headers=_ADMITTED)
+        if answer.json is None or answer.json["response"]["loading-clock"]["disabled"]:
+            break
+        time.sleep(0.05)
     return f"{answer.status_code}\n{json.dumps(answer.json, indent=1)}"
 
 
