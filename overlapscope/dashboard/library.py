@@ -10,7 +10,7 @@ import threading
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,8 +21,6 @@ from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_t
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.inputs import read_ranks_report
 from overlapscope.plugin import plugins
-from overlapscope.ranks.on_host import reduce_any
-from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import RanksReport, Unreadable
 from overlapscope.reading import LIMIT_BYTES, expand, is_trace_name, load, natural, parts
 from overlapscope.reading.file_names import file_and_part, shown_source
@@ -30,6 +28,9 @@ from overlapscope.reading.files import kind_of
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    from overlapscope.ranks.reduced import ReducedRank
 
 # -- Files that a server may show: traces, and reports of ranks ------------------------------------
 
@@ -130,7 +131,7 @@ _PAGE_RESULTS = 32
 _FileState = tuple[int, int] | None
 """Modification time and size; None for a missing file."""
 
-Reduced = tuple[ReducedRank, ...] | Unreadable
+Reduced: TypeAlias = "tuple[ReducedRank, ...] | Unreadable"
 """A trace as the page Ranks needs it: a rank for each device, or the reason why there is none."""
 
 
@@ -142,7 +143,7 @@ class TraceSummary(Struct, frozen=True):
     """Length of a step, such as `about 16.7 ms`; empty without steps."""
 
 
-_TaskResult = Opened | Reduced | TraceSummary | OverlapscopeError
+_TaskResult: TypeAlias = "Opened | Reduced | TraceSummary | OverlapscopeError"
 
 
 class _TraceTask(Struct, frozen=True):
@@ -334,6 +335,9 @@ class Library:
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
             tell(TaskProgress("analyzing"))
             if job.makes == "reduced":
+                # The first page doesn't need it.
+                from overlapscope.ranks.on_host import reduce_any
+
                 return reduce_any(trace)
             opened_now = open_trace(entry.id, entry.path, trace) if opened is None else opened
             return opened_now if job.makes == "opened" else _summary(opened_now.of(None).section())

@@ -14,9 +14,7 @@ from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.memory import release_free_memory
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.errors import OverlapscopeError
-from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.plain_program import find_program
-from overlapscope.prediction.predict import applicable, best, predict
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import joined, of_program
 from overlapscope.report.page import DeviceReport, Page, sampled_hosts
@@ -158,6 +156,10 @@ def events_of(trace: Trace) -> int:
 
 
 def _predict(trace: Trace, asked: WhatIfRequest) -> DrawnPrediction:
+    # The first page needs neither.
+    from overlapscope.prediction.interventions import check_names
+    from overlapscope.prediction.predict import applicable, best, predict
+
     if asked.interventions is None:
         prediction = best(trace, device=asked.device)
     else:
