@@ -14,13 +14,13 @@ from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import Device, HostUse, NetOverlap, Plain, PlainOrigin, TraceResult, host_parts
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
-from overlapscope.documents.columns import NAME_LIMIT
 from overlapscope.report.model import Report, of_plain
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.host_activity import HostActivity
 
 _MATTERS = 0.05
 """Minimum share of a step that the profiler may have added for it to matter."""
+_NAME_LIMIT = 200
 _SMALL = 100
 """A part shorter than the span divided by this number gets its own unit."""
 
@@ -68,7 +68,7 @@ class Page(Struct, frozen=True, dict=True):
         files = [PurePath(source).name for source in sources]
         count = Counter(files)
         named = zip(sources, files, strict=True)
-        return tuple(clean(source if count[file] > 1 else file, NAME_LIMIT) for source, file in named)
+        return tuple(clean(source if count[file] > 1 else file, _NAME_LIMIT) for source, file in named)
 
     def label(self, number: int) -> str:
         """Return the rank of a trace; the name of its file without a rank, or if several traces are of that rank."""
