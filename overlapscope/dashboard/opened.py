@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.base.memory import release_free_memory
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction.plain_program import find_program
@@ -38,9 +37,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     @cached_property
     def lanes(self) -> Lanes:
         """The timeline, built when first drawn, since few people look at both programs."""
-        built = lanes.build(self.analysis)
-        release_free_memory()
-        return built
+        return lanes.build(self.analysis)
 
     @cached_property
     def bounds_ns(self) -> tuple[int, int]:

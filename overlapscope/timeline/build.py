@@ -5,8 +5,6 @@ Each device has lanes for its overlap, steps, ranges and streams; each host thre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -17,6 +15,7 @@ from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.base.columns import U8
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.intervals import subtract
+from overlapscope.base.memory import release_free_memory
 from overlapscope.timeline.lane import (
     FIRST_EXPOSED_COPY,
     FIRST_IDLE,
@@ -36,9 +35,11 @@ def build(analysis: TraceAnalysis) -> Lanes:
     origin, end = bounds(trace)
     lanes = [lane for device in analysis.devices for lane in _device_lanes(trace, device, origin)]
 
-    def of_hosts() -> Iterator[TimelineLane]:
+    def of_hosts() -> list[TimelineLane]:
         numbered = enumerate(_host_lanes(trace, origin, end), len(lanes))
-        return (replace(lane, id=number) for number, lane in numbered)
+        made = [replace(lane, id=number) for number, lane in numbered]
+        release_free_memory()
+        return made
 
     return Lanes(
         origin_ns=origin,
