@@ -241,18 +241,7 @@ class Section(Struct, frozen=True):
 
 
 Block = (
-    Heading
-    | Text
-    | Items
-    | Code
-    | Links
-    | Table
-    | Chart
-    | Bar
-    | StripBlock
-    | TimelineBlock
-    | FindingBlock
-    | Section
+    Heading | Text | Items | Code | Links | Table | Chart | Bar | StripBlock | TimelineBlock | FindingBlock | Section
 )
 
 
