@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from overlapscope.base import disk
+from overlapscope.base.registry import load
 from overlapscope.errors import UsageError
 
 PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
@@ -53,10 +54,8 @@ class Stored(Struct, frozen=True):
         """True if no report is stored; False for an unreadable file."""
         if not self.state:
             return True
-        from overlapscope.plugins.history.store import Store
-
         try:
-            with Store.open(self.path, read_only=True) as store:
+            with _opened(self.path) as store:
                 return not store.jobs()
         except UsageError:
             return False
@@ -72,7 +71,9 @@ def find(named: str | None) -> Stored | None:
         with suppress(UsageError):
             return Stored(default_path())
         return None
-    from overlapscope.plugins.history.store import Store
-
-    with Store.open(named, read_only=True):
+    with _opened(Path(named)):
         return Stored(Path(named))
+
+
+def _opened(path: Path) -> Any:
+    return load(f"{__package__}.store:Store").open(path, read_only=True)
