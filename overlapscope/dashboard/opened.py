@@ -122,10 +122,6 @@ class Predictions:
         prediction = self._background.get((weakref.ref(opened), asked), wait_s)
         return None if prediction is None else raised(prediction)
 
-    def cached(self, opened: Opened, asked: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
-        """Return the prediction if it was made before."""
-        return self._kept.get((weakref.ref(opened), asked))
-
     def _compute(self, key: _Key, tell: Tell) -> DrawnPrediction | OverlapscopeError:
         self._kept.forget(lambda kept: kept[0]() is None)
         reference, asked = key
