@@ -176,11 +176,12 @@ def host(context: PageContext) -> list[Component]:
         missing = host_view.why_no_lines(section)
         return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
+    sentences = map(Text, host_view.sentences(section, sampled))
     flame = partial(charts.flame_graph, sampled, source=context.source)
-    blocks = [*map(Text, host_view.sentences(section, sampled)), Chart("host-flame", "", flame, note=host_view.LEGEND)]
     opens = [overview if row.finding else None for row in rows]
+    chart = Chart("host-flame", "", flame, note=host_view.LEGEND)
     lines = grid_panel(context, host_view.table(rows, sampled), "host-lines", opens=opens)
-    return [drawn(context, host_view.TITLE, *blocks, lines)]
+    return [drawn(context, host_view.TITLE, *sentences, chart, lines)]
 
 
 # -- Two timelines ---------------------------------------------------------------------------------
