@@ -129,18 +129,15 @@ def host_lines(activity: HostActivity) -> tuple[HostLine, ...]:
     return tuple(HostLine(*key, tuple(calls[key].most_common()), samples[key], running[key]) for key in most_first)
 
 
-def flame(activity: HostActivity, *, wrappers: bool = False) -> tuple[FlamePart, ...]:
+def flame(activity: HostActivity) -> tuple[FlamePart, ...]:
     """Return the calls of the main thread as a tree: parts after their callers, most samples first.
 
     Samples of a part are those of the parts that it calls, and those that found it innermost. Parts of less than 0.5%
-    of all samples are joined with those of the same caller. Unless the tree shows `wrappers`, the functions that they
-    call belong to their caller.
+    of all samples are joined with those of the same caller. The functions that wrappers call belong to their caller.
     """
     keys: list[_Key | None] = [
         # Lines of a library's function are one part.
-        None
-        if not wrappers and is_wrapper(frame)
-        else (frame.file, 0 if is_library(frame.file) else frame.line, frame.function)
+        None if is_wrapper(frame) else (frame.file, 0 if is_library(frame.file) else frame.line, frame.function)
         for frame in activity.frames
     ]
     root = _SampleSum()
@@ -183,11 +180,6 @@ def _own_line(frames: Sequence[StackFrame]) -> int:
     """Return the position of the innermost frame of the user's code, or else of the innermost frame."""
     user_frames = (at for at in range(len(frames) - 1, -1, -1) if not is_library(frames[at].file))
     return next(user_frames, len(frames) - 1)
-
-
-def has_wrappers(activity: HostActivity) -> bool:
-    """Return whether `flame` leaves out any function."""
-    return any(is_wrapper(activity.frames[number]) for stack in activity.main_stacks for number in stack.frames)
 
 
 def is_wrapper(frame: StackFrame) -> bool:

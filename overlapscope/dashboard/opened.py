@@ -122,10 +122,6 @@ class Predictions:
         prediction = self._background.get((weakref.ref(opened), request), wait_s)
         return None if prediction is None else or_raise(prediction)
 
-    def cached(self, opened: Opened, request: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
-        """Return the prediction if it was made before."""
-        return self._kept.get((weakref.ref(opened), request))
-
     def _compute(self, key: _Key, tell: ProgressCallback) -> DrawnPrediction | OverlapscopeError:
         self._kept.forget(lambda kept: kept[0]() is None)
         reference, request = key

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.figures import Period, Window
-from overlapscope.analysis.host_lines import has_wrappers
 from overlapscope.analysis.periods import host_step
 from overlapscope.analysis.results import Device
 from overlapscope.analysis.strip import most_informative
@@ -177,15 +176,12 @@ def host(context: PageContext) -> list[Component]:
         missing = host_view.why_no_lines(section)
         return [empty(missing)] if missing else []
     overview, rows = context.url.href("overview"), host_view.rows(section, sampled)
+    sentences = map(Text, host_view.sentences(section, sampled))
     flame = partial(charts.flame_graph, sampled, source=context.source)
-    blocks: list[Block] = [*map(Text, host_view.sentences(section, sampled))]
-    blocks.append(Chart("host-flame", "", flame, note=host_view.LEGEND))
-    if has_wrappers(sampled.activity):
-        whole = Chart("host-flame-whole", "", partial(flame, wrappers=True))
-        blocks.append(Section((whole,), "With wrappers such as _call_impl", folded=True))
     opens = [overview if row.finding else None for row in rows]
+    chart = Chart("host-flame", "", flame, note=host_view.LEGEND)
     lines = grid_panel(context, host_view.table(rows, sampled), "host-lines", opens=opens)
-    return [drawn(context, host_view.TITLE, *blocks, lines)]
+    return [drawn(context, host_view.TITLE, *sentences, chart, lines)]
 
 
 # -- Two timelines ---------------------------------------------------------------------------------

@@ -104,12 +104,12 @@ SourceOf = Callable[[FlamePart], str]
 """Returns the line of code of a part; empty if unknown."""
 
 
-def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None, *, wrappers: bool = False) -> Figure:
+def flame_graph(host: SampledHost, dark: bool, source: SourceOf | None = None) -> Figure:
     """Return the calls of the main thread in an average step, each below its caller.
 
-    Functions that only call another one, such as `_call_impl`, are left out unless `wrappers` are wanted.
+    Functions that only call another one, such as `_call_impl`, are left out.
     """
-    parts = flame(host.activity, wrappers=wrappers)
+    parts = flame(host.activity)
     colors = palette(dark)
     running = sum(part.running for part in parts if part.caller < 0)
     unit = unit_for(host.step_ns)

@@ -23,7 +23,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.shell import create
 from overlapscope.dashboard.upload import DroppedFiles
-from overlapscope.plugins.history.drop import Stored
+from overlapscope.plugins.history.stored import Stored
 from overlapscope.ranks.document import MAPS
 from tests.plugins.history.histories import weeks, write
 from tests.support.dashboard_process import ask, serve

@@ -29,7 +29,7 @@ from overlapscope.dashboard.pages import PAGES
 from overlapscope.dashboard.shell import create
 from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.errors import OverlapscopeError
-from overlapscope.plugins.history.drop import Stored
+from overlapscope.plugins.history.stored import Stored
 from overlapscope.ranks import engine
 from tests.outputs.lines import PAGE, TOOL, groups
 from tests.support.scheduler import cores

@@ -138,9 +138,11 @@ def layout(context: PageContext) -> Component:
     has_trace = url.trace is not None and library.entry(url.trace) is not None
     if not files and not has_trace:
         return parts.nothing_opened(url, reports=False) if url.trace is None else parts.no_trace(url.trace)
-    ranks, sources = _ranks(context), _sources(context)
-    if ranks is None or (not files and len(library.siblings(url.trace or "")) < 2):
+    if not files and len(library.siblings(url.trace or "")) < 2:
         return parts.page("Ranks", _alone(), lead=_LEAD)
+    ranks, sources = _ranks(context), _sources(context)
+    if ranks is None:
+        return parts.notice("A trace has just changed", "Load the page again.")
     choice = dmc.Select(
         id="ranks-source",
         label="report",

@@ -62,10 +62,8 @@ def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequen
 # -- The ladder ------------------------------------------------------------------------------------
 
 
-def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
-    """Return the gain of each further change, the best first; None before a search."""
-    if prediction is None:
-        return None
+def ladder(context: PageContext, prediction: WhatIf) -> Component:
+    """Return the gain of each further change, the best first."""
     table = document.ladder(prediction)
     if table.rows:
         return parts.table_panel(context, table, "whatif-rungs-table")
@@ -115,13 +113,11 @@ def layout(context: PageContext, device: Device) -> list[Component]:
     aligned = "On the same scale, aligned at the beginning of the same step"
     note = f"{aligned}. Zooming or moving one moves the other as well."
     drawn = parts.timelines_panel("whatif", None, captions, note)
-    best = context.library.predictions.cached(context.loaded, WhatIfRequest(device.device, None))
-    searched = best.result if isinstance(best, DrawnPrediction) else None
     return [
         render.panel(
             "Changes",
             _switches(context, device, first, options),
-            html.Div(ladder(context, searched), id="whatif-ladder"),
+            html.Div(id="whatif-ladder"),
             # Beside the button, so that nothing else moves when it appears.
             beside=dmc.Group(
                 [

@@ -23,7 +23,7 @@ PLUGIN = Plugin(
             "History",
             f"{__name__}.page",
             option="history to show on the page History (default: that of overlapscope history, if there is one)",
-            data=f"{__name__}.drop:find",
+            data=f"{__name__}.stored:find",
             state=("job", "metric", "by", "entry", "against"),
         ),
     ),

@@ -1,15 +1,13 @@
 """File drops, from which a store pulls new entries, and the other ways of reports into and out of a history.
 
 A drop is a directory or bucket where machines put entries. Each entry is a file, `ID.json.zst`, that appears complete
-and never changes. Files in a drop are not trusted. The page History reads a history for each page, so that new
-reports appear. Other plugins keep reports here (`report.origin.Keeper`).
+and never changes. Files in a drop are not trusted. Other plugins keep reports here (`report.origin.Keeper`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +17,8 @@ from overlapscope.base import disk
 from overlapscope.base.words import clean, size
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugins.history.entry import MAX_PACKED, SUFFIX, Entry, entry, pack, unpack
-from overlapscope.plugins.history.store import Store, default_path
+from overlapscope.plugins.history.store import Store
+from overlapscope.plugins.history.stored import default_path
 from overlapscope.ranks.files import error_text, filesystem_of, is_url, shown_url
 from overlapscope.report.model import Report
 from overlapscope.report.origin import Origin
@@ -150,54 +149,6 @@ class _Bucket:
     def write(self, name: str, data: bytes) -> None:
         self._files.makedirs(self._path, exist_ok=True)
         self._files.pipe_file(f"{self._path}/{name}", data)
-
-
-# -- Stored reports of the page History --------------------------------------------------------------
-
-
-class Stored(Struct, frozen=True):
-    """A history's file, which need not exist yet."""
-
-    path: Path
-
-    @property
-    def state(self) -> str:
-        """A text that changes with the file, or with what SQLite writes beside it; empty for a missing file.
-
-        It is text because a browser would round times in nanoseconds.
-        """
-        states: list[str] = []
-        for path in (self.path, Path(f"{os.path.realpath(self.path)}-wal")):
-            with suppress(OSError):
-                stat = path.stat()
-                # Readers create the second file, too, but leave it empty.
-                states += [f"{stat.st_mtime_ns}:{stat.st_size}"] if stat.st_size else []
-        return " ".join(states)
-
-    @property
-    def is_empty(self) -> bool:
-        """True if no report is stored; False for an unreadable file."""
-        if not self.state:
-            return True
-        try:
-            with Store.open(self.path, read_only=True) as store:
-                return not store.jobs()
-        except UsageError:
-            return False
-
-
-def find(named: str | None) -> Stored | None:
-    """Return the history in a file, by default the user's; None if the user can't have one.
-
-    Raises:
-        UsageError: The place that was named has no history.
-    """
-    if named is None:
-        with suppress(UsageError):
-            return Stored(default_path())
-        return None
-    with Store.open(named, read_only=True):
-        return Stored(Path(named))
 
 
 # -- Reports that other plugins keep -----------------------------------------------------------------

@@ -23,10 +23,10 @@ from overlapscope.documents.table import Table
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.history.course import Course, JobCourse, course, metric_of
 from overlapscope.plugins.history.document import blocks, chart
-from overlapscope.plugins.history.drop import Stored
 from overlapscope.plugins.history.entry import Entry, moment, short
 from overlapscope.plugins.history.levels import BY, By, alike
 from overlapscope.plugins.history.store import Query, Store
+from overlapscope.plugins.history.stored import Stored
 from overlapscope.report.page import Page
 from overlapscope.timeline.file import document as report_document
 

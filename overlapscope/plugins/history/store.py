@@ -23,6 +23,7 @@ from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.plugins.history.entry import Entry, EntryId, Ordinal, pack, unpack
+from overlapscope.plugins.history.stored import default_path
 from overlapscope.report.origin import Origin
 
 # -- File --------------------------------------------------------------------------------------------
@@ -196,8 +197,6 @@ _WORDS: Final = {
 """Problems by SQLite's error code. Other errors are quoted."""
 
 
-PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
-_FILE: Final = "history.sqlite"
 _NO_RANK: Final = -1
 
 Made = TypeVar("Made")
@@ -243,16 +242,6 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     samples: Ordinal
     floor: Quantity
     plain: bool
-
-
-def default_path() -> Path:
-    """Return the path of this user's history. Raises UsageError without a home folder."""
-    if path := os.environ.get(PATH_VARIABLE):
-        return Path(path).expanduser().absolute()
-    folder = disk.user_folder("Application Support", "XDG_DATA_HOME", ".local/share")
-    if folder is None:
-        raise UsageError(f"there is no history, because this user has no home folder; set {PATH_VARIABLE} to a file.")
-    return folder / _FILE
 
 
 class Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Made:
 @pytest.fixture
 def predictor(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
     predictor = Made(opened.analysis.trace)
-    monkeypatch.setattr("overlapscope.dashboard.opened.predict", predictor)
+    monkeypatch.setattr("overlapscope.prediction.predict.predict", predictor)
     return predictor
 
 
@@ -110,8 +111,10 @@ def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
     predictions = Predictions()
     for name in ("a", "b", "c", "a", "d"):
         predictions.get(opened, asked(name), wait_s=30)
-    assert [predictions.cached(opened, asked(name)) is not None for name in "abcd"] == [True, False, True, True]
-    assert predictions.cached(replace(opened), asked("a")) is None
+    kept = [predictions._kept.get((weakref.ref(opened), asked(name))) for name in "abcd"]
+    assert [each is not None for each in kept] == [True, False, True, True]
+    again = replace(opened)
+    assert predictions._kept.get((weakref.ref(again), asked("a"))) is None
 
 
 def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:

@@ -14,10 +14,20 @@ import pytest
 
 from overlapscope.base.saved import encode
 from overlapscope.dashboard import routes
-from overlapscope.dashboard.context import UrlState, instant_href, parse
+from overlapscope.dashboard.context import PageContext, UrlState, instant_href, parse
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import RECORDED
-from overlapscope.dashboard.pages.ranks import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.pages.ranks import (
+    TRACES,
+    Ranks,
+    chosen,
+    job_of,
+    layout,
+    of_file,
+    of_job,
+    waiting_for,
+    waits,
+)
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import report_on
 from tests.support.helpers import with_plain_steps
@@ -118,6 +128,17 @@ def test_the_traces_of_a_folder_are_reduced_and_joined() -> None:
     # They are small, where the traces that they were made from may be a thousand times too large to keep.
     assert library.opened("ddp/rank0") is None
     assert of_job(library, job_of(library, "ddp/rank0")) is ranks
+
+
+def test_the_page_waits_for_the_ranks_of_a_folder_and_not_for_a_trace_alone(tmp_path: Path) -> None:
+    library, alone = Library([SAMPLES]), Library([DDP / "rank0.json.gz"])
+    context = PageContext.at(UrlState(page="ranks", trace="ddp/rank0"), library)
+    assert "0 of 2 traces read; ddp/rank0: " in str(waits(context))
+    all_read(library, "ddp/rank0")
+    assert waits(context) is None and "ranks-table" in str(layout(context))
+    context = PageContext.at(UrlState(page="ranks", trace="rank0"), alone)
+    assert waits(context) is None and "One trace is open" in str(layout(context))
+    assert not alone._background._wanted and alone._background.at_work is None
 
 
 def test_a_trace_that_cannot_be_read_is_reported_and_the_others_go_on(tmp_path: Path) -> None:

@@ -122,16 +122,15 @@ def test_the_flame_graph_has_every_part_inside_its_caller_and_names_as_text(dark
     assert data["customdata"][2].endswith("4.00 ms a step (40.0%), 4.00 ms of it asleep")
 
 
-def test_the_flame_graph_leaves_out_functions_that_only_call_another_unless_they_are_wanted() -> None:
+def test_the_flame_graph_leaves_out_functions_that_only_call_another() -> None:
     (section,) = _sections(GPU, _activity((600, 600), (400, 0)))
     host = _of(section)
     torch = "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py"
     frames = (*host.activity.frames, StackFrame(torch, 1775, "Module._call_impl"))
     stack = SampledStack(host.activity.thread, (0, len(frames) - 1), 500, 500)
     host = replace(host, activity=replace(host.activity, frames=frames, stacks=(*host.activity.stacks, stack)))
-    (folded,), (whole,) = (charts.flame_graph(host, False, wrappers=shown)["data"] for shown in (False, True))
-    assert "Module._call_impl" in whole["labels"] and "Module._call_impl" not in folded["labels"]
-    assert folded["values"][0] == whole["values"][0] == 1500
+    (data,) = charts.flame_graph(host, False)["data"]
+    assert "Module._call_impl" not in data["labels"] and data["values"][0] == 1500
 
 
 def test_the_flame_graph_shows_the_code_of_the_users_lines_as_text() -> None:

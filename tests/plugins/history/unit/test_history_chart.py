@@ -11,9 +11,9 @@ from overlapscope.catalog.measures import METRICS
 from overlapscope.errors import UsageError
 from overlapscope.plugins.history.course import Course
 from overlapscope.plugins.history.document import chart
-from overlapscope.plugins.history.drop import Stored, find
 from overlapscope.plugins.history.levels import By, Group, levels
 from overlapscope.plugins.history.store import Store
+from overlapscope.plugins.history.stored import Stored, find
 from tests.plugins.history.histories import BEGIN_NS, HOUR_NS, commit_of, weeks, write
 
 HOSTILE = "<b>bold</b>"
