@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WAITING = frozenset({"browser", "exhaustive", "gpu", "package", "process", "torch"})
 """Rooms whose tests mostly wait, for the processes that they start or for a page."""
+IDLE = frozenset({"browser", "process", "torch"})
+"""Those of them whose tests take a core for less than half of their time."""
 APART = frozenset({"exhaustive"})
 """Rooms with files of a hundred long tests that share nothing: each is given to a worker by itself."""
 BROWSER = "browser"
@@ -27,10 +29,10 @@ def cores() -> int:
 
 
 def workers_for(paths: Iterable[str]) -> int:
-    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait,
-    since these take a core for less than half of their time."""
+    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait."""
     rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
-    return cores() + (min(cores() + 2, 8) if rooms & (WAITING | {"tests"}) else 0)
+    more = cores() + 2 if rooms & (IDLE | {"tests"}) else cores() if rooms & WAITING else 0
+    return cores() + min(more, 8)
 
 
 def is_waiting(file: str) -> bool:
