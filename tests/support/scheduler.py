@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def cores() -> int:
 
 def workers_for(paths: Iterable[str]) -> int:
     """Return the number of workers for the tests under some paths: more than there are cores if some of them wait."""
-    rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
+    rooms = {_room(path) if ".py" in path else PurePosixPath(path).name for path in paths}
     more = cores() + 2 if rooms & (IDLE | {"tests"}) else cores() if rooms & WAITING else 0
     return cores() + min(more, 8)
 
@@ -73,7 +74,9 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
             if _room(file) == BROWSER:
                 self._with_browser.add(node)
             self.workqueue.move_to_end(file, last=False)
-            super()._assign_work_unit(node)
+            # A worker that has just died can't be told. `remove_node`, which comes next, gives its files to others.
+            with suppress(OSError):
+                super()._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Forget a worker that has ended, and return the test in which it died, which isn't run again."""
