@@ -60,8 +60,8 @@ def test_a_worker_that_dies_costs_the_test_that_it_ran_and_no_other(printed: str
 
 def test_workers_are_more_than_cores_only_where_tests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "cores", lambda: 2)
-    counts = {"tests/core": 2, "tests/core/base/test_words.py": 2, "tests/torch/test_run.py::test_it": 6, "tests": 6}
-    for path, workers in (counts | {"tests/package": 4, "tests/exhaustive/test_fuzz.py": 4}).items():
+    counts = {"tests/core": 2, "tests/core/base/test_words.py": 2, "tests/torch/test_run.py::test_it": 4}
+    for path, workers in (counts | {"tests/package": 4, "tests/plugins/watch/torch": 6, "tests": 6}).items():
         assert scheduler.workers_for(["tests/evaluation", path]) == workers
 
 

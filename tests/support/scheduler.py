@@ -30,9 +30,13 @@ def cores() -> int:
 
 
 def workers_for(paths: Iterable[str]) -> int:
-    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait."""
-    rooms = {_room(path) if ".py" in path else PurePosixPath(path).name for path in paths}
-    more = cores() + 2 if rooms & (IDLE | {"tests"}) else cores() if rooms & WAITING else 0
+    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait.
+
+    A few files, as of `make quick`, are over before further workers have begun.
+    """
+    rooms = {PurePosixPath(path).name for path in paths}
+    of_files = {_room(path) for path in paths}
+    more = cores() + 2 if rooms & (IDLE | {"tests"}) else cores() if (rooms | of_files) & WAITING else 0
     return cores() + min(more, 8)
 
 
