@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WAITING = frozenset({"browser", "exhaustive", "gpu", "package", "process", "torch"})
 """Rooms whose tests mostly wait, for the processes that they start or for a page."""
-IDLE = frozenset({"browser", "process", "torch"})
+IDLE = frozenset({"process", "torch"})
 """Those of them whose tests take a core for less than half of their time."""
 APART = frozenset({"exhaustive"})
 """Rooms with files of a hundred long tests that share nothing: each is given to a worker by itself."""
