@@ -121,9 +121,12 @@ $(VENV)/.ready: pyproject.toml requirements/ci.txt | python
 		--report $(VENV)/torch.json --constraint requirements/ci.txt $(TORCH)
 	@! grep --quiet '"name": "nvidia-' $(VENV)/torch.json || { \
 		echo "$(TORCH) would bring CUDA with it here: set TORCH_INDEX to an index with its CPU build." >&2; exit 1; }
-	$(VENV)/bin/pip install $(PIP_FLAGS) --retries 1 --extra-index-url $(TORCH_INDEX) \
+	$(VENV)/bin/pip install $(PIP_FLAGS) --no-compile --retries 1 --extra-index-url $(TORCH_INDEX) \
 		--constraint requirements/ci.txt $(TORCH)
-	$(VENV)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --editable '.[all]' --group test --group docs
+	$(VENV)/bin/pip install $(PIP_FLAGS) --no-compile --constraint requirements/ci.txt --editable '.[all]' \
+		--group test --group docs
+	@# pip would compile one module after the other. Some packages have files that are no modules.
+	@$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@! $(VENV)/bin/pip list | grep --ignore-case '^nvidia-' || { echo "CUDA packages were installed." >&2; exit 1; }
 	@touch $@ $(VENV)/.library
 

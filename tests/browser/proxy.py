@@ -51,7 +51,7 @@ class Proxy:
         self._address = f"http://127.0.0.1:{self._server.server_address[1]}{prefix}"
 
     def __enter__(self) -> str:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         return self._address
 
     def __exit__(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import scheduler
+
 CONFTEST = """
 from tests.support import scheduler
 from tests.support.scheduler import RoomScheduling
@@ -54,6 +56,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_worker_that_dies_costs_the_test_that_it_ran_and_no_other(printed: str) -> None:
     assert re.search(r"3 failed, 42 passed", printed), printed[-3000:]
     assert len(set(re.findall(r"crashed while running '(\S+)'", printed))) == 3
+
+
+def test_workers_are_more_than_cores_only_where_tests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "cores", lambda: 2)
+    counts = {"tests/core": 2, "tests/core/base/test_words.py": 2, "tests/torch/test_run.py::test_it": 4}
+    for path, workers in (counts | {"tests/package": 4, "tests/plugins/watch/torch": 6, "tests": 6}).items():
+        assert scheduler.workers_for(["tests/evaluation", path]) == workers
 
 
 def test_no_more_workers_than_cores_start_a_browser_unless_one_dies(printed: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 def file_server(directory: Path) -> Iterator[str]:
     """Yield the URL of a server of the directory's files, without a slash at its end."""
     with FileServer(("127.0.0.1", 0), functools.partial(QuietFileHandler, directory=str(directory))) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

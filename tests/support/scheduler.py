@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 WAITING = frozenset({"browser", "exhaustive", "gpu", "package", "process", "torch"})
 """Rooms whose tests mostly wait, for the processes that they start or for a page."""
+IDLE = frozenset({"process", "torch"})
+"""Those of them whose tests take a core for less than half of their time."""
 APART = frozenset({"exhaustive"})
 """Rooms with files of a hundred long tests that share nothing: each is given to a worker by itself."""
 BROWSER = "browser"
@@ -27,10 +30,14 @@ def cores() -> int:
 
 
 def workers_for(paths: Iterable[str]) -> int:
-    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait,
-    since these take a core for less than half of their time."""
-    rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
-    return cores() + (min(cores() + 2, 8) if rooms & (WAITING | {"tests"}) else 0)
+    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait.
+
+    A few files, as of `make quick`, are over before further workers have begun.
+    """
+    rooms = {PurePosixPath(path).name for path in paths}
+    of_files = {_room(path) for path in paths}
+    more = cores() + 2 if rooms & (IDLE | {"tests"}) else cores() if (rooms | of_files) & WAITING else 0
+    return cores() + min(more, 8)
 
 
 def is_waiting(file: str) -> bool:
@@ -71,7 +78,9 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
             if _room(file) == BROWSER:
                 self._with_browser.add(node)
             self.workqueue.move_to_end(file, last=False)
-            super()._assign_work_unit(node)
+            # A worker that has just died can't be told. `remove_node`, which comes next, gives its files to others.
+            with suppress(OSError):
+                super()._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Forget a worker that has ended, and return the test in which it died, which isn't run again."""

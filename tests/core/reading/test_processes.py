@@ -85,13 +85,16 @@ def assert_same(one: Trace, other: Trace) -> None:
             assert a == b, table.name
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("way", RENAMED)
-@given(seeds=st.tuples(st.integers(0, 999), st.integers(0, 999)), devices=st.sampled_from([(0, 1), (1, 0), (0, 0)]))
+@given(
+    compiled=st.booleans(),
+    seeds=st.tuples(st.integers(0, 999), st.integers(0, 999)),
+    devices=st.sampled_from([(0, 1), (1, 0), (0, 0)]),
+)
 def test_a_merged_file_is_read_as_the_files_that_it_was_made_of(
     tmp_path_factory: pytest.TempPathFactory,
-    compiled: bool,
     way: str,
+    compiled: bool,
     seeds: tuple[int, int],
     devices: tuple[int, int],
 ) -> None:

@@ -155,7 +155,8 @@ def forge() -> Iterator[Comments]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), ForgeHandler) as server:
         comments.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever)
+        # It notices within that many seconds that it is to end.
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield comments
