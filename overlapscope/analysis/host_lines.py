@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct
 
 from overlapscope.trace.host import is_library
-from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
+from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame, is_python
 
 _WRAPPERS: Final = frozenset(
     {
@@ -36,11 +36,6 @@ _MIN_SHARE = 0.005
 _MAX_DEPTH = 100
 """Maximum number of functions above one another in a flame graph. Deeper ones belong to the last of these."""
 
-LOADER: Final = "torch/utils/data/"
-_RUNS_ELSEWHERE: Final = ("torch/autograd/graph.py", LOADER)
-"""Files whose functions wait for another thread: autograd's engine, or workers."""
-
-Frames: TypeAlias = Sequence[StackFrame]
 _Key: TypeAlias = tuple[str, int, str]
 """File, line and function."""
 _JOINED: Final = ("", 0, "")
@@ -87,11 +82,6 @@ def place(file: str, line: int) -> str:
     """Return a line without its directory, such as `train.py:212`."""
     name = PurePosixPath(file.replace("\\", "/")).name
     return f"{name}:{line}" if line else name
-
-
-def is_python(frames: Frames) -> bool:
-    """Return whether a stack may be Python's own work, neither a backward pass nor data loading."""
-    return not any(file in frame.file for frame in frames for file in _RUNS_ELSEWHERE)
 
 
 def most_python(activity: HostActivity) -> float:

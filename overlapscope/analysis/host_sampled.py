@@ -6,7 +6,6 @@ launching thread was in Python, or worked, the longest first. So sums stay exact
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -22,20 +21,15 @@ from overlapscope.analysis.pieces import IdleTime, cut_at, first_part
 from overlapscope.analysis.results import HostUse, LineTime, SampledStep
 from overlapscope.base.columns import F64, I64, Bool
 from overlapscope.base.grouping import among
+from overlapscope.base.median import proportion
 from overlapscope.catalog.causes import IDLE_RANK as RANK
-from overlapscope.catalog.causes import IdleCause
-from overlapscope.trace.host_activity import HostActivity, StackFrame, SystemFacts
+from overlapscope.catalog.causes import WORK_CAUSES, IdleCause
+from overlapscope.trace.host_activity import HostActivity, StackFrame
 from overlapscope.trace.model import Trace
 
-WORK_CAUSES = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
-"""Causes that the recording shows where the launching thread works."""
 _IN_TURN = (IdleCause.PYTHON, IdleCause.DISPATCH, IdleCause.CPU_OPS)
-SAMPLED_CAUSES = (IdleCause.FILE_IO, IdleCause.GIL_WAIT, IdleCause.CPU_THROTTLED, IdleCause.PREEMPTED)
-"""Causes that only samples and facts show."""
 _DIFFERENCE_BETWEEN_STEPS = 0.25
 """Relative difference of the same cause between steps of a process (`docs/evaluation/host-causes.md`)."""
-_NORMAL_QUANTILE = 1.96
-"""Quantile of the normal distribution for 95%."""
 _WAITS, _MOSTLY = 0.1, 0.5
 """Minimum shares of a line's samples in which the thread waits, for its calls to be what waits, and for all of the line
 to be such calls."""
@@ -83,16 +77,6 @@ def _interval(share: float, samples: int = 0) -> tuple[float, float, float]:
     return share, min(low, (1 - _DIFFERENCE_BETWEEN_STEPS) * share), max(high, (1 + _DIFFERENCE_BETWEEN_STEPS) * share)
 
 
-def proportion(share: float, samples: int) -> tuple[float, float]:
-    """Return the 95% interval of a share of samples.
-
-    Wilson, Journal of the American Statistical Association 22, 1927.
-    """
-    middle, squared = share + _NORMAL_QUANTILE**2 / (2 * samples), _NORMAL_QUANTILE**2 / samples
-    aside = math.sqrt(squared * share * (1 - share) + squared**2 / 4)
-    return (middle - aside) / (1 + squared), (middle + aside) / (1 + squared)
-
-
 def _in_file_calls(activity: HostActivity) -> float:
     """Return the share of the samples in calls on files, and that of the kernel's work for them.
 
@@ -117,43 +101,14 @@ def _in_file_calls(activity: HostActivity) -> float:
     return share + beside * states.file_io / (states.file_io + states.other_wait)
 
 
-def cpus_to_match(activity: HostActivity) -> int | None:
-    """Return the number of CPUs for torch's threads if there are more threads than CPUs; None otherwise."""
-    threads, cpus = activity.facts.torch_threads, whole_cpus(activity)
-    return cpus if threads is not None and cpus is not None and threads > cpus else None
-
-
-def whole_cpus(activity: HostActivity) -> int | None:
-    """Return the number of CPUs that the program can use all the time, at least 1; None if unknown."""
-    cpus = [n for n in (activity.facts.usable_cpus, activity.facts.quota_cpus) if n is not None]
-    return max(1, int(min(cpus))) if cpus else None
-
-
 def _preempting(activity: HostActivity) -> tuple[IdleCause, ...]:
     """Return the causes that time without a CPU is taken from.
 
     If torch has more threads than CPUs, its threads take the CPU from one another in ops, so that the ops are to blame.
     """
     facts = activity.facts
-    torch_competes = cpus_to_match(activity) is not None and not _exceeds_other_threads(facts, facts.run_queue_ns)
+    torch_competes = facts.cpus_to_match is not None and not facts.exceeds_other_threads(facts.run_queue_ns)
     return (IdleCause.PYTHON, IdleCause.DISPATCH) if torch_competes else WORK_CAUSES
-
-
-def beside_others(activity: HostActivity) -> bool:
-    """Return whether mostly other processes had the CPU while the launching thread waited for one.
-
-    While a quota stops the process, none of them need run.
-    """
-    waited_ns = activity.facts.run_queue_ns
-    if waited_ns is None:
-        return False
-    return _exceeds_other_threads(activity.facts, waited_ns - (activity.facts.throttled_ns or 0))
-
-
-def _exceeds_other_threads(facts: SystemFacts, waited_ns: int | None) -> bool:
-    """Return whether the process's other threads ran for less than half of some time; False if that is unknown."""
-    other_threads_ns = facts.other_threads_cpu_ns
-    return waited_ns is not None and other_threads_ns is not None and 2 * other_threads_ns < waited_ns
 
 
 def with_sampled(trace: Trace, idle: IdleTime, steps: Periods, device: int) -> IdleTime:

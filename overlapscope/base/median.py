@@ -1,4 +1,4 @@
-"""Mean, median and spread of times, and a test whether the program changed during the recording.
+"""Mean, median and spread of times, the interval of a share, and a test whether a program changed while recorded.
 
 Python's `statistics` does the same, but importing it takes longer than analyzing a small trace's steps.
 """
@@ -6,7 +6,7 @@ Python's `statistics` does the same, but importing it takes longer than analyzin
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import fsum
+from math import fsum, sqrt
 
 
 def median(values: Iterable[float]) -> float:
@@ -25,6 +25,20 @@ def mean(values: Iterable[float]) -> float:
 def median_ns(lengths_ns: Iterable[int]) -> int:
     """Return the median in whole nanoseconds: of an even number of lengths, the mean of the middle two."""
     return round(median(lengths_ns))
+
+
+_NORMAL_QUANTILE = 1.96
+"""Quantile of the normal distribution for 95%."""
+
+
+def proportion(share: float, samples: int) -> tuple[float, float]:
+    """Return the 95% interval of a share of samples.
+
+    Wilson, Journal of the American Statistical Association 22, 1927.
+    """
+    middle, squared = share + _NORMAL_QUANTILE**2 / (2 * samples), _NORMAL_QUANTILE**2 / samples
+    aside = sqrt(squared * share * (1 - share) + squared**2 / 4)
+    return (middle - aside) / (1 + squared), (middle + aside) / (1 + squared)
 
 
 # -- Drift -------------------------------------------------------------------------------------------

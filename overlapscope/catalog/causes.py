@@ -211,6 +211,11 @@ FOUND: Final[Mapping[Subject, tuple[Cause, ...]]] = {
 STALL_CAUSES: Final = tuple(cause for cause in IDLE_CAUSES if cause.blames_call)
 """Causes of idle time that blame a call: host stalls."""
 
+WORK_CAUSES: Final = (IdleCause.PYTHON, IdleCause.CPU_OPS, IdleCause.DISPATCH)
+"""Causes of idle time that a recording shows where the launching thread works."""
+SAMPLED_CAUSES: Final = (IdleCause.FILE_IO, IdleCause.GIL_WAIT, IdleCause.CPU_THROTTLED, IdleCause.PREEMPTED)
+"""Causes of idle time that only samples and facts of the host show."""
+
 _KINDS: Final[Mapping[Subject, type[Cause]]] = {
     "exposed-copy": CopyCause,
     "exposed-comm": CommCause,

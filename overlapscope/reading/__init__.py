@@ -24,9 +24,8 @@ from overlapscope.reading.file_names import file_and_part, natural, newest_recor
 from overlapscope.reading.files import LIMIT_BYTES, input_path, is_pipe
 from overlapscope.reading.patterns import name_patterns
 from overlapscope.reading.source import SUFFIXES, ReadRequest, is_trace_name, parts, read
-from overlapscope.reading.steps import has_steps, named_steps, range_steps, server_steps
 from overlapscope.trace.model import Trace
-from overlapscope.trace.servers import is_front_end_file
+from overlapscope.trace.servers import StepBatch, is_front_end_file, marks_in
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
@@ -94,14 +93,25 @@ def load(
         from overlapscope.reading.captures import with_captures
 
         trace = with_captures(trace, [_read_or_cached(path, request, cache) for path in expand(captures)])
+    marks = {} if steps_by is not None else marks_in(trace, patterns.server_steps)
+    if steps_by is None and not marks and trace.has_steps:
+        # Most recordings mark their steps.
+        return trace
+    return _with_steps(trace, steps_by, marks, periodic)
+
+
+def _with_steps(trace: Trace, steps_by: str | None, marks: dict[str, StepBatch], periodic: bool) -> Trace:
+    """Return the trace with steps from ranges or from what repeats, as for `load`; `marks` are those of a server."""
+    from overlapscope.reading.steps import named_steps, range_steps, server_steps
+
     if steps_by is not None:
         return named_steps(trace, steps_by)
-    trace = server_steps(trace, patterns.server_steps)
+    if marks:
+        trace = server_steps(trace, marks)
     if trace.recorder == "nsys":
         trace = range_steps(trace)
-    if not periodic or has_steps(trace):
+    if not periodic or trace.has_steps:
         return trace
-    # Most recordings mark their steps.
     from overlapscope.reading.own_period import periodic_steps
 
     return periodic_steps(trace)

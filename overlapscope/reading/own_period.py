@@ -14,7 +14,7 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import I64, Bool, begins_after_all
 from overlapscope.base.marks import is_step_name, repeat_name
 from overlapscope.base.recurrence import MIN_REGULARITY, Recurrence, find_recurrence
-from overlapscope.reading.steps import has_steps, with_names
+from overlapscope.reading.steps import with_names
 from overlapscope.trace.lost import lead_in_end
 from overlapscope.trace.model import HOST_OPS, MIN_COVERED_PCT, GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 from overlapscope.trace.op_names import OPTIMIZER_STEP
@@ -68,7 +68,7 @@ def periodic_steps(trace: Trace) -> Trace:
 
     The period's repeats become steps if they cover nearly all of the recording.
     """
-    if has_steps(trace):
+    if trace.has_steps:
         return trace
     if not len(trace.gpu_ops):
         # Without CUDA events, Nsight Systems records hardly anything but system calls.

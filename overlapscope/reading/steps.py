@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -15,19 +16,13 @@ from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import begins_after_all
 from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
-from overlapscope.reading.patterns import Patterns
 from overlapscope.trace.model import I64, Index, PlainSteps, Trace, TraceTable
-from overlapscope.trace.servers import StepBatch, batches, combined, server_of, step_name
+from overlapscope.trace.servers import StepBatch, combined, server_of, step_name
 
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
 _MIN_STEPS: Final = 3
 _MIN_SHARE: Final = 0.5
 """Minimum share of the launches that ranges must enclose to be taken for steps without being named."""
-
-
-def has_steps(trace: Trace) -> bool:
-    """Return whether a recording marks steps."""
-    return bool(trace.annotations.named(is_step_name).any())
 
 
 def named_steps(trace: Trace, pattern: str) -> Trace:
@@ -45,8 +40,8 @@ def named_steps(trace: Trace, pattern: str) -> Trace:
     return replace(_as_steps(trace, rows, _numbered(trace, rows)), steps_by=pattern)
 
 
-def server_steps(trace: Trace, further: Patterns = ()) -> Trace:
-    """Return the trace with the steps that an inference server marks; unchanged if it marks none.
+def server_steps(trace: Trace, stated: Mapping[str, StepBatch]) -> Trace:
+    """Return the trace with the steps that an inference server marks.
 
     The outermost of nested marks counts. If it doesn't state the batch, those within it do. Marks on threads that
     launch nothing count only if no thread with marks launches. Steps are numbered by order, because a number in a mark
@@ -54,13 +49,9 @@ def server_steps(trace: Trace, further: Patterns = ()) -> Trace:
 
     Args:
         trace: The trace.
-        further: The user's own marks.
+        stated: Its marks (`trace.servers.marks_in`), of which there is at least one.
     """
     notes = trace.annotations
-    used = np.flatnonzero(mask_of(notes.name_id, len(notes.names))).tolist()
-    stated = batches((notes.names[name_id] for name_id in used), further)
-    if not stated:
-        return trace
     rows = _on_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__)))
     outermost = begins_after_all(notes.start_ns[rows], notes.end_ns[rows])
     within = np.split(rows, np.flatnonzero(outermost))[1:]
@@ -106,7 +97,7 @@ def range_steps(trace: Trace) -> Trace:
     another without overlap, and enclose half of that thread's launches. The group that encloses most launches is
     chosen; among equals the smallest group, which is the outermost.
     """
-    if has_steps(trace):
+    if trace.has_steps:
         return trace
     notes = trace.annotations
     calls, launches = trace.runtime_calls, distinct(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])

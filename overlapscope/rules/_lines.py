@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from overlapscope.analysis.average import step_ns
-from overlapscope.analysis.host_lines import LOADER, Frames, host_lines
-from overlapscope.analysis.host_sampled import cpus_to_match, sampled_step
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.words import duration, listed, plural
@@ -17,7 +16,10 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, name
 from overlapscope.trace.host import Where, around
-from overlapscope.trace.host_activity import HostActivity, SampledStack, StackFrame
+from overlapscope.trace.host_activity import Frames, HostActivity, SampledStack, StackFrame, is_loading
+
+if TYPE_CHECKING:
+    from overlapscope.analysis.host_lines import HostLine
 
 _MAX_LINES = 3
 _MIN_SHARE = 0.02
@@ -30,21 +32,6 @@ KINDS = {
 """Files in stacks inside a DataLoader's next, by kind of work; the rest makes samples."""
 
 
-def is_torch(frames: Frames) -> bool:
-    """Return whether a stack ends in a function of PyTorch's."""
-    return bool(frames) and "/torch/" in frames[-1].file
-
-
-def is_not_torch(frames: Frames) -> bool:
-    """Return whether a stack ends in another function than PyTorch's."""
-    return not is_torch(frames)
-
-
-def is_loading(frames: Frames) -> bool:
-    """Return whether a stack is inside a DataLoader."""
-    return any(LOADER in frame.file for frame in frames)
-
-
 def at_lines(claims: Claims, chosen: Callable[[Frames], bool], draft: Draft, unsampled: str = "") -> Draft:
     """Return a draft with the lines with the most samples.
 
@@ -54,13 +41,15 @@ def at_lines(claims: Claims, chosen: Callable[[Frames], bool], draft: Draft, uns
         draft: The draft without lines.
         unsampled: Sentence for a recording without samples.
     """
-    lines, top = _lines(claims, chosen), next(iter(host_lines(_of(claims.trace.host_activity, chosen))), None)
-    sentence = sampled_lines(claims, chosen) if claims.trace.host_activity.main_stacks else unsampled
+    activity = claims.trace.host_activity
+    if not activity.main_stacks:
+        return replace(draft, where=None, afterword=f"{draft.afterword}{unsampled}")
+    lines, top = _lines(claims, chosen), next(iter(_host_lines(_of(activity, chosen))), None)
     return replace(
         draft,
         title=f"{draft.title}, most in {lines[0][0]}" if lines else draft.title,
         where=Where(line=f"{top.place} in {top.function}") if top and top.place and top.line else None,
-        afterword=f"{draft.afterword}{sentence}",
+        afterword=f"{draft.afterword}{sampled_lines(claims, chosen)}",
     )
 
 
@@ -87,6 +76,10 @@ def sampled_lines(claims: Claims, chosen: Callable[[Frames], bool] = bool) -> st
 
 def host_time(claims: Claims, pieces: ClaimedPieces, cause: IdleCause) -> str:
     """Return the launching thread's time of a cause in a step, and the GPU's part, as a sentence; empty if unknown."""
+    if not claims.trace.host_activity:
+        return ""
+    from overlapscope.analysis.host_sampled import sampled_step
+
     step = sampled_step(claims.trace)
     if step is None or not step.by_cause.get(cause):
         return ""
@@ -114,7 +107,7 @@ def kinds_of_loading(claims: Claims) -> str:
 def fewer_threads(claims: Claims) -> str:
     """Return the advice to match torch's threads to the CPUs, as the first line; empty if they are no more."""
     activity = claims.trace.host_activity
-    cpus = cpus_to_match(activity)
+    cpus = activity.facts.cpus_to_match
     if cpus is None:
         return ""
     threads = plural(activity.facts.torch_threads or 0, "thread")
@@ -131,7 +124,7 @@ def other_threads(claims: Claims) -> str:
     busiest = [thread for thread, running in of_thread.most_common(1) if running]
     if not busiest:
         return ""
-    lines = host_lines(replace(activity, thread=busiest[0]))
+    lines = _host_lines(replace(activity, thread=busiest[0]))
     thread_name = claims.trace.thread_names.get(busiest[0])
     places = list(dict.fromkeys(line.place for line in lines if line.place and line.running))[:_MAX_LINES]
     return f" Thread {thread_name or busiest[0]} ran most, at {listed(places)}." if places else ""
@@ -158,7 +151,7 @@ def _lines(claims: Claims, chosen: Callable[[Frames], bool]) -> list[tuple[str, 
     activity = claims.trace.host_activity
     samples: Counter[str] = Counter()
     called: dict[str, str] = {}
-    for line in host_lines(_of(activity, chosen)):
+    for line in _host_lines(_of(activity, chosen)):
         if line.place:
             samples[line.place] += line.samples
             if line.calls:
@@ -177,3 +170,12 @@ def _of(activity: HostActivity, chosen: Callable[[Frames], bool]) -> HostActivit
 
 def _frames(activity: HostActivity, stack: SampledStack) -> list[StackFrame]:
     return [activity.frames[number] for number in stack.frames]
+
+
+def _host_lines(activity: HostActivity) -> tuple[HostLine, ...]:
+    """Return the lines of the main thread (`host_lines`), which few recordings have."""
+    if not activity.main_stacks:
+        return ()
+    from overlapscope.analysis.host_lines import host_lines
+
+    return host_lines(activity)

@@ -28,6 +28,7 @@ from overlapscope.rules.explained import advice_by_case
 from overlapscope.rules.rule import Draft, Rule, claimed, lost, streams
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace.host import loading, staging
+from overlapscope.trace.host_activity import is_not_torch
 from overlapscope.trace.lost import PARTS_FOR_ENGINES, Part
 from overlapscope.trace.model import GpuOps, Kind, Memory
 from overlapscope.trace.op_names import is_migration
@@ -192,7 +193,7 @@ _OF_PAGEABLE = ("batch-copies", "pin", "non-blocking"), ("batch-copies", "pin")
 
 @Rule("tiny-copies", fixes=(("batch-copies",),)).on_claimed
 def _tiny_copies(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    from overlapscope.rules._lines import is_not_torch, sampled_lines
+    from overlapscope.rules._lines import sampled_lines
 
     ops = claims.device.timeline.ops
     moved = ops.bytes[claims.tiny]

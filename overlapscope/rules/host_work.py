@@ -10,8 +10,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.host_lines import is_python
-from overlapscope.analysis.host_sampled import beside_others, whole_cpus
 from overlapscope.analysis.host_work import backward_threads, called_collections
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
@@ -25,9 +23,6 @@ from overlapscope.rules._lines import (
     at_lines,
     fewer_threads,
     host_time,
-    is_loading,
-    is_not_torch,
-    is_torch,
     kinds_of_loading,
     other_threads,
     ranges_or_cost,
@@ -41,6 +36,7 @@ from overlapscope.rules.rule import Draft, Fixes, Rule, name
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace import op_names
 from overlapscope.trace.host import around, loading, outermost_around
+from overlapscope.trace.host_activity import is_loading, is_not_torch, is_python, is_torch
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
 from overlapscope.trace.servers import batch_in
@@ -95,7 +91,7 @@ def _data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 def _with_workers(claims: Claims) -> tuple[str, str]:
     """Return what shows that the loader has no workers, and the advice to use as many as keep up with the GPU."""
-    loads, cpus = loading(claims.trace), whole_cpus(claims.trace.host_activity)
+    loads, cpus = loading(claims.trace), claims.trace.host_activity.facts.whole_cpus
     loaded_ns = int(covered(union(loads.start_ns, loads.end_ns), claims.windows.starts, claims.windows.ends).sum())
     busy_ns = claims.judged_ns - claims.buckets.idle_ns
     enough = max(1, -(-loaded_ns // max(1, busy_ns)))
@@ -389,7 +385,7 @@ def _preempted(claims: Claims, pieces: ClaimedPieces) -> Draft:
     cpus, threads = activity.facts.usable_cpus, activity.facts.torch_threads
     beside = "" if threads is None else f", and torch uses {plural(threads, 'thread')}"
     has = "" if cpus is None else f". It may use {plural(cpus, 'CPU')}{beside}"
-    others = beside_others(activity)
+    others = activity.facts.beside_others
     by = " Meanwhile, other processes ran more than the program's other threads did." if others else ""
     advice = advice_by_case("preempted", claims.gpu)["fix"]
     return Draft(

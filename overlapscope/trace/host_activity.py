@@ -6,6 +6,9 @@ distort each other. Figures are totals of these steps; divide by `steps` for an 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
 from msgspec import Struct
 
 
@@ -84,6 +87,33 @@ class SystemFacts(Struct, frozen=True, kw_only=True):
     torch_threads: int | None = None
     """Number of threads of `torch.get_num_threads()`."""
 
+    @property
+    def whole_cpus(self) -> int | None:
+        """Number of CPUs that the program can use all the time, at least 1; None if unknown."""
+        cpus = [n for n in (self.usable_cpus, self.quota_cpus) if n is not None]
+        return max(1, int(min(cpus))) if cpus else None
+
+    @property
+    def cpus_to_match(self) -> int | None:
+        """Number of CPUs for torch's threads if there are more threads than CPUs; None otherwise."""
+        threads, cpus = self.torch_threads, self.whole_cpus
+        return cpus if threads is not None and cpus is not None and threads > cpus else None
+
+    @property
+    def beside_others(self) -> bool:
+        """True if mostly other processes had the CPU while the launching thread waited for one.
+
+        While a quota stops the process, none of them need run.
+        """
+        if self.run_queue_ns is None:
+            return False
+        return self.exceeds_other_threads(self.run_queue_ns - (self.throttled_ns or 0))
+
+    def exceeds_other_threads(self, waited_ns: int | None) -> bool:
+        """Return whether the process's other threads ran for less than half of some time; False if that is unknown."""
+        other_threads_ns = self.other_threads_cpu_ns
+        return waited_ns is not None and other_threads_ns is not None and 2 * other_threads_ns < waited_ns
+
 
 class HostActivity(Struct, frozen=True, kw_only=True):
     """Activity of the host in some steps without the profiler; without any by default."""
@@ -118,3 +148,32 @@ class HostActivity(Struct, frozen=True, kw_only=True):
     def __bool__(self) -> bool:
         """Return whether any activity is known."""
         return self.steps > 0
+
+
+# -- Kinds of stacks ---------------------------------------------------------------------------------
+
+Frames: TypeAlias = Sequence[StackFrame]
+"""Frames of a stack, outermost first."""
+_LOADER: Final = "torch/utils/data/"
+_RUNS_ELSEWHERE: Final = ("torch/autograd/graph.py", _LOADER)
+"""Files whose functions wait for another thread: autograd's engine, or workers."""
+
+
+def is_torch(frames: Frames) -> bool:
+    """Return whether a stack ends in a function of PyTorch's."""
+    return bool(frames) and "/torch/" in frames[-1].file
+
+
+def is_not_torch(frames: Frames) -> bool:
+    """Return whether a stack ends in another function than PyTorch's."""
+    return not is_torch(frames)
+
+
+def is_loading(frames: Frames) -> bool:
+    """Return whether a stack is inside a DataLoader."""
+    return any(_LOADER in frame.file for frame in frames)
+
+
+def is_python(frames: Frames) -> bool:
+    """Return whether a stack may be Python's own work, neither a backward pass nor data loading."""
+    return not any(file in frame.file for frame in frames for file in _RUNS_ELSEWHERE)

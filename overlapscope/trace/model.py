@@ -22,6 +22,7 @@ from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers, mask_of
 from overlapscope.base.grouping import distinct
 from overlapscope.base.kept import kept
+from overlapscope.base.marks import is_step_name
 from overlapscope.base.words import noun_for
 from overlapscope.trace.host_activity import HostActivity
 
@@ -445,6 +446,11 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     def gpu(self) -> str:
         """Noun for its devices."""
         return noun_for(self.device_names.values())
+
+    @property
+    def has_steps(self) -> bool:
+        """True if the recording marks steps."""
+        return bool(self.annotations.named(is_step_name).any())
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -15,9 +15,11 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Final, Literal, cast, get_args
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.base.columns import mask_of
 from overlapscope.base.marks import STEP
 from overlapscope.trace.model import Trace
 
@@ -104,6 +106,13 @@ def batches(names: Iterable[str], further: Patterns = ()) -> dict[str, StepBatch
     if not guessing:
         found |= {name: replace(batch, tokens=batch.tokens or batch.requests) for name, batch in single.items()}
     return found
+
+
+def marks_in(trace: Trace, further: Patterns = ()) -> dict[str, StepBatch]:
+    """Return the `batches` that the ranges of a recording state."""
+    notes = trace.annotations
+    used = np.flatnonzero(mask_of(notes.name_id, len(notes.names))).tolist()
+    return batches((notes.names[name_id] for name_id in used), further)
 
 
 def server_of(name: str) -> str:

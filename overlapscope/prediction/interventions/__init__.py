@@ -68,8 +68,8 @@ class Applied(Struct, frozen=True, eq=False):
 _PLACES: Final = {
     "faster-loader": "host:faster_loader",
     "pin": "copies:pin",
-    "non-blocking": "copies:non_blocking",
-    "no-sync": "copies:no_sync",
+    "non-blocking": "host:non_blocking",
+    "no-sync": "host:no_sync",
     "no-gc": "host:no_gc",
     "less-host": "host:less_host",
     "batch-copies": "copies:batch_copies",

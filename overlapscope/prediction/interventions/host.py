@@ -1,4 +1,4 @@
-"""The host does less: no waits for a DataLoader, no pauses for garbage, no work of a kind.
+"""The host does less: no waits in calls, for copies or a DataLoader, no pauses for garbage, no work of a kind.
 
 Other changes take time from the host by the same functions.
 """
@@ -11,23 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.host_lines import most_python
 from overlapscope.analysis.host_order import find_calls
-from overlapscope.analysis.host_sampled import SAMPLED_CAUSES, WORK_CAUSES, amounts, whole_cpus
 from overlapscope.analysis.host_work import Launcher, backward_threads, gc_pauses, launching_thread
 from overlapscope.base.columns import F64, I64, pick
-from overlapscope.base.grouping import distinct
+from overlapscope.base.grouping import among, distinct
 from overlapscope.base.intervals import covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
-from overlapscope.catalog.causes import IdleCause
-from overlapscope.prediction.graph import Graph, by_thread
+from overlapscope.catalog.causes import SAMPLED_CAUSES, WORK_CAUSES, IdleCause
+from overlapscope.prediction.graph import Graph, Waits, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
-from overlapscope.prediction.overhead import work_inside
 from overlapscope.prediction.steps import step_of_calls
-from overlapscope.trace.host import SINGLE_PROCESS_LOADER, loading, on_thread
-from overlapscope.trace.model import HostEvents, Trace
+from overlapscope.trace import calls as call_kinds
+from overlapscope.trace.host import SINGLE_PROCESS_LOADER, around, find_blocking, inside_named, loading, on_thread
+from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 NOTHING = np.empty(0, np.int64)
 LONG_WORK_NS = 1_000_000
@@ -93,6 +91,113 @@ def without_time_in(graph: Graph, events: HostEvents) -> RemovedHostTime:
     )
 
 
+_NEXT_NS = 20_000
+"""Maximum time between a copy's call and a synchronize by the same op, for it to be the copy's own
+(ATen/native/cuda/Copy.cu)."""
+_OWN_NS = 5_000
+"""Maximum of that time if no ops were recorded. Seen: 0.15 to 4 us inside `copy_`, and 7 us or more for Python code."""
+_VALUE_BYTES = 16
+"""Maximum size of a download that reads a value: `item()` copies and waits as `copy_` does."""
+
+
+# -- A blocking call returns at once -----------------------------------------------------------------
+
+
+def no_sync(graph: Graph, request: Request) -> Applied:
+    """Let blocking calls of a name return at once."""
+    calls, runtime = graph.calls, graph.trace.runtime_calls
+    blocks = np.flatnonzero(among(calls.row, find_blocking(graph.trace).row))
+    rows = calls.row[blocks]
+    call_name = request.argument or ""
+    called = runtime.named(lambda name: name == call_name)[rows]
+    named = blocks[called | inside_named(graph.trace, call_name, runtime.thread[rows], runtime.start_ns[rows])]
+    if request.stance == Stance.WORST:
+        # At worst, the host needs the result of the wait.
+        return Applied(graph, named, len(named), "The calls still wait.")
+    new_calls = calls.copied("length_ns")
+    new_calls.length_ns[named] = np.minimum(calls.length_ns[named], graph.constants.sync_call_ns or 0)
+    waits = graph.waits.take(~among(graph.waits.call, named))
+    changed = replace(graph, calls=new_calls, waits=waits)
+    waited = (calls.end_ns - calls.start_ns)[named].sum()
+    what = f"{plural(len(named), 'call')} of {call_name} that took {duration(waited)} in total return at once."
+    return Applied(changed, named, len(named), what)
+
+
+# -- Copies do not block -----------------------------------------------------------------------------
+
+
+def non_blocking(graph: Graph, request: Request) -> Applied:
+    """Remove the waits for copies."""
+    items, calls = graph.items, graph.calls
+    runtime = graph.trace.runtime_calls
+    copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
+    waits = waits_of_copies(graph)
+    # cudaMemcpy and similar calls wait by contract; cudaMemcpyAsync from pinned memory does not.
+    pinned = copied[items.host_memory[copied] == Memory.PINNED]
+    blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
+    if request.stance == Stance.WORST:
+        # The host reads downloads, so their waits stay.
+        down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
+        waits, blocking = waits[~among(waits, down)], blocking[~among(blocking, down)]
+    is_synchronize = among(graph.waits.call, waits)
+    is_copy_call = among(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
+    new_calls = calls.copied("before_ns", "length_ns")
+    waited = (calls.end_ns - calls.start_ns)[waits].sum()
+    # At worst, the call's own time returns as host time elsewhere.
+    new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
+    new_calls.before_ns[waits] = 0
+    new_calls.length_ns[blocking] = np.minimum(new_calls.length_ns[blocking], graph.constants.copy_call_ns or 0)
+    changed = replace(graph, calls=new_calls, waits=graph.waits.take(~(is_synchronize | is_copy_call)))
+    if request.stance == Stance.EXPECTED:
+        dropped = graph.waits.take(is_synchronize | is_copy_call)
+        changed = replace(changed, waits=Waits.joined([changed.waits, _read_by_host(graph, dropped)]))
+    touched = distinct(np.concatenate([waits, blocking]))
+    what = f"{plural(len(touched), 'wait')} after copies, {duration(waited)} in total, no longer happen."
+    return Applied(changed, touched, len(touched), what)
+
+
+def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
+    """Return the waits that remain: a download must end before the host next works for long by itself.
+
+    Any such work, except a DataLoader's, is assumed to need the data, as kernels are assumed to need uploads.
+    """
+    items, calls = graph.items, graph.calls
+    since = calls.since_ns
+    works = calls.start_ns - since - time_in_events(graph.trace, loading)
+    long = np.flatnonzero(works >= LONG_WORK_NS)
+    long = long[np.argsort(since[long], kind="stable")]
+    downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
+    reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
+    read = reader < len(long)
+    # The call before the work returns when the data has arrived.
+    before = np.where(calls.handed_by >= 0, calls.handed_by, graph.calls.previous)[long[reader[read]]]
+    waits = Waits.of(before, downloads.item[read], graph.constants.return_ns or 0)
+    return waits.take(before >= 0)
+
+
+def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
+    """Return the synchronizes that a copy's op made right after it, as `copy_` does unless non_blocking.
+
+    With `values`, also those of ops that read a value, as `item()` does.
+    """
+    calls, items = graph.calls, graph.items
+    syncs = call_kinds.synchronises(graph.trace.runtime_calls)[calls.row]
+    previous = graph.calls.previous
+    behind = syncs & pick(graph.launching(items.is_copy & ~items.gone), previous, False)
+    waits = np.flatnonzero(behind & (calls.start_ns - pick(calls.end_ns, previous, 0) <= _NEXT_NS))
+    copy = previous[waits]
+    if values:
+        return waits
+    ops = graph.trace.cpu_ops
+    if len(ops):
+        # Both calls are inside the same `copy_`, unlike those of `item()`, which reads a value.
+        inside = around(ops, graph.trace.runtime_calls.thread[calls.row[copy]], calls.start_ns[copy])
+        is_own = pick(ops.named(lambda name: name == "aten::copy_"), inside, False)
+        return waits[is_own & (pick(ops.end_ns, inside, 0) >= calls.end_ns[waits])]
+    read = items.call[(items.kind == Kind.D2H) & (items.bytes <= _VALUE_BYTES)]
+    return waits[(calls.start_ns[waits] - calls.end_ns[copy] <= _OWN_NS) & ~among(copy, read)]
+
+
 # -- No garbage collection ---------------------------------------------------------------------------
 
 
@@ -113,7 +218,7 @@ def faster_loader(graph: Graph, request: Request) -> Applied:
     changed, calls, removed_ns = without_time_in(graph, notes)
     least = graph
     if removed_ns and notes.named(lambda name: SINGLE_PROCESS_LOADER in name).all():
-        cpus = whole_cpus(graph.trace.host_activity)
+        cpus = graph.trace.host_activity.facts.whole_cpus
         if request.stance == Stance.WORST:
             least = without_time_in(graph, _beside_the_steps(notes, 1)).graph
         elif request.stance == Stance.EXPECTED and cpus is not None:
@@ -167,7 +272,13 @@ def less_host(graph: Graph, request: Request) -> Applied:
 
 def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
     """Return how much of the work before each call is of a cause."""
-    sampled = {amount.cause: amount for amount in amounts(graph.trace.host_activity)}
+    activity = graph.trace.host_activity
+    if not activity:
+        return _shown(graph, cause)
+    from overlapscope.analysis.host_lines import most_python
+    from overlapscope.analysis.host_sampled import amounts
+
+    sampled = {amount.cause: amount for amount in amounts(activity)}
     if cause in sampled:
         amount = sampled[cause]
         shown = {each: _shown(graph, each) for each in WORK_CAUSES}
@@ -176,7 +287,7 @@ def _inside(graph: Graph, cause: IdleCause, request: Request) -> F64:
         share = {Stance.BEST: amount.high, Stance.WORST: amount.low}.get(request.stance, amount.share)
         part = part_of_work(graph, request, spread, share)
         return part * work if amount.anywhere else _longest_first(graph, request, work, part)
-    work, activity = _shown(graph, cause), graph.trace.host_activity
+    work = _shown(graph, cause)
     if cause != IdleCause.PYTHON or not activity.main_stacks or request.stance == Stance.BEST:
         return work
     # Python of the model's own layers stays.
@@ -198,6 +309,9 @@ def _longest_first(graph: Graph, request: Request, work: F64, part: float) -> F6
 @kept()
 def _shown(graph: Graph, cause: IdleCause) -> F64:
     """Return how much of the work before each call is of a cause that the recording shows."""
+    # Calls that don't wait need no clock.
+    from overlapscope.prediction.overhead import work_inside
+
     trace = graph.trace
     main = launching_thread(trace)
     backward = [thread for thread in backward_threads(trace).tolist() if thread != main]

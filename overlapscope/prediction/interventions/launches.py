@@ -12,13 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.host_order import find_calls
-from overlapscope.analysis.host_sampled import proportion
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.periods import is_step, names_of
 from overlapscope.base.columns import pick
 from overlapscope.base.grouping import among, distinct, distinct_rows, group_starts, groups_of
 from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
+from overlapscope.base.median import proportion
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
 from overlapscope.prediction.graph import DeviceItems, Graph, by_thread

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.figures import Period
-from overlapscope.analysis.host_sampled import beside_others
 from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import Device
 from overlapscope.base.marks import GC_PAUSE
@@ -92,9 +91,8 @@ def test_ops_of_too_many_threads_lose_the_cpu_only_if_other_processes_had_it(own
 def test_other_processes_take_no_cpu_while_a_quota_stops_the_process() -> None:
     """Of 5 ms without a CPU a step, the quota takes 4.5 ms, and in the rest the program's own threads may have run."""
     facts = SystemFacts(run_queue_ns=50 * MS, throttled_ns=45 * MS, other_threads_cpu_ns=10 * MS)
-    activity = HostActivity(thread=1, steps=10, span_ns=10 * STEP)
-    assert not beside_others(replace(activity, facts=facts))
-    assert beside_others(replace(activity, facts=replace(facts, throttled_ns=20 * MS)))
+    assert not facts.beside_others
+    assert replace(facts, throttled_ns=20 * MS).beside_others
 
 
 def test_throttling_is_unknown_where_the_system_does_not_state_it() -> None:

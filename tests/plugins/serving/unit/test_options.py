@@ -10,10 +10,14 @@ import pytest
 from overlapscope.base.words import GPU, fill
 from overlapscope.plugins.serving.options import expose_less, launch_graphs, read_late, schedule_ahead
 from overlapscope.reading.steps import server_steps
-from overlapscope.trace.model import Kind
-from overlapscope.trace.servers import MARKS
+from overlapscope.trace.model import Kind, Trace
+from overlapscope.trace.servers import MARKS, marks_in
 from tests.core.rules.test_host_findings import finding
 from tests.support.helpers import MS, US, Host, Op, make_trace
+
+
+def _served(trace: Trace) -> Trace:
+    return server_steps(trace, marks_in(trace))
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -35,7 +39,7 @@ def test_a_server_is_told_its_own_options_and_none_of_training(number: int) -> N
         )
     ]
     notes = [Host(mark, at - 30 * US, at) for at in range(0, 60 * MS, 10 * MS)]
-    advice = finding(server_steps(make_trace(ops, annotations=notes)), "exposed-comm").advice
+    advice = finding(_served(make_trace(ops, annotations=notes)), "exposed-comm").advice
     assert advice == fill(expose_less(("vLLM", "SGLang")[number]), GPU)
     assert ("--tensor-parallel-size", "--tp-size")[number] in advice
     assert not re.search("DDP|FSDP|no_sync|async_op", advice)
@@ -50,7 +54,7 @@ def test_batches_without_a_graph_are_named() -> None:
             call = "cudaGraphLaunch" if requests == 3 else "cudaLaunchKernel"
             ops.append(Op(Kind.COMPUTE, at, at + 100 * US, launch=(at - 20 * US, at - 10 * US), call=call))
             shown.append(Host("aten::mm", at - 900 * US, at - 5 * US))
-    found = finding(server_steps(make_trace(ops, cpu_ops=shown, annotations=notes)), "dispatch")
+    found = finding(_served(make_trace(ops, cpu_ops=shown, annotations=notes)), "dispatch")
     assert "4 of 6 steps launch no CUDA graph: those of 5 requests." in found.detail
     assert found.advice == fill(launch_graphs("vLLM"), GPU)
 
