@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.average import average, without_warm_up
 from overlapscope.analysis.facts import Facts, periods_of
 from overlapscope.analysis.host_lines import phase_samples
-from overlapscope.analysis.host_sampled import WORK_CAUSES, amounts
+from overlapscope.analysis.host_sampled import amounts
 from overlapscope.analysis.missing_ops import recorded_launches
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.analysis.plain_step import MIN_TIMED_STEPS, lengths_of, measured
@@ -21,7 +21,7 @@ from overlapscope.analysis.timeline import lengths
 from overlapscope.base.grouping import distinct
 from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, intersect, subtract, union
 from overlapscope.base.kept import kept
-from overlapscope.catalog.causes import CommCause, IdleCause
+from overlapscope.catalog.causes import WORK_CAUSES, CommCause, IdleCause
 from overlapscope.catalog.measures import PARTS_OF_SPAN
 from overlapscope.trace.host import SINGLE_PROCESS_LOADER, loading, rows_by_thread
 from overlapscope.trace.host_activity import HostActivity
