@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
     from overlapscope.prediction.plain_program import PlainProgram
 
-MOST_OPS = 200_000
+MAX_OPS = 200_000
 """Maximum number of GPU ops to replay by default: 200,000 synthetic ops add 0.9 s to an analysis of 0.4 s.
 `overlapscope whatif` replays any recording."""
-_MOST_DEVICES = 16
-_MOST_LANES = 256
+_MAX_DEVICES = 16
+_MAX_LANES = 256
 """Maximum number of streams and threads to replay by default. Each costs some milliseconds, however little it does."""
 
 
 def is_replayed_by_default(trace: Trace) -> bool:
     """Return whether a recording is small enough, in ops and lanes, to replay it by default."""
-    return len(trace.gpu_ops) <= MOST_OPS and has_few_lanes(trace)
+    return len(trace.gpu_ops) <= MAX_OPS and has_few_lanes(trace)
 
 
 def has_few_lanes(trace: Trace) -> bool:
     """Return whether a recording has few enough devices, streams and threads to replay it by default."""
-    if len(trace.devices) > _MOST_DEVICES:
+    if len(trace.devices) > _MAX_DEVICES:
         return False
     streams = len(distinct_rows((trace.gpu_ops.device, trace.gpu_ops.stream)))
-    return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
+    return streams + len(distinct(trace.runtime_calls.thread)) <= _MAX_LANES
 
 
 def find_program(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram | None:

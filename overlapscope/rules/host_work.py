@@ -126,11 +126,11 @@ _HOW: Final = {
 }
 """Names of ops and kernels of fused optimizers, and of those that update many parameters at once."""
 _MODULE: Final = re.compile(r"nn\.Module: (.+?)(_\d+)?")
-_LEAST_SHARE = 0.03
+_MIN_SHARE = 0.03
 """Minimum share of the launches for an owner to be named."""
 _WORTH_SAYING = 0.1
 """Minimum share of the largest owner for any to be named."""
-_MOST = 2
+_MAX_NAMED_OWNERS = 2
 
 
 class Owner(Struct, frozen=True):
@@ -158,12 +158,12 @@ def launches(claims: Claims) -> I64:
 
 @kept()
 def owners(claims: Claims) -> list[Owner]:
-    """Return what makes at least `_LEAST_SHARE` of the launches, each launch once, the most first."""
+    """Return what makes at least `_MIN_SHARE` of the launches, each launch once, the most first."""
     rows = launches(claims)
     found, left = list[Owner](), np.ones(len(rows), np.bool_)
     for owner in _owners(claims.trace, rows):
         mine = owner.calls[left[owner.calls]]
-        if len(mine) >= max(1, _LEAST_SHARE * len(rows)):
+        if len(mine) >= max(1, _MIN_SHARE * len(rows)):
             how = _how(claims.trace, rows[mine]) if owner.optimizer else ""
             can_be_fused = claims.gpu == GPU and owner.optimizer in _FUSED and how != "fused"
             found.append(replace(owner, calls=rows[mine], how=how, can_be_fused=can_be_fused))
@@ -175,7 +175,7 @@ def who_launches(claims: Claims, rows: I64, by: Sequence[Owner]) -> str:
     """Return who makes launches, such as `612 of 1,480 launches a step come from AdamW.step()`; empty if unknown."""
     if not by or len(by[0].calls) < _WORTH_SAYING * len(rows):
         return ""
-    steps, named = max(1, claims.steps), by[:_MOST]
+    steps, named = max(1, claims.steps), by[:_MAX_NAMED_OWNERS]
     counts = [each(len(owner.calls), steps) for owner in named]
     counts[0] += f" of {claims.times_a_step(len(rows), 'launch')} come"
     parts = [f"{count} from {owner.words}{_fusion(owner)}" for count, owner in zip(counts, named, strict=True)]

@@ -429,7 +429,7 @@ def test_shapes_are_read_only_for_copies_that_move(tmp_path: Path, monkeypatch: 
     def refuse(trace: Trace) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("overlapscope.prediction.data_dependencies.read_inputs", refuse)
+    monkeypatch.setattr("overlapscope.reading.op_args.read_inputs", refuse)
     trace = read(small(tmp_path))
     predict(trace, ["graph"])
     ov.check(trace, {"budgets": {"step_time": {"max": "1 s"}}})
