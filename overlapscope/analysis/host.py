@@ -15,7 +15,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
 from overlapscope.base.grouping import among, distinct, rows_by
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, outermost, union
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, expand, outermost, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Kind, Memory, RuntimeCalls, Trace
@@ -312,8 +312,9 @@ def place_edges(trace: Trace, thread: int, windows: Intervals) -> I64:
     if not len(rows_of(frames, thread)):
         frames = trace.python_frames
     tables = [(table, rows_of(table, thread)) for table in (trace.cpu_ops, trace.runtime_calls, frames)]
-    sides = (side[rows] for table, rows in tables for side in (table.start_ns, table.end_ns))
-    return distinct(np.concatenate([side[contains(windows, side)] for side in sides]))
+    # Both are in order, or nearly.
+    sides = [np.sort(side[rows], kind="stable") for table, rows in tables for side in (table.start_ns, table.end_ns)]
+    return distinct(np.concatenate([side[expand(*np.searchsorted(side, windows))[1]] for side in sides]))
 
 
 def name_text(trace: Trace, name_id: int) -> str | None:

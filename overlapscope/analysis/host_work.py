@@ -23,11 +23,14 @@ from overlapscope.base.intervals import (
     I64,
     Bool,
     Intervals,
+    by_start,
     complement,
     contains,
     covered,
+    expand,
     join,
     outermost,
+    ranks,
     subtract,
     union,
 )
@@ -42,6 +45,8 @@ views."""
 
 _COLLECT = "<built-in function collect>"
 """Frame of `gc.collect`."""
+
+_NEVER = np.iinfo(np.int64).max
 
 _LONGEST_IN_ENGINE_NS = 200_000
 """Maximum time between two nodes of a backward pass in which autograd's engine works; it takes microseconds."""
@@ -165,7 +170,8 @@ def long_ops(trace: Trace) -> HostEvents:
     """
     ops = trace.cpu_ops
     long = ops.end_ns - ops.start_ns >= LONG_OP_NS
-    return ops.take(long & _silent(trace) & ~_runs_python(trace) & ~_makes_views(trace) & ~is_gc_pause(ops))
+    rows = np.flatnonzero(long & _silent(trace) & ~_runs_python(trace) & ~is_gc_pause(ops))
+    return ops.take(rows[~_make_views(trace, rows)])
 
 
 @kept()
@@ -174,9 +180,9 @@ def _silent(trace: Trace) -> Bool:
     ops, calls = trace.cpu_ops, trace.runtime_calls
     silent = np.ones(len(ops), np.bool_)
     for thread, of_thread in rows_by_thread(ops).items():
-        called = calls.start_ns[rows_of(calls, thread)]
-        first = np.searchsorted(called, ops.start_ns[of_thread], side="left")
-        silent[of_thread] = first == np.searchsorted(called, ops.end_ns[of_thread], side="left")
+        called, starts = calls.start_ns[rows_of(calls, thread)], ops.start_ns[of_thread]
+        following = np.append(called, _NEVER)[ranks(called, starts, "left")]
+        silent[of_thread] = following >= ops.end_ns[of_thread]
     return silent
 
 
@@ -193,29 +199,42 @@ def _runs_python(trace: Trace) -> Bool:
     named = ops.named(op_names.may_run_python)
     for _, of_thread in rows_by_thread(ops).items() if named.any() else ():
         # Ops of equal start stand longest first, so those inside an op follow it.
-        following = np.searchsorted(ops.start_ns[of_thread], ops.end_ns[of_thread], side="left")
-        result[of_thread] = named[of_thread] & (following > np.arange(len(of_thread)) + 1)
+        place = np.flatnonzero(named[of_thread])
+        rows = of_thread[place]
+        following = np.searchsorted(ops.start_ns[of_thread], ops.end_ns[rows], side="left")
+        result[rows] = following > place + 1
     return result
 
 
-@kept()
-def _makes_views(trace: Trace) -> Bool:
-    """Return a mask of the CPU ops that only make views or read properties, or that mostly do that or allocate.
+def _make_views(trace: Trace, rows: I64) -> Bool:
+    """Select those of some CPU ops that only make views or read properties, or that mostly do that or allocate.
 
     For example, `aten::unflatten_dense_tensors` makes a view of each tensor, on whatever device the tensors are.
+
+    Args:
+        trace: The recording.
+        rows: The ops, in ascending order.
+
+    Returns:
+        Mask of `rows`.
     """
-    ops, works = trace.cpu_ops, trace.cpu_ops.named(op_names.works)
-    quiet = _silent(trace) & ~works & ops.named(lambda name: name.startswith("aten::"))
+    ops = trace.cpu_ops
+    chosen, result = mask_of(rows, len(ops)), np.zeros(len(rows), np.bool_)
+    works = ops.named(op_names.works)
     long_allocation = ops.named(op_names.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
-    result = np.zeros(len(ops), np.bool_)
-    for _, rows in rows_by_thread(ops).items() if quiet.any() else ():
-        starts, ends = ops.start_ns[rows], ops.end_ns[rows]
+    quiet = _silent(trace) & ~works & ops.named(lambda name: name.startswith("aten::")) & ~long_allocation
+    for of_thread in rows_by_thread(ops).values() if len(rows) else ():
+        starts, ends, place = ops.start_ns[of_thread], ops.end_ns[of_thread], np.flatnonzero(chosen[of_thread])
+        when = union(starts[place], ends[place])
+        inside = expand(*(np.searchsorted(starts, side, side="left") for side in when))[1]
+        near = distinct(np.append(place, inside))
+        near = near[quiet[of_thread[near]]]
         # Ops of equal start stand longest first, so those inside an op follow it.
-        working = np.append(0, np.cumsum((works | long_allocation)[rows]))
-        inside = working[np.searchsorted(starts, ends, side="left")] - working[1:]
-        views = quiet[rows] & (inside == 0) & ~long_allocation[rows]
-        mostly = 2 * covered(union(starts[views], ends[views]), starts, ends) > ends - starts
-        result[rows] = views | works[rows] & mostly
+        working = np.append(0, np.cumsum((works | long_allocation)[of_thread]))
+        views = near[working[np.searchsorted(starts, ends[near], side="left")] == working[near + 1]]
+        begin, end, here = starts[place], ends[place], of_thread[place]
+        mostly = 2 * covered(union(starts[views], ends[views]), begin, end) > end - begin
+        result[np.searchsorted(rows, here)] = mask_of(views, len(of_thread))[place] | works[here] & mostly
     return result
 
 
@@ -227,12 +246,13 @@ def _cpu_work(trace: Trace) -> HostEvents:
     Ops that mostly make views don't count.
     """
     ops, silent = trace.cpu_ops, _silent(trace)
-    computes = silent & ops.named(op_names.works) & ~_makes_views(trace)
+    computes = silent & ops.named(op_names.works)
     arranges = _runs_python(trace) | ops.named(op_names.is_engine)
     for _, rows in rows_by_thread(ops).items() if computes.any() else ():
         loud = rows[~(silent | arranges)[rows]]
         computes[rows] &= ~contains(union(ops.start_ns[loud], ops.end_ns[loud]), ops.start_ns[rows])
-    return HostEvents.joined([ops.take(computes), long_ops(trace)])
+    rows = np.flatnonzero(computes)
+    return HostEvents.joined([ops.take(rows[~_make_views(trace, rows)]), long_ops(trace)])
 
 
 @kept()
@@ -256,7 +276,7 @@ def _in_python(trace: Trace, thread: int) -> Intervals:
         starts = np.concatenate([starts, frames.start_ns[called]])
         ends = np.concatenate([ends, frames.end_ns[called]])
         python = np.append(python, np.ones(len(called), np.bool_))
-        order = np.lexsort((-ends, starts))
+        order = by_start(starts, ends)
         starts, ends, python = starts[order], ends[order], python[order]
     if not python.any():
         return EMPTY

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappush, heappushpop
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from overlapscope.base import columns
+from overlapscope.base.columns import pick
 
 I64 = columns.I64
 Bool = columns.Bool
 Index = columns.Index
+
+_MANY: Final = 2
+"""Minimum number of instants per value for a look-up of the values among the instants to be faster than the reverse."""
 
 
 class Intervals(NamedTuple):
@@ -31,6 +35,7 @@ def _i64(values: I64 | Sequence[int]) -> I64:
     return np.asarray(values, dtype=np.int64)
 
 
+_NEVER: Final = int(np.iinfo(np.int64).min)
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -101,10 +106,19 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
     return Intervals(np.maximum(a.starts[first:last], start), np.minimum(a.ends[first:last], end))
 
 
+def ranks(ordered: I64, at: I64, side: Literal["left", "right"]) -> I64:
+    """Return what `np.searchsorted` does, in linear time for many instants in order."""
+    if at.ndim != 1 or len(at) < _MANY * len(ordered) or (at[1:] < at[:-1]).any():
+        return np.searchsorted(ordered, at, side=side)
+    # Each value counts for the instants from the first one that is not before it.
+    first = np.searchsorted(at, ordered, side="left" if side == "right" else "right")
+    return np.cumsum(np.bincount(first, minlength=len(at) + 1))[:-1]
+
+
 def covered_before(a: Intervals, at: I64) -> I64:
     """Return the length of `a` in `(-inf, at)` for each instant, in the shape of `at`."""
     lengths = np.append(0, np.cumsum(a.ends - a.starts))
-    row = np.searchsorted(a.starts, at, side="right")
+    row = ranks(a.starts, at, "right")
     # The interval opened last may reach beyond `at`.
     over = np.where(row > 0, np.maximum(np.append(a.ends, 0)[row - 1] - at, 0), 0)
     result: I64 = lengths[row] - over
@@ -116,13 +130,13 @@ def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]
     start, end = _i64(starts), _i64(ends)
     if not len(a.starts):
         return np.zeros(len(start), np.int64)
-    begin, stop = covered_before(a, np.stack([start, end]))
+    begin, stop = covered_before(a, start), covered_before(a, end)
     return np.where(end > start, stop - begin, 0)
 
 
 def contains(a: Intervals, at: I64) -> Bool:
     """Return whether each instant lies in `a`."""
-    row = np.searchsorted(a.starts, at, side="right") - 1
+    row = ranks(a.starts, at, "right") - 1
     inside: Bool = (row >= 0) & (np.append(a.ends, 0)[row] > at)
     return inside
 
@@ -178,6 +192,7 @@ class Nesting:
 
     def __init__(self, starts: I64, ends: I64) -> None:
         self._starts = starts
+        self._reach = np.maximum.accumulate(ends)
         # Latest end in each block of 1, 2, 4... intervals, to skip blocks in which all have ended.
         self._latest = [ends]
         while len(below := self._latest[-1]) > 1:
@@ -186,17 +201,27 @@ class Nesting:
 
     def innermost(self, at: I64) -> I64:
         """Return the row of the innermost interval that contains each instant, or -1."""
-        level = np.full(len(at), -1)
-        # All intervals before `block` have started. Go left in growing blocks until a block holds an open interval.
+        # All intervals before `block` have started.
         block = np.searchsorted(self._starts, at, side="right")
-        looking = np.flatnonzero(block)
+        # Mostly the last of them is open, or all have ended.
+        row = np.where(pick(self._latest[0], block - 1, _NEVER) > at, block - 1, -1)
+        further = np.flatnonzero((row < 0) & (pick(self._reach, block - 1, _NEVER) > at))
+        if len(further):
+            row[further] = self._last_open(block[further], at[further])
+        return row
+
+    def _last_open(self, block: I64, at: I64) -> I64:
+        """Return the last open interval before `block` at each instant, at which there is one."""
+        level = np.full(len(at), -1)
+        looking = np.arange(len(at))
+        # Go left in growing blocks until a block holds an open interval.
         for number, latest in enumerate(self._latest):
             here = block[looking]
             # An even block is the second half of a block that the next level examines.
             within = (here % 2 == 1) & (latest[here - 1] > at[looking])
             level[looking[within]] = number
             block[looking] = np.where(within, here - 1, here // 2)
-            looking = looking[~within & (here > 1)]
+            looking = looking[~within]
             if not len(looking):
                 break
         # Go down again, to the last such interval in the block.
@@ -207,7 +232,16 @@ class Nesting:
             in_reach[in_reach] = latest[half[in_reach]] > at[down[in_reach]]
             block[down] = half - ~in_reach
             level[down] = number - 1
-        return np.where(level == 0, block, -1)
+        return block
+
+
+def by_start(starts: I64, ends: I64) -> Index:
+    """Return the order of intervals by start, then longest first, for a few sorted tables one after the other."""
+    # Sorting sorted tables is fast, so ends are only compared if there are ties.
+    order = np.argsort(starts, kind="stable")
+    if ((np.diff(starts[order]) == 0) & (np.diff(ends[order]) > 0)).any():
+        order = np.lexsort((-ends, starts))
+    return order
 
 
 def side_by_side(starts: I64, ends: I64) -> Intervals:
