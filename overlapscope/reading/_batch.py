@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import Raw, Struct, field
+from numpy.typing import NDArray
 
+from overlapscope.base.grouping import numbered
 from overlapscope.reading._events import BoundingInstant, EventTable, NamedRow, decoded_text, table_of
 from overlapscope.reading._times import UNREADABLE
 from overlapscope.trace.model import I32, I64, Index
+
+_T = TypeVar("_T", bound=np.generic)
 
 # -- Arguments of events -----------------------------------------------------------------------------
 
@@ -37,6 +41,12 @@ class EventArguments(Struct, frozen=True):
         numbers = self.values[:, self.places[attribute]].tolist()
         decoded = {at: decoded_text(self.texts[at]) if at >= 0 else "" for at in set(numbers)}
         return [decoded[at] for at in numbers]
+
+    def of_text(self, attribute: str, judge: Callable[[str], object], dtype: type[_T]) -> NDArray[_T]:
+        """Return what a function makes of each text (`text`), which it sees once."""
+        numbers, place = numbered(self.values[:, self.places[attribute]])
+        texts = (decoded_text(self.texts[at]) if at >= 0 else "" for at in numbers.tolist())
+        return np.array([*map(judge, texts)], dtype)[place]
 
     def take(self, rows: Index) -> EventArguments:
         """Return the arguments of some of the rows."""
