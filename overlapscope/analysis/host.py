@@ -312,9 +312,13 @@ def place_edges(trace: Trace, thread: int, windows: Intervals) -> I64:
     if not len(rows_of(frames, thread)):
         frames = trace.python_frames
     tables = [(table, rows_of(table, thread)) for table in (trace.cpu_ops, trace.runtime_calls, frames)]
-    # Both are in order, or nearly.
-    sides = [np.sort(side[rows], kind="stable") for table, rows in tables for side in (table.start_ns, table.end_ns)]
-    return distinct(np.concatenate([side[expand(*np.searchsorted(side, windows))[1]] for side in sides]))
+    edges = [np.empty(0, np.int64)]
+    for table, rows in tables:
+        start, end = table.start_ns[rows], table.end_ns[rows]
+        # Starts are in order, so that each window is looked up among them; each end is looked up among the windows.
+        begun = pick(windows.starts, np.searchsorted(windows.ends, end, side="right"), np.iinfo(np.int64).max) <= end
+        edges += [start[expand(*np.searchsorted(start, windows))[1]], end[begun]]
+    return distinct(np.concatenate(edges))
 
 
 def name_text(trace: Trace, name_id: int) -> str | None:

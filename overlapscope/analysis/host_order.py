@@ -20,7 +20,7 @@ from overlapscope.analysis.host import around, find_blocking, rows_of
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import Columns, Integers, locate, mask_of, pick
 from overlapscope.base.grouping import among, group_starts, numbered, rows_by
-from overlapscope.base.intervals import Intervals, begins_after_all, by_start, contains, union
+from overlapscope.base.intervals import Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.trace.model import (
     I64,
@@ -92,7 +92,10 @@ def _work(trace: Trace, thread: int) -> _Work:
     tables = [(table, rows_of(table, thread)) for table in (trace.cpu_ops, trace.runtime_calls)]
     start = np.concatenate([table.start_ns[rows] for table, rows in tables])
     end = np.concatenate([table.end_ns[rows] for table, rows in tables])
-    order = by_start(start, end)
+    # By start, longest first. Sorting two sorted tables is fast, so ends are only compared if there are ties.
+    order = np.argsort(start, kind="stable")
+    if ((np.diff(start[order]) == 0) & (np.diff(end[order]) > 0)).any():
+        order = np.lexsort((-end, start))
     start, end = start[order], end[order]
     innermost = np.append(start[1:] >= end[:-1], True)
     return _Work(start, union(start[innermost], end[innermost]))

@@ -23,14 +23,12 @@ from overlapscope.base.intervals import (
     I64,
     Bool,
     Intervals,
-    by_start,
     complement,
     contains,
     covered,
     expand,
     join,
     outermost,
-    ranks,
     subtract,
     union,
 )
@@ -83,6 +81,8 @@ class Launcher(Struct, frozen=True):
     def pauses_elsewhere(self) -> Intervals:
         """Pauses of other threads, where this one is inside no op or call: a collection holds the interpreter."""
         pauses = gc_pauses(self.trace)
+        if not len(pauses):
+            return EMPTY
         busy = (_busy(self.trace, thread) for thread in (self.thread, self.companion))
         return subtract(union(pauses.start_ns, pauses.end_ns), join(*busy))
 
@@ -181,8 +181,10 @@ def _silent(trace: Trace) -> Bool:
     silent = np.ones(len(ops), np.bool_)
     for thread, of_thread in rows_by_thread(ops).items():
         called, starts = calls.start_ns[rows_of(calls, thread)], ops.start_ns[of_thread]
-        following = np.append(called, _NEVER)[ranks(called, starts, "left")]
-        silent[of_thread] = following >= ops.end_ns[of_thread]
+        # Each call counts for the ops that begin after it, so that the number of calls before an op is its next one.
+        after = np.searchsorted(starts, called, side="right")
+        following = np.cumsum(np.bincount(after, minlength=len(starts) + 1))[:-1]
+        silent[of_thread] = np.append(called, _NEVER)[following] >= ops.end_ns[of_thread]
     return silent
 
 
@@ -206,6 +208,15 @@ def _runs_python(trace: Trace) -> Bool:
     return result
 
 
+@kept()
+def _kinds(trace: Trace) -> tuple[Bool, Bool, Bool]:
+    """Return masks of the CPU ops that work, of those inside no view, and of those that may only make views."""
+    ops = trace.cpu_ops
+    works = ops.named(op_names.works)
+    no_view = works | ops.named(op_names.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
+    return works, no_view, _silent(trace) & ~no_view & ops.named(lambda name: name.startswith("aten::"))
+
+
 def _make_views(trace: Trace, rows: I64) -> Bool:
     """Select those of some CPU ops that only make views or read properties, or that mostly do that or allocate.
 
@@ -218,19 +229,19 @@ def _make_views(trace: Trace, rows: I64) -> Bool:
     Returns:
         Mask of `rows`.
     """
-    ops = trace.cpu_ops
-    chosen, result = mask_of(rows, len(ops)), np.zeros(len(rows), np.bool_)
-    works = ops.named(op_names.works)
-    long_allocation = ops.named(op_names.allocates) & (ops.end_ns - ops.start_ns >= LONG_OP_NS)
-    quiet = _silent(trace) & ~works & ops.named(lambda name: name.startswith("aten::")) & ~long_allocation
-    for of_thread in rows_by_thread(ops).values() if len(rows) else ():
+    ops, result = trace.cpu_ops, np.zeros(len(rows), np.bool_)
+    if not len(rows):
+        return result
+    chosen = mask_of(rows, len(ops))
+    works, no_view, quiet = _kinds(trace)
+    for of_thread in rows_by_thread(ops).values():
         starts, ends, place = ops.start_ns[of_thread], ops.end_ns[of_thread], np.flatnonzero(chosen[of_thread])
         when = union(starts[place], ends[place])
         inside = expand(*(np.searchsorted(starts, side, side="left") for side in when))[1]
         near = distinct(np.append(place, inside))
         near = near[quiet[of_thread[near]]]
         # Ops of equal start stand longest first, so those inside an op follow it.
-        working = np.append(0, np.cumsum((works | long_allocation)[of_thread]))
+        working = np.append(0, np.cumsum(no_view[of_thread]))
         views = near[working[np.searchsorted(starts, ends[near], side="left")] == working[near + 1]]
         begin, end, here = starts[place], ends[place], of_thread[place]
         mostly = 2 * covered(union(starts[views], ends[views]), begin, end) > end - begin
@@ -251,8 +262,8 @@ def _cpu_work(trace: Trace) -> HostEvents:
     for _, rows in rows_by_thread(ops).items() if computes.any() else ():
         loud = rows[~(silent | arranges)[rows]]
         computes[rows] &= ~contains(union(ops.start_ns[loud], ops.end_ns[loud]), ops.start_ns[rows])
-    rows = np.flatnonzero(computes)
-    return HostEvents.joined([ops.take(rows[~_make_views(trace, rows)]), long_ops(trace)])
+    computing = np.flatnonzero(computes)
+    return HostEvents.joined([ops.take(computing[~_make_views(trace, computing)]), long_ops(trace)])
 
 
 @kept()
@@ -276,7 +287,7 @@ def _in_python(trace: Trace, thread: int) -> Intervals:
         starts = np.concatenate([starts, frames.start_ns[called]])
         ends = np.concatenate([ends, frames.end_ns[called]])
         python = np.append(python, np.ones(len(called), np.bool_))
-        order = by_start(starts, ends)
+        order = np.lexsort((-ends, starts))
         starts, ends, python = starts[order], ends[order], python[order]
     if not python.any():
         return EMPTY

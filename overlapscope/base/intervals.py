@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappush, heappushpop
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from overlapscope.base import columns
-from overlapscope.base.columns import pick
 
 I64 = columns.I64
 Bool = columns.Bool
 Index = columns.Index
 
 _MANY: Final = 2
-"""Minimum number of instants per value for a look-up of the values among the instants to be faster than the reverse."""
+"""Minimum number of instants per interval for a look-up of the intervals among the instants to be faster than the
+reverse."""
 
 
 class Intervals(NamedTuple):
@@ -35,7 +35,6 @@ def _i64(values: I64 | Sequence[int]) -> I64:
     return np.asarray(values, dtype=np.int64)
 
 
-_NEVER: Final = int(np.iinfo(np.int64).min)
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -106,19 +105,10 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
     return Intervals(np.maximum(a.starts[first:last], start), np.minimum(a.ends[first:last], end))
 
 
-def ranks(ordered: I64, at: I64, side: Literal["left", "right"]) -> I64:
-    """Return what `np.searchsorted` does, in linear time for many instants in order."""
-    if at.ndim != 1 or len(at) < _MANY * len(ordered) or (at[1:] < at[:-1]).any():
-        return np.searchsorted(ordered, at, side=side)
-    # Each value counts for the instants from the first one that is not before it.
-    first = np.searchsorted(at, ordered, side="left" if side == "right" else "right")
-    return np.cumsum(np.bincount(first, minlength=len(at) + 1))[:-1]
-
-
 def covered_before(a: Intervals, at: I64) -> I64:
     """Return the length of `a` in `(-inf, at)` for each instant, in the shape of `at`."""
     lengths = np.append(0, np.cumsum(a.ends - a.starts))
-    row = ranks(a.starts, at, "right")
+    row = np.searchsorted(a.starts, at, side="right")
     # The interval opened last may reach beyond `at`.
     over = np.where(row > 0, np.maximum(np.append(a.ends, 0)[row - 1] - at, 0), 0)
     result: I64 = lengths[row] - over
@@ -130,13 +120,18 @@ def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]
     start, end = _i64(starts), _i64(ends)
     if not len(a.starts):
         return np.zeros(len(start), np.int64)
-    begin, stop = covered_before(a, start), covered_before(a, end)
+    begin, stop = covered_before(a, np.stack([start, end]))
     return np.where(end > start, stop - begin, 0)
 
 
 def contains(a: Intervals, at: I64) -> Bool:
     """Return whether each instant lies in `a`."""
-    row = ranks(a.starts, at, "right") - 1
+    if at.ndim > 1 or len(at) < _MANY * len(a.starts) or (at[1:] < at[:-1]).any():
+        row = np.searchsorted(a.starts, at, side="right") - 1
+    else:
+        # Each start counts for the instants from the first one that is not before it.
+        first = np.searchsorted(at, a.starts, side="left")
+        row = np.cumsum(np.bincount(first, minlength=len(at) + 1))[:-1] - 1
     inside: Bool = (row >= 0) & (np.append(a.ends, 0)[row] > at)
     return inside
 
@@ -201,11 +196,13 @@ class Nesting:
 
     def innermost(self, at: I64) -> I64:
         """Return the row of the innermost interval that contains each instant, or -1."""
-        # All intervals before `block` have started.
+        if not len(self._starts):
+            return np.full(len(at), -1)
+        # All intervals before `block` have started. Mostly the last of them is open, or all have ended.
         block = np.searchsorted(self._starts, at, side="right")
-        # Mostly the last of them is open, or all have ended.
-        row = np.where(pick(self._latest[0], block - 1, _NEVER) > at, block - 1, -1)
-        further = np.flatnonzero((row < 0) & (pick(self._reach, block - 1, _NEVER) > at))
+        last = np.maximum(block - 1, 0)
+        row = np.where((block > 0) & (self._latest[0][last] > at), last, -1)
+        further = np.flatnonzero((block > 0) & (row < 0) & (self._reach[last] > at))
         if len(further):
             row[further] = self._last_open(block[further], at[further])
         return row
@@ -233,15 +230,6 @@ class Nesting:
             block[down] = half - ~in_reach
             level[down] = number - 1
         return block
-
-
-def by_start(starts: I64, ends: I64) -> Index:
-    """Return the order of intervals by start, then longest first, for a few sorted tables one after the other."""
-    # Sorting sorted tables is fast, so ends are only compared if there are ties.
-    order = np.argsort(starts, kind="stable")
-    if ((np.diff(starts[order]) == 0) & (np.diff(ends[order]) > 0)).any():
-        order = np.lexsort((-ends, starts))
-    return order
 
 
 def side_by_side(starts: I64, ends: I64) -> Intervals:

@@ -308,7 +308,9 @@ class SourceFile:
         Raises:
             UnreadableTrace: The content exceeds the limit.
         """
-        for block in filter(None, self._blocks()):
+        for block in self._blocks():
+            if not len(block):
+                continue
             self.unpacked_bytes += len(block)
             if self.unpacked_bytes > self.limit_bytes:
                 why = (
@@ -327,7 +329,7 @@ class SourceFile:
         """Return the first unpacked bytes, without effect on the file's state."""
         ahead = copy(self)
         ahead.block_bytes = HEAD_BYTES
-        return next(iter(ahead), b"")
+        return bytes(next(iter(ahead), b""))
 
     def _blocks(self) -> Iterator[bytes | memoryview]:
         try:

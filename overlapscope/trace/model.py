@@ -102,7 +102,8 @@ class TraceTable(Columns, frozen=True, weakref=True):
         if not passing:
             return np.zeros(len(self), np.bool_)
         if len(passing) <= _FEW_NAMES:
-            return np.logical_or.reduce([self.name_id == name_id for name_id in passing])
+            few: Bool = np.logical_or.reduce([self.name_id == name_id for name_id in passing])
+            return few
         return mask_of(np.array(passing), len(self.names)).take(self.name_id)
 
     def to_pandas(self) -> pd.DataFrame:

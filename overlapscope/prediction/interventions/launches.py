@@ -72,7 +72,8 @@ class GraphLaunches(Struct, frozen=True):
 def launch_graphs(graph: Graph, request: Request) -> Applied:
     """Replace consecutive launches by graph launches."""
     found = graph_launches(graph, request)
-    repeated = _repeated(graph, found, _places(graph, request.argument)) | (request.stance == Stance.BEST)
+    places = [] if request.stance == Stance.BEST else _places(graph, request.argument)
+    repeated = _repeated(graph, found, places)
     launches = found.take(repeated)
     # The first kernel begins after the call has submitted all of them.
     handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
@@ -221,7 +222,8 @@ def _runs(graph: Graph, name: str | None, worst: bool) -> tuple[I64, I64]:
     apart = divides[inside]
     apart[1:] |= (np.diff(device[inside]) != 0) | (taken[1:] != taken[:-1])
     apart[group_starts(place, tied)] = True
-    return inside[taken], np.cumsum(apart)[taken]
+    number = np.cumsum(apart, dtype=np.int64)
+    return inside[taken], number[taken]
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
