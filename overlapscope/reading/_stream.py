@@ -196,9 +196,16 @@ class EventStream:
                     ahead, held = None, 1 + len(rest) + len(block)
                     end = next(boundaries(pending, held), 1)
                     after = bytes(memoryview(pending)[end:held]).lstrip(BLANK).removeprefix(b",")
-                    # If the system has no thread to spare, the block is decoded in its turn.
-                    with suppress(RuntimeError):
+                    replaced = pending[end]
+                    try:
                         ahead = _ScannedAhead(rest, pool.submit(scan, pending, end), after) if end > 1 else None
+                    except RuntimeError:
+                        # The system has no thread to spare, so the block is decoded in its turn. Another thread may
+                        # still scan this memory.
+                        own = bytearray(block)
+                        if end > len(rest):
+                            own[end - 1 - len(rest)] = replaced
+                        pending, block = bytearray(), memoryview(own)
                     rest = after
                     waiting.append((pending, block, ahead))
                 if waiting and (ended or len(waiting) > _AHEAD_PER_THREAD * self._threads):
