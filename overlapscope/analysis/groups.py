@@ -26,7 +26,7 @@ from overlapscope.analysis.results import (
 )
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import distinct, distinct_rows, first_of_each, groups_of, rows_by
+from overlapscope.base.grouping import distinct, distinct_rows, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, side_by_side, union
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import FOUND, Subject
@@ -176,11 +176,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     site, (module, modules) = sites_of_ops(trace, begun), modules_of(trace, begun)
     group = groups_of((ops.name_id[rows], site.op, module, site.line, ops.stream[rows], ops.kind[rows]))
     duration = ops.end_ns[rows] - ops.start_ns[rows]
-    # The example is the longest kernel of each group, the first of several. Sorting would take ten times as long.
-    longest, examples = np.full((2, int(group.max()) + 1), -1)
-    np.maximum.at(longest, group, duration)
-    is_longest = np.flatnonzero(duration == longest[group])[::-1]
-    examples[group[is_longest]] = is_longest
+    examples = _longest(group, duration)
     sums = _Sums(len(examples), timeline.judged_from_ns, steps)
     weights = {"count": np.ones_like(duration), "time_ns": duration, "exposed_ns": _exposed(timeline, rows)}
     figures = {name: sums.begun(group, ops.start_ns[rows], weight) for name, weight in weights.items()}
@@ -202,6 +198,15 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
             )
         )
     return tuple(sorted(groups, key=lambda group: (-group.time_ns, group.kernel, group.op or "", group.module or "")))
+
+
+def _longest(group: I64, length: I64) -> I64:
+    """Return the longest member of each group, the first of several. Sorting would take ten times as long."""
+    longest, first = np.full((2, int(group.max()) + 1), -1)
+    np.maximum.at(longest, group, length)
+    is_longest = np.flatnonzero(length == longest[group])[::-1]
+    first[group[is_longest]] = is_longest
+    return first
 
 
 def _exposed(timeline: Timeline, rows: I64) -> I64:
@@ -337,8 +342,7 @@ def find_evidence(
     sums = _Sums(int(group.max()) + 1, timeline.judged_from_ns, steps)
     counts = sums.begun(group, pieces.start_ns, np.ones_like(length))
     times = sums.lasting(group, pieces.start_ns, pieces.end_ns)
-    # Within a group, the longest piece comes first and is its example.
-    example = first_of_each(group, -length, pieces.start_ns)
+    example = _longest(group, length)
     sure = np.full(sums.groups, EXACT, np.int64)
     np.minimum.at(sure, group, pieces.confidence)
     evidence = []

@@ -42,6 +42,8 @@ views."""
 _COLLECT = "<built-in function collect>"
 """Frame of `gc.collect`."""
 
+_NEVER = np.iinfo(np.int64).max
+
 _LONGEST_IN_ENGINE_NS = 200_000
 """Maximum time between two nodes of a backward pass in which autograd's engine works; it takes microseconds."""
 
@@ -77,6 +79,8 @@ class Launcher(Struct, frozen=True):
     def pauses_elsewhere(self) -> Intervals:
         """Pauses of other threads, where this one is inside no op or call: a collection holds the interpreter."""
         pauses = gc_pauses(self.trace)
+        if not len(pauses):
+            return EMPTY
         busy = (_busy(self.trace, thread) for thread in (self.thread, self.companion))
         return subtract(union(pauses.start_ns, pauses.end_ns), join(*busy))
 

@@ -84,6 +84,9 @@ class Columns(Struct, frozen=True, eq=False):
 
     def take(self, rows: Integers | Bool | slice) -> Self:
         """Return the table of some rows (an index array, a boolean mask or a slice)."""
+        if not isinstance(rows, slice):
+            # Masks and narrow indices would be converted for each column.
+            rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows.astype(np.intp, copy=False)
         return replace(self, **{name: getattr(self, name)[rows] for name in dtypes(type(self))})
 
     def copied(self, *names: str) -> Self:

@@ -23,11 +23,19 @@ def groups_of(columns: Sequence[Column]) -> I64:
 
     Groups are numbered from 0 in the order of their columns' values, the first column first.
     """
-    group = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        occurring, value = numbered(column)
-        # Neither number exceeds that of the rows, so their product fits.
-        group = numbered(group * len(occurring) + value)[1] if len(occurring) > 1 else group
+    rows, groups = len(columns[0]), 1
+    group = np.zeros(rows, np.int64)
+    for column in columns if rows else ():
+        low, high = int(column.min()), int(column.max())
+        if _is_dense(0, groups * (high - low + 1), rows):
+            values, value = high - low + 1, column.astype(np.int64) - low
+        else:
+            occurring, value = numbered(column)
+            values = len(occurring)
+        if values > 1:
+            # Neither number exceeds that of the rows by much, so their product fits.
+            occurring, group = numbered(group * values + value)
+            groups = len(occurring)
     return group
 
 

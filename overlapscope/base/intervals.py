@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappush, heappushpop
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from overlapscope.base import columns
 I64 = columns.I64
 Bool = columns.Bool
 Index = columns.Index
+
+_MANY: Final = 2
+"""Minimum number of instants per interval for a look-up of the intervals among the instants to be faster than the
+reverse."""
 
 
 class Intervals(NamedTuple):
@@ -122,7 +126,12 @@ def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]
 
 def contains(a: Intervals, at: I64) -> Bool:
     """Return whether each instant lies in `a`."""
-    row = np.searchsorted(a.starts, at, side="right") - 1
+    if at.ndim > 1 or len(at) < _MANY * len(a.starts) or (at[1:] < at[:-1]).any():
+        row = np.searchsorted(a.starts, at, side="right") - 1
+    else:
+        # Each start counts for the instants from the first one that is not before it.
+        first = np.searchsorted(at, a.starts, side="left")
+        row = np.cumsum(np.bincount(first, minlength=len(at) + 1))[:-1] - 1
     inside: Bool = (row >= 0) & (np.append(a.ends, 0)[row] > at)
     return inside
 
@@ -178,6 +187,7 @@ class Nesting:
 
     def __init__(self, starts: I64, ends: I64) -> None:
         self._starts = starts
+        self._reach = np.maximum.accumulate(ends)
         # Latest end in each block of 1, 2, 4... intervals, to skip blocks in which all have ended.
         self._latest = [ends]
         while len(below := self._latest[-1]) > 1:
@@ -186,17 +196,29 @@ class Nesting:
 
     def innermost(self, at: I64) -> I64:
         """Return the row of the innermost interval that contains each instant, or -1."""
-        level = np.full(len(at), -1)
-        # All intervals before `block` have started. Go left in growing blocks until a block holds an open interval.
+        if not len(self._starts):
+            return np.full(len(at), -1)
+        # All intervals before `block` have started. Mostly the last of them is open, or all have ended.
         block = np.searchsorted(self._starts, at, side="right")
-        looking = np.flatnonzero(block)
+        last = np.maximum(block - 1, 0)
+        row = np.where((block > 0) & (self._latest[0][last] > at), last, -1)
+        further = np.flatnonzero((block > 0) & (row < 0) & (self._reach[last] > at))
+        if len(further):
+            row[further] = self._last_open(block[further], at[further])
+        return row
+
+    def _last_open(self, block: I64, at: I64) -> I64:
+        """Return the last open interval before `block` at each instant, at which there is one."""
+        level = np.full(len(at), -1)
+        looking = np.arange(len(at))
+        # Go left in growing blocks until a block holds an open interval.
         for number, latest in enumerate(self._latest):
             here = block[looking]
             # An even block is the second half of a block that the next level examines.
             within = (here % 2 == 1) & (latest[here - 1] > at[looking])
             level[looking[within]] = number
             block[looking] = np.where(within, here - 1, here // 2)
-            looking = looking[~within & (here > 1)]
+            looking = looking[~within]
             if not len(looking):
                 break
         # Go down again, to the last such interval in the block.
@@ -207,7 +229,7 @@ class Nesting:
             in_reach[in_reach] = latest[half[in_reach]] > at[down[in_reach]]
             block[down] = half - ~in_reach
             level[down] = number - 1
-        return np.where(level == 0, block, -1)
+        return block
 
 
 def side_by_side(starts: I64, ends: I64) -> Intervals:

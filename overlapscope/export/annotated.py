@@ -70,7 +70,7 @@ def _text(analysis: TraceAnalysis, path: Path) -> Iterable[bytes]:
     """Return the blocks of the file, or, for sources other than Kineto, of the trace in Kineto's format."""
     if source_of(path) is KINETO:
         # The file was read before, so its size is not a reason to refuse it now.
-        return SourceFile(path, limit_bytes=sys.maxsize)
+        return map(bytes, SourceFile(path, limit_bytes=sys.maxsize))
     return chrome_trace.blocks(analysis.trace, packed=False)
 
 

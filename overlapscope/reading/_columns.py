@@ -165,16 +165,16 @@ class EventColumns:
             "stream": self._op_streams(args),
             "correlation": args.number("correlation"),
             "bytes": np.maximum(args.number("bytes"), args.number("size")),
-            "stated_gb_per_s": np.array([_bandwidth(text) if text else -1.0 for text in args.text("bandwidth")]),
-            "blocks": _products(args.text("grid")),
-            "block_threads": _products(args.text("block")),
+            "stated_gb_per_s": args.of_text("bandwidth", _bandwidth, np.float64),
+            "blocks": args.of_text("grid", _product, np.int64),
+            "block_threads": args.of_text("block", _product, np.int64),
             "source_device": source,
             "target_device": target,
             "graph_node": args.number("graph_node"),
         }
 
     def _add_collectives(self, args: EventArguments, at: Index) -> None:
-        chosen = np.flatnonzero([collective != "" for collective in args.text("collective")])
+        chosen = np.flatnonzero(args.of_text("collective", bool, np.bool_))
         if not len(chosen):
             return
         stated = args.take(chosen)
@@ -242,13 +242,8 @@ def _bandwidth(text: str) -> float:
     return value if 0 <= value < math.inf else -1.0
 
 
-def _products(texts: list[str]) -> I64:
-    """Return the number of items in each grid, such as 8 for `[4, 2, 1]`; -1 where there is none."""
-    of_text = {text: _product(text) for text in set(texts)}
-    return np.array([of_text[text] for text in texts], dtype=np.int64)
-
-
 def _product(text: str) -> int:
+    """Return the number of items in a grid, such as 8 for `[4, 2, 1]`; -1 where there is none."""
     try:
         product = math.prod(_extents.decode(text))
     except UNDECODABLE:

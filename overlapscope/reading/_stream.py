@@ -45,9 +45,11 @@ BLANK = b" \t\r\n"
 _MAX_TRIES = 4
 
 
-def _last(pending: bytes | bytearray, bracket: bytes, most: int) -> Iterator[tuple[int, bytes | bytearray]]:
-    """Yield the last places of a bracket, last first, each with what stands before it."""
-    at = len(pending)
+def _last(
+    pending: bytes | bytearray, bracket: bytes, most: int, size: int | None = None
+) -> Iterator[tuple[int, bytes | bytearray]]:
+    """Yield the last places of a bracket among the first `size` bytes, last first, each with what stands before it."""
+    at = len(pending) if size is None else size
     for _ in range(most):
         at = pending.rfind(bracket, 0, at)
         if at < 0:
@@ -55,11 +57,11 @@ def _last(pending: bytes | bytearray, bracket: bytes, most: int) -> Iterator[tup
         yield at, pending[max(at - 256, 0) : at].rstrip(BLANK)
 
 
-def boundaries(pending: bytes | bytearray) -> Iterator[int]:
-    """Yield places near the end of `pending` where an event may end, last first; never the very end."""
+def boundaries(pending: bytes | bytearray, size: int | None = None) -> Iterator[int]:
+    """Yield places near the end of the first `size` bytes where an event may end, last first; never the very end."""
     ends = (
         max(at - 256, 0) + len(event)
-        for at, before in _last(pending, b"{", 1024)
+        for at, before in _last(pending, b"{", 1024, size)
         if before.endswith(b",") and (event := before[:-1].rstrip(BLANK)).endswith(b"}")
     )
     return islice(ends, _MAX_TRIES)
@@ -113,7 +115,7 @@ class _ScannedAhead(NamedTuple):
     """Bytes that this block leaves over if `rest` is right, and the scanner takes the events."""
 
 
-_Blocks = Generator[tuple[bytes, _ScannedAhead | None], None, None]
+_Blocks = Generator[tuple[bytes | memoryview, _ScannedAhead | None], None, None]
 _AHEAD_PER_THREAD = 2
 """Maximum number of blocks per thread that are scanned and not yet added, which bounds the memory."""
 
@@ -134,7 +136,7 @@ class EventStream:
         self.file = file
         # Decoding in Python holds the GIL, so threads would not help.
         self._threads = threads if is_compiled() else 1
-        self._blocks: Iterator[bytes] = iter(file)
+        self._blocks: Iterator[bytes | memoryview] = iter(file)
         self._rest = b""
         """Bytes read but not decoded yet; they begin where an event begins."""
         self._least = 0
@@ -174,7 +176,7 @@ class EventStream:
             raise self.unreadable(_NOTHING_READ)
 
     def _scanned_ahead(self) -> _Blocks:
-        """Yield the blocks, and the events that threads find in them."""
+        """Yield the blocks, and the events that threads find in them. A block is valid until the next one is taken."""
         # Imported only where it is used.
         from concurrent.futures import ThreadPoolExecutor
 
@@ -183,31 +185,69 @@ class EventStream:
         def scan(pending: bytearray, end: int) -> Batch | None:
             if not hasattr(scanners, "scan"):
                 scanners.scan = scanner()
-            pending[end] = _CLOSING
+            replaced, pending[end] = pending[end], _CLOSING
             batch: Batch | None = scanners.scan(memoryview(pending)[: end + 1])
+            pending[end] = replaced
             return batch
 
         rest = self._rest
-        waiting: deque[tuple[bytes, _ScannedAhead | None]] = deque()
+        waiting: deque[tuple[bytearray, memoryview, _ScannedAhead | None]] = deque()
+        spare: list[bytearray] = []
         pool = ThreadPoolExecutor(self._threads)
         try:
-            for block in self._blocks:
-                pending = bytearray().join((b"[", rest, block))
-                ahead = None
-                end = next(boundaries(pending), 1)
-                after = bytes(pending[end:]).lstrip(BLANK).removeprefix(b",")
-                # If the system has no thread to spare, the block is decoded in its turn.
-                with suppress(RuntimeError):
-                    ahead = _ScannedAhead(rest, pool.submit(scan, pending, end), after) if end > 1 else None
-                rest = after
-                waiting.append((block, ahead))
-                if len(waiting) > _AHEAD_PER_THREAD * self._threads:
-                    yield waiting.popleft()
-            yield from waiting
+            ended = False
+            while waiting or not ended:
+                if not ended:
+                    pending, block = self._next_after(rest, spare)
+                    ended = not block
+                if not ended:
+                    ahead, held = None, 1 + len(rest) + len(block)
+                    end = next(boundaries(pending, held), 1)
+                    after = bytes(memoryview(pending)[end:held]).lstrip(BLANK).removeprefix(b",")
+                    replaced = pending[end]
+                    try:
+                        ahead = _ScannedAhead(rest, pool.submit(scan, pending, end), after) if end > 1 else None
+                    except RuntimeError:
+                        # The system has no thread to spare, so the block is decoded in its turn. Another thread may
+                        # still scan this memory.
+                        own = bytearray(block)
+                        if end > len(rest):
+                            own[end - 1 - len(rest)] = replaced
+                        pending, block = bytearray(), memoryview(own)
+                    rest = after
+                    waiting.append((pending, block, ahead))
+                if waiting and (ended or len(waiting) > _AHEAD_PER_THREAD * self._threads):
+                    pending, block, ahead = waiting.popleft()
+                    if ahead is not None:
+                        # Until then, the thread changes a byte.
+                        ahead.scanned.result()
+                    yield block, ahead
+                    spare.append(pending)
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _take(self, block: bytes, ahead: _ScannedAhead | None) -> Batch | None:
+    def _next_after(self, rest: bytes, spare: list[bytearray]) -> tuple[bytearray, memoryview]:
+        """Return a bracket, some bytes and the next block, perhaps in spare memory, and where the block is in it."""
+        at = 1 + len(rest)
+        least = at + self.file.block_bytes
+        # New memory takes as long as reading into it.
+        pending = spare.pop() if spare else bytearray()
+        if len(pending) < least:
+            pending = bytearray(2 * at + self.file.block_bytes)
+        memory = memoryview(pending)
+        memory[:at] = b"[" + rest
+        self.file.memory = memory[at:]
+        block = next(self._blocks, b"")
+        self.file.memory = None
+        if isinstance(block, bytes):
+            # It was unpacked.
+            if len(block) > len(memory) - at:
+                pending = bytearray().join((memory[:at], block))
+                memory = memoryview(pending)
+            memory[at : at + len(block)] = block
+        return pending, memory[at : at + len(block)]
+
+    def _take(self, block: bytes | memoryview, ahead: _ScannedAhead | None) -> Batch | None:
         """Return the events that one more block completes; None where more bytes are needed before trying."""
         if ahead is not None and ahead.rest == self._rest and (scanned := ahead.scanned.result()) is not None:
             self._rest, self._least = ahead.after, 0
@@ -310,7 +350,7 @@ class EventStream:
 
     # -- The events ---
 
-    def _decode(self, *parts: bytes, final: bool) -> Batch:
+    def _decode(self, *parts: bytes | memoryview, final: bool) -> Batch:
         """Return the events in the bytes, and leave in `_rest` the bytes that more of the file could change."""
         # With the bracket before them, whole events are decoded in place.
         pending = bytearray().join((b"[", *parts))

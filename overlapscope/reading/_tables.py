@@ -215,7 +215,9 @@ class Finished:
             "thread": self._thread[rows],
             **self._aligned(table, rows),
         }
-        return {name: columns[name].astype(dtype) for name, dtype in dtypes(kind).items() if name in columns}
+        return {
+            name: columns[name].astype(dtype, copy=False) for name, dtype in dtypes(kind).items() if name in columns
+        }
 
     def _judged(self, rows: Index) -> I8:
         """Return kind, source and target memory of GPU ops; each distinct (category, name) is judged once."""

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -279,7 +280,9 @@ class SourceFile:
         """
         self.path = path
         self.limit_bytes = limit_bytes
-        self._block_bytes = BLOCK_BYTES
+        self.block_bytes = BLOCK_BYTES
+        self.memory: memoryview | None = None
+        """Memory for the next block of a plain file, which is then a view of it; None for new memory."""
         self.packed_bytes_read = 0
         """Bytes read from disk so far."""
         self.broken: str | None = None
@@ -299,13 +302,15 @@ class SourceFile:
         if limit_bytes == LIMIT_BYTES and not self.plain:
             self.limit_bytes = min(limit_bytes, max(_UNSUSPICIOUS_BYTES, _MAX_COMPRESSION_RATIO * self.packed_bytes))
 
-    def __iter__(self) -> Generator[bytes, None, None]:
+    def __iter__(self) -> Generator[bytes | memoryview, None, None]:
         """Yield blocks of about BLOCK_BYTES at most.
 
         Raises:
             UnreadableTrace: The content exceeds the limit.
         """
-        for block in filter(None, self._blocks()):
+        for block in self._blocks():
+            if not len(block):
+                continue
             self.unpacked_bytes += len(block)
             if self.unpacked_bytes > self.limit_bytes:
                 why = (
@@ -323,10 +328,10 @@ class SourceFile:
     def head(self) -> bytes:
         """Return the first unpacked bytes, without effect on the file's state."""
         ahead = copy(self)
-        ahead._block_bytes = HEAD_BYTES
-        return next(iter(ahead), b"")
+        ahead.block_bytes = HEAD_BYTES
+        return bytes(next(iter(ahead), b""))
 
-    def _blocks(self) -> Iterator[bytes]:
+    def _blocks(self) -> Iterator[bytes | memoryview]:
         try:
             with self._place.open("rb") as file:
                 if self._head.startswith(GZIP):
@@ -334,7 +339,7 @@ class SourceFile:
                 elif self._head.startswith(ZSTD):
                     yield from self._zstd(file)
                 else:
-                    yield from iter(lambda: self._read(file), b"")
+                    yield from iter(lambda: self._read_plain(file), b"")
         except OSError as error:
             raise self._unreadable(error) from None
 
@@ -343,8 +348,15 @@ class SourceFile:
         """True if the file is not packed."""
         return not self._head.startswith((GZIP, ZSTD))
 
+    def _read_plain(self, file: BufferedReader) -> bytes | memoryview:
+        if self.memory is None:
+            return self._read(file)
+        count = file.readinto(self.memory[: self.block_bytes])
+        self.packed_bytes_read += count
+        return self.memory[:count]
+
     def _read(self, file: BinaryIO) -> bytes:
-        data = file.read(self._block_bytes)
+        data = file.read(self.block_bytes)
         self.packed_bytes_read += len(data)
         return data
 
@@ -354,7 +366,7 @@ class SourceFile:
         while packed:
             before = unpack.copy()
             try:
-                block = unpack.decompress(packed, self._block_bytes)
+                block = unpack.decompress(packed, self.block_bytes)
             except zlib.error as error:
                 yield from _salvage(before, packed)
                 self.broken = f"invalid gzip data ({error})"
@@ -384,7 +396,7 @@ class SourceFile:
         packed = self._read(file)
         while True:
             try:
-                block = unpack.decompress(packed, self._block_bytes)
+                block = unpack.decompress(packed, self.block_bytes)
             except zstd.ZstdError as error:
                 self.broken = f"invalid zstd data ({error})"
                 return

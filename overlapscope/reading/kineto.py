@@ -26,7 +26,7 @@ from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, is_possibl
 from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, chosen_part, place
 from overlapscope.reading.source import ReadRequest
-from overlapscope.trace.model import Damage, DeviceAnnotations, HostEvents, Syncs, Trace
+from overlapscope.trace.model import Damage, DeviceAnnotations, HostEvents, Index, Syncs, Trace
 
 _LARGEST_BASE_NS = 1 << 62
 _OWN_HEADER = re.compile(rb"\s*\{\s*\n")
@@ -167,9 +167,10 @@ def assemble(
         base_ns = 0
     finished = Finished(columns, base_ns)
     span = _stated_span(finished, columns.markers)
-    start_ns = finished.start_ns[finished.work()]
+    work = finished.work()
+    start_ns = finished.start_ns[work]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
-    damage = _damage(source, finished, losses, columns.repaired, begin_ns, end_ns)
+    damage = _damage(source, finished, work, losses, columns.repaired, begin_ns, end_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
@@ -214,13 +215,17 @@ def _device_names(metadata: dict[str, Any], mtias: set[int]) -> dict[int, str]:
     return names | {device: f"MTIA {names.get(device, '')}".rstrip() for device in mtias}
 
 
-def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
+def _damage(
+    source: str, finished: Finished, work: Index, losses: Losses, repaired: int, begin_ns: int, end_ns: int
+) -> Damage:
     """Return the losses while reading; drop events that can't have happened in `[begin_ns, end_ns]`, and such sizes.
+
+    `work` are the rows of all tables.
 
     Raises:
         UnreadableTrace: The durations add up to years.
     """
-    work, copied = finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION)
+    copied = finished.rows(EventTable.DEVICE_ANNOTATION)
     dur_ns = finished.dur_ns[work]
     happened = is_possible(finished.start_ns[work], dur_ns, begin_ns, end_ns)
     lost = work[~happened]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from overlapscope.base.columns import I32, Columns, mask_of, pick, quantile
 from overlapscope.base.grouping import among, distinct, rows_by
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, outermost, union
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, expand, outermost, union
 from overlapscope.base.kept import kept
 from overlapscope.base.marks import is_step_name
 from overlapscope.trace import calls as call_kinds
@@ -301,8 +301,13 @@ def place_edges(trace: Trace, thread: int, windows: Intervals) -> I64:
     if not len(rows_of(frames, thread)):
         frames = trace.python_frames
     tables = [(table, rows_of(table, thread)) for table in (trace.cpu_ops, trace.runtime_calls, frames)]
-    sides = (side[rows] for table, rows in tables for side in (table.start_ns, table.end_ns))
-    return distinct(np.concatenate([side[contains(windows, side)] for side in sides]))
+    edges = [np.empty(0, np.int64)]
+    for table, rows in tables:
+        start, end = table.start_ns[rows], table.end_ns[rows]
+        # Starts are in order, so that each window is looked up among them; each end is looked up among the windows.
+        begun = pick(windows.starts, np.searchsorted(windows.ends, end, side="right"), np.iinfo(np.int64).max) <= end
+        edges += [start[expand(*np.searchsorted(start, windows))[1]], end[begun]]
+    return distinct(np.concatenate(edges))
 
 
 def name_text(trace: Trace, name_id: int) -> str | None:

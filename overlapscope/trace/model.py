@@ -72,6 +72,10 @@ class Sync(IntEnum):
     CONTEXT = 3
 
 
+_FEW_NAMES: Final = 4
+"""Maximum number of names for which comparing each row with all of them is faster than looking it up."""
+
+
 class TraceTable(Columns, frozen=True, weakref=True):
     """Columns that every table has."""
 
@@ -98,6 +102,9 @@ class TraceTable(Columns, frozen=True, weakref=True):
         passing = [name_id for name_id in _names_in(self) if judge(self.names[name_id])]
         if not passing:
             return np.zeros(len(self), np.bool_)
+        if len(passing) <= _FEW_NAMES:
+            few: Bool = np.logical_or.reduce([self.name_id == name_id for name_id in passing])
+            return few
         return mask_of(np.array(passing), len(self.names)).take(self.name_id)
 
     def to_pandas(self) -> pd.DataFrame:

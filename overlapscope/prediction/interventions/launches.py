@@ -15,8 +15,8 @@ from overlapscope.analysis.host_order import find_calls
 from overlapscope.analysis.lane_items import find_lanes
 from overlapscope.analysis.periods import is_step, names_of
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import among, distinct, distinct_rows, group_starts, groups_of
-from overlapscope.base.intervals import I64, Bool, contains, union
+from overlapscope.base.grouping import among, distinct_rows, group_starts, groups_of
+from overlapscope.base.intervals import I64, Bool, contains, expand, union
 from overlapscope.base.kept import kept
 from overlapscope.base.median import proportion
 from overlapscope.base.words import duration, plural
@@ -74,7 +74,8 @@ class GraphLaunches(Struct, frozen=True):
 def launch_graphs(graph: Graph, request: Request) -> Applied:
     """Replace consecutive launches by graph launches."""
     found = graph_launches(graph, request)
-    repeated = _repeated(graph, found, _places(graph, request.argument)) | (request.stance == Stance.BEST)
+    places = [] if request.stance == Stance.BEST else _places(graph, request.argument)
+    repeated = _repeated(graph, found, places)
     launches = found.take(repeated)
     # The first kernel begins after the call has submitted all of them.
     handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
@@ -218,17 +219,16 @@ def _runs(graph: Graph, name: str | None, worst: bool) -> tuple[I64, I64]:
     for thread, giver in distinct_rows((calls.thread[handed], calls.thread[calls.handed_by[handed]])):
         group[group == max(group[thread], group[giver])] = min(group[thread], group[giver])
     together = group[calls.thread]
-    rows, runs, many = [NOTHING], [NOTHING], 0
-    for start, end in _places(graph, name):
-        inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
-        for tied in distinct(together[inside]):
-            grouped = inside[together[inside] == tied]
-            apart = np.diff(captured[grouped].astype(np.int8)) != 0
-            apart |= (np.diff(device[grouped]) != 0) | divides[grouped[1:]]
-            rows.append(grouped[captured[grouped]])
-            runs.append((many + np.append(0, np.cumsum(apart)))[captured[grouped]])
-            many += 1 + int(apart.sum())
-    return np.concatenate(rows), np.concatenate(runs)
+    starts, ends = np.searchsorted(calls.start_ns, np.array(_places(graph, name), np.int64).reshape(-1, 2).T)
+    place, inside = expand(starts, ends)
+    order = np.lexsort((together[inside], place))
+    place, inside = place[order], inside[order]
+    tied, taken = together[inside], captured[inside]
+    apart = divides[inside]
+    apart[1:] |= (np.diff(device[inside]) != 0) | (taken[1:] != taken[:-1])
+    apart[group_starts(place, tied)] = True
+    number = np.cumsum(apart, dtype=np.int64)
+    return inside[taken], number[taken]
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:

@@ -638,7 +638,7 @@ def test_a_file_without_an_event_is_not_read_to_its_end(
     path = packed(tmp_path, (b"[", 1), (empty, 3_000_000), (tail, 1))
     taken: list[int] = []
 
-    def counted(file: SourceFile) -> Iterator[bytes]:
+    def counted(file: SourceFile) -> Iterator[bytes | memoryview]:
         for block in blocks(file):
             taken.append(len(block))
             yield block
