@@ -42,8 +42,6 @@ views."""
 _COLLECT = "<built-in function collect>"
 """Frame of `gc.collect`."""
 
-_NEVER = np.iinfo(np.int64).max
-
 _LONGEST_IN_ENGINE_NS = 200_000
 """Maximum time between two nodes of a backward pass in which autograd's engine works; it takes microseconds."""
 
