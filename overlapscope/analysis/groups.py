@@ -26,7 +26,7 @@ from overlapscope.analysis.results import (
 )
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
-from overlapscope.base.grouping import distinct, distinct_rows, groups_of, rows_by
+from overlapscope.base.grouping import distinct, distinct_rows, first_of_each, groups_of, rows_by
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, cut, intersect, side_by_side, union
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import FOUND, Subject
