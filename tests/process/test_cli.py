@@ -30,6 +30,12 @@ def test_as_a_program() -> None:
     assert run("analyze", "nothing.json").returncode == 2
 
 
+def test_a_profiler_that_runs_it_goes_on_after_it() -> None:
+    command = [sys.executable, "-m", "cProfile", "-m", "overlapscope", "analyze", TRACES / "pipeline_1stream.json.gz"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert b"Copy-bound" in done.stdout and b"function calls" in done.stdout
+
+
 def test_a_closed_pipe_ends_quietly() -> None:
     read, wrote = os.pipe()
     os.close(read)

@@ -30,7 +30,7 @@ MOST: Final = {
     "check": (1, 0, 117, 53_857, 17, 130, 29),
     "diff": (2, 0, 234, 107_714, 16, 109, 24),
     "rank": (1, 0, 95, 53_857, 14, 90, 20),
-    "first page": (1, 10, 124, 64_091, 17, 134, 28),
+    "first page": (1, 10, 124, 64_091, 17, 134, 29),
 }
 """Maximum work of each case, in the order of `WORK`."""
 RUN: Final = {
