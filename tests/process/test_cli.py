@@ -31,7 +31,8 @@ def test_as_a_program() -> None:
 
 
 def test_a_profiler_that_runs_it_goes_on_after_it() -> None:
-    command = [sys.executable, "-m", "cProfile", "-m", "overlapscope", "analyze", TRACES / "pipeline_1stream.json.gz"]
+    trace = str(TRACES / "pipeline_1stream.json.gz")
+    command = [sys.executable, "-m", "cProfile", "-m", "overlapscope", "analyze", trace]
     done = subprocess.run(command, capture_output=True, check=True)
     assert b"Copy-bound" in done.stdout and b"function calls" in done.stdout
 

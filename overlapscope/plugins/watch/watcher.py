@@ -149,8 +149,9 @@ class Watcher:
 
     def _is_the_programs(self) -> bool:
         """Return whether the program marks a step for the watcher, and not for a recording of its own."""
-        under_way, running = recording.current(), self._running
-        return under_way is None or (running is not None and under_way is running[0])
+        under_way = recording.current()
+        # Other threads may make steps while one writes the trace.
+        return under_way is None or (self.begun is not None and isinstance(under_way, AskedRecording))
 
     def _stepped(self) -> None:
         try:

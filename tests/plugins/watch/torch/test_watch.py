@@ -26,7 +26,9 @@ from overlapscope.errors import UsageError
 from overlapscope.plugins.watch import protocol
 from overlapscope.plugins.watch.ask import Asking, ranks_of, record, status_of, statuses
 from overlapscope.plugins.watch.protocol import RecordingRequest, Status
+from overlapscope.plugins.watch.watcher import AskedRecording, Watcher
 from overlapscope.reading import load
+from overlapscope.recorder import recording
 from overlapscope.recorder.options import Options
 from tests.support import forked
 
@@ -374,3 +376,14 @@ def as_somebody_else(path: Path) -> str:
     os.close(writing)
     with open(reading, "rb") as heard_there:
         return heard_there.read().decode()
+
+
+def test_steps_of_other_threads_count_while_a_trace_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher, counts = Watcher(), list[bool]()
+    requested = AskedRecording("x.trace.json", Options())
+    monkeypatch.setattr(recording, "_under_way", [requested])
+    monkeypatch.setattr(AskedRecording, "end", lambda self: counts.append(watcher._is_the_programs()))
+    watcher._running, watcher.begun = (requested, lambda outcome: None), 3
+    watcher._end()
+    assert counts == [True]
+    assert not watcher._is_the_programs()
