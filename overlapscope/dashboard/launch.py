@@ -7,7 +7,6 @@ analysis, because `overlapscope run` checks here for packages and must not impor
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import secrets
 import socket
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -130,35 +129,11 @@ def _application(library: Library, uploads: DroppedFiles, *, base: str, token: s
     if not is_notebook:
         sys.modules["IPython"] = None  # type: ignore[assignment]
     try:
-        if not is_notebook:
-            _import_components_when_used()
         from overlapscope.dashboard.shell import create
     finally:
         if not is_notebook:
             del sys.modules["IPython"]
     return create(library, uploads, base=base, token=token).server
-
-
-def _import_components_when_used() -> None:
-    """Have Mantine's package import each component when it is used. Importing all of them takes as long as Dash does.
-
-    The package imports them in a module of its own, instead of which it finds an empty one here.
-    """
-    name = "dash_mantine_components"
-    none = ModuleType(f"{name}._imports_")
-    none.__dict__["__all__"] = []
-    sys.modules.setdefault(none.__name__, none)
-    package = importlib.import_module(name)
-
-    def component(wanted: str) -> type:
-        if not wanted[:1].isupper() or importlib.util.find_spec(f"{name}.{wanted}") is None:
-            raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
-        made: type = getattr(importlib.import_module(f"{name}.{wanted}"), wanted)
-        made._js_dist, made._css_dist = package._js_dist, package._css_dist  # type: ignore[attr-defined]
-        setattr(package, wanted, made)
-        return made
-
-    package.__getattr__ = component  # type: ignore[method-assign]
 
 
 def has_windows() -> bool:

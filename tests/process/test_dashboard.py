@@ -7,8 +7,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
@@ -422,23 +420,3 @@ def test_the_overview_answers_before_the_timeline_is_built() -> None:
     assert "overview-timelines" in str(overview.layout(context, device))
     assert "lanes" not in vars(opened)
     assert opened.bounds_ns == (opened.lanes.origin_ns, opened.lanes.origin_ns + opened.lanes.end_ns)
-
-
-def test_only_those_components_of_mantine_are_imported_that_pages_use() -> None:
-    code = """
-import sys
-from overlapscope.dashboard import launch
-from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.upload import DroppedFiles
-
-library = Library()
-server = launch._application(library, DroppedFiles(library, 1), base="/", token="known to the test")
-import dash_mantine_components as dmc
-
-assert sum(name.startswith("dash_mantine_components.") for name in sys.modules) < 60
-assert dmc.Slider(id="used by a plugin").to_plotly_json()["type"] == "Slider"
-assert dmc.Slider._js_dist and not hasattr(dmc, "Nothing")
-page = server.test_client().get("/", headers={"Authorization": "token known to the test"})
-assert b"dash_mantine_components" in page.data
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
