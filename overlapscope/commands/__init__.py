@@ -14,7 +14,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from overlapscope.base import output as streams
@@ -191,8 +190,8 @@ def console() -> int:
 
 def _is_started_alone() -> bool:
     """Return whether this process was started as `overlapscope`, and not by a profiler that goes on after it."""
-    started = sys.orig_argv[1:3]
-    return started == ["-m", "overlapscope"] or Path(*started[:1]).stem == "overlapscope"
+    script, module = (*sys.orig_argv[1:3], "", "")[:2]
+    return os.path.splitext(os.path.basename(script))[0] == "overlapscope" or (script, module) == ("-m", "overlapscope")
 
 
 def _reads(name: str) -> bool:

@@ -221,9 +221,9 @@ def test_a_disk_that_takes_nothing_is_reported_once_and_the_program_goes_on(spoi
 {spoil}
 turns = []
 class Told(continuous.Continuous):
-    def _complain(self, kind, sentence):
+    def _report_once(self, kind, sentence):
         turns.append(kind)
-        super()._complain(kind, sentence)
+        super()._report_once(kind, sentence)
 continuous.Continuous = Told
 api.watch(**asked)
 for _ in range(3):
@@ -329,7 +329,9 @@ record()
     assert (recording / continuous.REPORT).exists()
 
 
-@pytest.mark.parametrize("end", ["watcher.finish(); watching._ask()", "watching._ask(); sys.exit()"])
+@pytest.mark.parametrize(
+    "end", ["watcher.finish(); watching._start_recording()", "watching._start_recording(); sys.exit()"]
+)
 def test_a_program_that_ends_before_a_recording_begins_is_told_nothing(end: str, run: Run) -> None:
     done = run(
         f"""
