@@ -19,6 +19,8 @@ MIN_TIMED_STEPS = 5
 """Minimum number of timed steps for a mean."""
 _MIN_CLOCKED_RATIO = 2
 """Minimum ratio of all clocked steps to those timed one by one for the mean of the former to count."""
+_AHEAD_RATIO = 1.1
+"""Minimum ratio of the device's time for steps to the host's for the latter to be no step time."""
 _OTHER_KIND_RATIO = 1.5
 """Minimum ratio of a step to the longest recorded one for it to be of another kind. Recording only makes steps longer.
 """
@@ -49,18 +51,31 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NO_A
     which facts of the host were taken (`activity`) belong to those after the recording (`mean_of`). A recording slows a
     program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's
     speed changed, and only the other side is comparable with the recording. The interval contains the 95% intervals of
-    both means, by Student's t. Where many more steps were clocked, all of them count instead (`_clocked`).
+    both means, by Student's t. Where many more steps were clocked, all of them count instead (`_clocked`), unless the
+    host ran ahead of the device.
     """
     sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= MIN_TIMED_STEPS]
     if not sides:
         return None
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
-    if steps.clocked.steps >= _MIN_CLOCKED_RATIO * sum(map(len, sides)):
+    if steps.clocked.steps >= _MIN_CLOCKED_RATIO * sum(map(len, sides)) and not host_ran_ahead(steps):
         return _clocked(steps, recorded_ns)
     alike = [each for each in means if each <= recorded_ns] or means
     step_ns = mean(alike)
     ends = [step_ns, *means, *(end for side in sides for end in _interval(side))]
     return PlainStep(round(step_ns), math.floor(min(ends)), math.ceil(max(ends)), "measured")
+
+
+def host_ran_ahead(plain: PlainSteps) -> bool:
+    """Return whether the host launched steps faster than the device ran them, and not only those that were timed.
+
+    A queue holds a thousand launches, which may be all of a short program. Then the host's clock shows no step time.
+    """
+    sides = (plain.before, plain.after)
+    timed = [times for side in sides for times in zip(side.host_ns, side.device_ns, strict=False)]
+    host_ns, device_ns = (sum(times) for times in zip(*timed, strict=True)) if timed else (0, 0)
+    clocked = plain.clocked
+    return device_ns * clocked.steps > _AHEAD_RATIO * max(host_ns * clocked.steps, clocked.span_ns * len(timed))
 
 
 def _clocked(plain: PlainSteps, recorded_ns: int) -> PlainStep:

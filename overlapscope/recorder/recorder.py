@@ -220,8 +220,11 @@ class WindowRecorder:
 
     @property
     def all_steps(self) -> str | None:
-        """A sentence on all steps without the profiler; None if none was clocked."""
-        return self._pace.sentence(self.step_times.recorded_ns)
+        """A sentence on all steps without the profiler; None if none was clocked, or only their launches."""
+        from overlapscope.analysis.plain_step import host_ran_ahead
+
+        times = self.step_times
+        return None if host_ran_ahead(times.plain) else self._pace.sentence(times.recorded_ns)
 
     @property
     def paths(self) -> tuple[Path, ...]:

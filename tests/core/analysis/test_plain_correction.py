@@ -320,6 +320,21 @@ def test_what_steps_take_that_are_longer_than_any_recorded_one_is_known() -> Non
     assert slower is not None and (slower.step_ns, slower.longer_steps, slower.longer_ns) == (1000, 0, 0)
 
 
+def test_the_pace_of_a_host_that_runs_ahead_of_its_device_is_no_step_time() -> None:
+    """A program that ends before its queue is full launches steps of 2.7 ms in 0.24 ms each, as one on an H200 did."""
+    clocked = ClockedSteps(((383, 383 * 240 * US),), 330 * US)
+    ahead = TimedSteps((300 * US,) * 10, (2_700 * US,) * 10)
+    outcome = measured(PlainSteps(ahead, ahead, clocked), 2_710 * US)
+    assert outcome is not None and (outcome.step_ns, outcome.clocked_steps) == (2_700 * US, 0)
+    # Others of the steps were faster on both clocks, or the queue was full for most of the time.
+    for timed_steps, all_steps in (
+        (TimedSteps((45 * MS,) * 10, (45 * MS,) * 10), ClockedSteps(((71, 71 * 21 * MS),), 46 * MS)),
+        (ahead, ClockedSteps(((383, 383 * 2_700 * US),), 2_700 * US)),
+    ):
+        outcome = measured(PlainSteps(timed_steps, timed_steps, all_steps), 50 * MS)
+        assert outcome is not None and outcome.clocked_steps == all_steps.steps
+
+
 def test_time_in_long_steps_that_are_not_recorded_is_unknown_and_no_change_saves_it() -> None:
     trace = record(HOST_BOUND, Slowed.by(4 * US))
     lengths = TimedSteps(host_ns=(700 * US,) * 10)
