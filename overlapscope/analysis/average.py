@@ -26,6 +26,7 @@ from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import CopyGroup, Device, Evidence, HostStall, KernelGroup, PlainStep
 from overlapscope.analysis.timeline import build
 from overlapscope.base.columns import Bool, quantile
+from overlapscope.base.intervals import covered
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import CommCause, CopyCause, IdleCause
 from overlapscope.trace.model import Trace
@@ -33,6 +34,8 @@ from overlapscope.trace.servers import Phase, StepBatch, batch_in, phase_in
 
 WARM_UP_FACTOR = 1.5
 _MIN_BESIDE_WARM_UP = 3
+_MIN_SHARE_OF_WORK = 0.8
+"""Minimum length of a plain step as a share of the device's work in a recorded one; at least 0.98 in 44 recordings."""
 
 
 # -- Which steps ------------------------------------------------------------------------------------
@@ -133,16 +136,22 @@ def occurrences(device: Device, *, skip: int = 0) -> dict[str, tuple[Period, ...
 
 @kept()
 def known_plain_step(trace: Trace) -> PlainStep | None:
-    """Return the step without the profiler as timed; None if too few were."""
-    recorded_ns = 0
+    """Return the step without the profiler as timed; None if too few were, or if the device's work takes longer.
+
+    Recording hardly makes kernels longer. So the timed steps were others then, or only their launches.
+    """
+    recorded_ns, work_ns = 0, 0.0
     # On the first device, where a host that runs ahead does not shorten the judged steps.
     for device in trace.devices[:1]:
-        steps = find_steps(trace, after_warm_up(trace, build(trace, device)))
+        timeline = build(trace, device)
+        steps = find_steps(trace, after_warm_up(trace, timeline))
         spans = steps.end_ns - steps.start_ns
         names = [trace.annotations.name(row) for row in steps.row.tolist()]
-        judged = comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())
-        recorded_ns = round(float(spans[list(judged)].mean())) if judged else 0
-    return measured(trace.plain_steps, recorded_ns, trace.host_activity)
+        if judged := list(comparable(np.flatnonzero(~steps.partial).tolist(), names, spans.tolist())):
+            recorded_ns = round(float(spans[judged].mean()))
+            work_ns = float(covered(timeline.busy, steps.start_ns[judged], steps.end_ns[judged]).mean())
+    plain = measured(trace.plain_steps, recorded_ns, trace.host_activity)
+    return None if plain is not None and plain.step_ns < _MIN_SHARE_OF_WORK * work_ns else plain
 
 
 def step_ns(trace: Trace) -> float:

@@ -17,8 +17,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import known_plain_step
 from overlapscope.analysis.host_order import find_calls
-from overlapscope.analysis.plain_step import from_user, measured
+from overlapscope.analysis.plain_step import from_user
 from overlapscope.analysis.results import PlainStep
 from overlapscope.base.columns import I32, mask_of, quantile
 from overlapscope.base.grouping import distinct, group_starts
@@ -98,15 +99,13 @@ def plain_program(recorded: Base, user_step_ns: int | None) -> Base | None:
     """
     if not recorded.fidelity.valid or recorded.trace.predicted_by is not None:
         return None
-    step = known_step(recorded, user_step_ns)
+    step = known_step(recorded.trace, user_step_ns)
     return None if step is None else as_plain(recorded, step)
 
 
-def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:
+def known_step(trace: Trace, user_step_ns: int | None) -> PlainStep | None:
     """Return the step time without recording, if the user passed it or it was timed."""
-    if user_step_ns is not None:
-        return from_user(user_step_ns)
-    return measured(base.trace.plain_steps, base.recorded.mean_ns, base.trace.host_activity)
+    return known_plain_step(trace) if user_step_ns is None else from_user(user_step_ns)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:

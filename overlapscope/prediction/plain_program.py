@@ -93,7 +93,7 @@ def _idle_for(part: P, more_ns: int) -> P:
 def replay_plain(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
     """Return the plain program of an analyzed recording. Raises UsageError as `find_program` does."""
     recorded = prepare(analysis.trace, None)
-    step, base = known_step(recorded, user_step_ns), plain_program(recorded, user_step_ns)
+    step, base = known_step(recorded.trace, user_step_ns), plain_program(recorded, user_step_ns)
     # The recording has decided which steps are judged.
     replayed = None if base is None else analyze_trace(plain_trace(base), settled=True)
     # Each device must have as many judged steps in both, or else time after the lead-in in both.

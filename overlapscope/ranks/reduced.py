@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.average import comparable
+from overlapscope.analysis.average import comparable, known_plain_step
 from overlapscope.analysis.collectives import (
     comm_kinds,
     element_bytes,
@@ -29,7 +29,6 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.facts import Facts, rounded_mean
 from overlapscope.analysis.figures import PerStep, TimeFigures, figures_in
 from overlapscope.analysis.periods import Periods, after_warm_up, find_steps
-from overlapscope.analysis.plain_step import measured
 from overlapscope.analysis.results import PlainStep, Trust
 from overlapscope.analysis.timeline import Timeline, build
 from overlapscope.analysis.trust import judge_file, verdict
@@ -256,9 +255,7 @@ def _reduced(analysis: TraceAnalysis, device: DeviceAnalysis, findings: tuple[Fi
         ),
         comm_causes=tuple(device.exposed_comm.of_cause(rank) for rank in range(len(COMM_CAUSES))),
         compute=timeline.compute if len(messages) else EMPTY,
-        plain_step=None
-        if compared.step_ns is None
-        else measured(trace.plain_steps, compared.step_ns, trace.host_activity),
+        plain_step=None if compared.step_ns is None else known_plain_step(trace),
         predicted=trace.predicted_by is not None,
     )
 

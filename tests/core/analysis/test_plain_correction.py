@@ -245,6 +245,14 @@ def test_a_plain_step_shorter_than_the_gpus_work_shrinks_all_of_it_alike() -> No
     assert has_exact_sums(half)
 
 
+def test_timed_steps_shorter_than_the_devices_work_are_others_and_no_plain_step() -> None:
+    trace = record_copies(repeated([Do("h2d", 100 * US), Do("sync"), Do("kernel", 300 * US)], 8))
+    for step_ns, is_known in ((200 * US, False), (500 * US, True)):
+        lengths = TimedSteps(device_ns=(step_ns,) * 10)
+        plain = only(report(replace(trace, plain_steps=PlainSteps(lengths, lengths)))).plain
+        assert (plain is not None) == is_known
+
+
 # -- how long a plain step is
 
 
