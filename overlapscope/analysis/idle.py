@@ -40,7 +40,16 @@ from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.calls import captures, launching
-from overlapscope.trace.host import Blocking, first_calls, loading, outermost_around, pinning, rows_of, staging
+from overlapscope.trace.host import (
+    Blocking,
+    first_calls,
+    first_ops,
+    loading,
+    outermost_around,
+    pinning,
+    rows_of,
+    staging,
+)
 from overlapscope.trace.model import HostEvents, Trace
 from overlapscope.trace.op_names import is_migration_to_host
 
@@ -162,6 +171,7 @@ def _label(launcher: Launcher, calls: HostEvents, blocked: Mapping[IdleCause, Ho
         (IdleCause.DATA_LOADING, inside(loading(trace))),
         (IdleCause.PROFILER_OVERHEAD, _overhead_elsewhere(trace)),
         (IdleCause.GC_PAUSE, launcher.pauses_elsewhere),
+        (IdleCause.FIRST_LAUNCH, intersect(inside(first_ops(trace)), launcher.dispatch)),
         (IdleCause.CPU_OPS, inside(long_ops(trace))),
     )
     rest = [(IdleCause.CPU_OPS, launcher.cpu_ops), (IdleCause.DISPATCH, launcher.dispatch)]

@@ -38,7 +38,7 @@ from overlapscope.trace import op_names
 from overlapscope.trace.host import around, loading, outermost_around
 from overlapscope.trace.host_activity import is_loading, is_not_torch, is_python, is_torch
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
-from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD
+from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD, op_words
 from overlapscope.trace.servers import batch_in
 
 
@@ -131,6 +131,8 @@ _MIN_SHARE = 0.03
 _WORTH_SAYING = 0.1
 """Minimum share of the largest owner for any to be named."""
 _MAX_NAMED_OWNERS = 2
+_SLOW_LAUNCH_NS = 1_000_000
+"""Minimum time of an op for each of its launches, which take microseconds, for it to do something else besides."""
 
 
 class Owner(Struct, frozen=True):
@@ -253,10 +255,17 @@ def _dispatch(claims: Claims, pieces: ClaimedPieces) -> Draft:
         more = f" {who[0].upper()}{who[1:]}." if who else ""
         more += _without_graphs(claims, launch_rows, launch_rows[of_graphs])
     case, fixes = _case(claims, pieces, by, launch_rows, launch_rows[of_graphs])
+    slow = _slow_op(claims, pieces, launch_rows)
+    if slow is not None:
+        slow_name, times, time_ns = slow
+        case, fixes = "slow-op", ()
+        remark = f": {claims.time(time_ns)} in {claims.times_a_step(times, 'call')} of {slow_name}"
     advice = claims.filled(DATA_PARALLEL) if case == "data-parallel" else advice_by_case("dispatch", claims.gpu)[case]
     fusible = listed(owner.optimizer for owner in by if owner.can_be_fused)
     if case == "fuse":
         advice = advice.format(fusible)
+    elif slow is not None:
+        advice = advice.format(slow[0])
     elif case == "compile" and fusible:
         advice += f" Pass fused=True to {fusible}."
     draft = Draft(
@@ -272,6 +281,23 @@ def _dispatch(claims: Claims, pieces: ClaimedPieces) -> Draft:
         advice=advice,
     )
     return at_lines(claims, is_torch, draft)
+
+
+def _slow_op(claims: Claims, pieces: ClaimedPieces, launch_rows: I64) -> tuple[str, int, int] | None:
+    """Return the op in which most of the time passes if its launches take far too long: its name, calls and time.
+
+    Some libraries plan anew for each new shape.
+    """
+    calls, ops = claims.trace.runtime_calls, claims.trace.cpu_ops
+    inside = around(ops, calls.thread[launch_rows], calls.start_ns[launch_rows])
+    rows, count = np.unique(inside[inside >= 0], return_counts=True)
+    rows = rows[ops.end_ns[rows] - ops.start_ns[rows] >= _SLOW_LAUNCH_NS * count]
+    host = union(pieces.at_ns, pieces.at_ns + pieces.length_ns)
+    time_ns = covered(host, ops.start_ns[rows], ops.end_ns[rows])
+    for id, alike in rows_by(ops.name_id[rows]):
+        if 2 * int(time_ns[alike].sum()) > pieces.time_ns:
+            return name(op_words(claims.trace.names[id])), len(alike), int(time_ns[alike].sum())
+    return None
 
 
 def _without_graphs(claims: Claims, launch_rows: I64, of_graphs: I64) -> str:

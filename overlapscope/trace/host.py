@@ -32,6 +32,8 @@ MODULE = "nn.Module: "
 _SLOW_FIRST = 10
 _SHORTEST_FIRST_NS = 1_000_000
 """Minimum length of a first call: as a multiple of almost every later launch of the recording, and at least."""
+_SHORTEST_FIRST_OP_NS = 10_000_000
+"""Minimum length of an op that sets a library up. The profiler makes the first op of a thread take up to 3 ms."""
 SINGLE_PROCESS_LOADER = "_SingleProcessDataLoaderIter"
 """Part of the name of a loader that makes batches on the thread that asks for them."""
 _NO_ROWS = np.empty(0, np.int32)
@@ -124,24 +126,57 @@ def staging(trace: Trace) -> HostEvents:
 
 
 @kept()
+def _kernel_launches(trace: Trace) -> tuple[I64, Bool]:
+    """Return the calls that launched each kernel, by call, and a mask of those that launched one for the first time."""
+    calls, ops = trace.runtime_calls, trace.gpu_ops
+    launched = np.flatnonzero(ops.launch >= 0)
+    launched = launched[call_kinds.launches_kernel(calls)[ops.launch[launched]]]
+    launched = launched[np.argsort(ops.launch[launched], kind="stable")]
+    of_kernel = ops.device[launched].astype(np.int64) * len(trace.names) + ops.name_id[launched]
+    return ops.launch[launched], mask_of(np.unique(of_kernel, return_index=True)[1], len(launched))
+
+
+@kept()
 def first_calls(trace: Trace) -> RuntimeCalls:
     """Return the calls that took far longer than the recording's launches because a kernel was used for the first time.
 
     The first use loads the kernel's code, and may compile it. Other long calls of the same op belong to it: libraries
     set themselves up, or try which algorithm is fastest.
     """
-    calls, ops = trace.runtime_calls, trace.gpu_ops
-    launched = np.flatnonzero(ops.launch >= 0)
-    launched = launched[call_kinds.launches_kernel(calls)[ops.launch[launched]]]
-    launched = launched[np.argsort(ops.launch[launched], kind="stable")]
-    of_kernel = ops.device[launched].astype(np.int64) * len(trace.names) + ops.name_id[launched]
-    first = mask_of(np.unique(of_kernel, return_index=True)[1], len(launched))
-    length, later = calls.end_ns - calls.start_ns, ops.launch[launched[~first]]
-    usual_ns = quantile(length[later], 0.9) if len(later) else 0
-    long = np.flatnonzero(length >= max(_SLOW_FIRST * usual_ns, _SHORTEST_FIRST_NS))
-    loads = (call_kinds.loads_code(calls) | mask_of(ops.launch[launched[first]], len(calls)))[long]
+    calls, (launch, first) = trace.runtime_calls, _kernel_launches(trace)
+    length = calls.end_ns - calls.start_ns
+    long = np.flatnonzero(length >= _long_first_ns(length[launch[~first]]))
+    loads = (call_kinds.loads_code(calls) | mask_of(launch[first], len(calls)))[long]
     op = around(trace.cpu_ops, calls.thread[long], calls.start_ns[long])
     return calls.take(long[loads | (op >= 0) & among(op, op[loads])])
+
+
+@kept()
+def first_ops(trace: Trace) -> HostEvents:
+    """Return the CPU ops that used a kernel for the first time, and took far longer than others and later such ops.
+
+    Libraries set themselves up there, in part without any call of the runtime.
+    """
+    calls, ops, (launch, first) = trace.runtime_calls, trace.cpu_ops, _kernel_launches(trace)
+
+    def of_launches(launch: I64) -> I64:
+        op = around(ops, calls.thread[launch], calls.start_ns[launch])
+        return distinct(op[op >= 0])
+
+    length, rows = ops.end_ns - ops.start_ns, of_launches(launch[first])
+    rows = rows[length[rows] >= _SHORTEST_FIRST_OP_NS]
+    if not len(rows):
+        return ops.take(rows)
+    later = of_launches(launch[~first])
+    rows = rows[length[rows] >= _long_first_ns(length[later])]
+    alike = (length[later[(ops.name_id[later] == ops.name_id[row]) & (later > row)]] for row in rows.tolist())
+    is_first = [length[row] >= _long_first_ns(others) for row, others in zip(rows.tolist(), alike, strict=True)]
+    return ops.take(rows[np.array(is_first, np.bool_)])
+
+
+def _long_first_ns(later_ns: I64) -> float:
+    """Return the minimum length of a first use, given lengths of later ones."""
+    return max(_SLOW_FIRST * quantile(later_ns, 0.9) if len(later_ns) else 0, _SHORTEST_FIRST_NS)
 
 
 @kept()

@@ -361,7 +361,20 @@ def test_long_calls_beside_a_first_launch_belong_to_the_first_use() -> None:
     ops = [compute(MS, 2 * MS), compute(20 * MS + US, 21 * MS, launch=(15 * MS, 20 * MS))._replace(name="conv")]
     trace = make_trace(ops, calls=[Host("cudaFree", 5 * MS, 15 * MS)], cpu_ops=[Host("aten::conv", 4 * MS, 20 * MS)])
     causes = device_of(trace).idle_by_cause
-    assert (causes["first-launch"], causes["allocation"]) == (15 * MS, 0)
+    assert (causes["first-launch"], causes["allocation"]) == (16 * MS, 0)
+
+
+@pytest.mark.parametrize("later_ms", [0, 5])
+def test_an_op_that_sets_a_library_up_is_a_first_use(later_ms: int) -> None:
+    """The first product takes 20 ms, of which no call shows much; if each takes a few, they are ordinary dispatch."""
+    ops, calls, at = [compute(MS, 2 * MS)], [], 3 * MS
+    for length in [20 * MS] + [later_ms * MS + 20 * US] * 30:
+        end = at + length
+        calls.append(Host("aten::mm", at, end))
+        ops.append(compute(end + US, end + 2 * US, launch=(end - 5 * US, end))._replace(name="gemm"))
+        at = end + 2 * US
+    causes = device_of(make_trace(ops, cpu_ops=calls)).idle_by_cause
+    assert causes["first-launch"] == (0 if later_ms else 20 * MS)
 
 
 def test_a_queued_op_that_starts_late_is_not_the_hosts_fault() -> None:

@@ -279,6 +279,19 @@ def test_dispatch_is_named_by_the_op_it_is_in_and_a_call_that_the_op_makes() -> 
     assert "in aten::empty" not in detail
 
 
+@pytest.mark.parametrize(("launches", "is_slow"), [(1, True), (10, False)])
+def test_an_op_that_takes_milliseconds_for_a_launch_does_something_else_besides(launches: int, is_slow: bool) -> None:
+    ops, host, at = [Op(Kind.COMPUTE, 0, MS)], list[Host](), MS
+    for _ in range(10):
+        host.append(Host("aten::_cudnn_attention_forward", at, at + 5 * MS))
+        starts = range(at + 5 * MS - launches * 100 * US, at + 5 * MS, 100 * US)
+        ops += [Op(Kind.COMPUTE, each + 20 * US, each + 30 * US, launch=(each, each + 10 * US)) for each in starts]
+        at += 6 * MS
+    found = finding(make_trace(ops, cpu_ops=host), "dispatch")
+    assert ("in 10 calls of aten::_cudnn_attention_forward" in found.title) == is_slow
+    assert found.advice.startswith("Find out what aten::_cudnn_attention_forward does") == is_slow
+
+
 def test_ops_that_read_the_same_are_one_place() -> None:
     host = [Host("aten::item", 2 * MS, 4 * MS), Host("aten::_local_scalar_dense", 5 * MS, 7 * MS)]
     calls = [Host("cudaStreamSynchronize", 2 * MS, 3 * MS), Host("cudaStreamSynchronize", 5 * MS, 6 * MS)]
