@@ -16,7 +16,7 @@ from overlapscope.base.columns import I64, Bool, Columns, locate, mask_of, pick
 from overlapscope.base.grouping import distinct, rows_by
 from overlapscope.base.kept import kept
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import around, last_before
+from overlapscope.trace.host import last_before, op_of
 from overlapscope.trace.model import Kind, Sync, Trace, stream_keys
 
 # -- Waits of NCCL's launches ------------------------------------------------------------------------
@@ -92,8 +92,7 @@ def _sequences(trace: Trace, rows: I64, recording: Bool, wait: I64, launched_on:
     five = np.lib.stride_tricks.sliding_window_view(rows, 5)
     waits, records = wait[five] >= 0, recording[five]
     five = five[records[:, 0] & waits[:, 1] & (launched_on[five[:, 2]] >= 0) & records[:, 3] & waits[:, 4]]
-    calls = trace.runtime_calls
-    op = around(trace.cpu_ops, calls.thread[five].ravel(), calls.start_ns[five].ravel()).reshape(five.shape)
+    op = op_of(trace, five)
     found: I64 = five[(op == op[:, :1]).all(axis=1) & pick(trace.cpu_ops.named(_NCCL_OP.__eq__), op[:, 0], False)]
     return found
 

@@ -21,7 +21,7 @@ from overlapscope.base.grouping import among, group_starts, numbered, rows_by
 from overlapscope.base.intervals import Intervals, begins_after_all, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import around, find_blocking, rows_of
+from overlapscope.trace.host import find_blocking, op_of, rows_of
 from overlapscope.trace.model import Kind, Memory, Sync, Syncs, Trace, split_stream_key, stream_keys
 
 # -- Threads that take turns -------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def find_polls(trace: Trace) -> I64:
     """
     calls = trace.runtime_calls
     queries = np.flatnonzero(_queries(calls))
-    queries = queries[around(trace.cpu_ops, calls.thread[queries], calls.start_ns[queries]) < 0]
+    queries = queries[op_of(trace, queries) < 0]
     queries = queries[among(calls.thread[queries], calls.thread[call_kinds.launching(trace)])]
     if not len(queries):
         return queries

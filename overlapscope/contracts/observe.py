@@ -26,7 +26,7 @@ from overlapscope.budgets.words import in_project
 from overlapscope.contracts.model import DEFAULT_MARGIN_PCT, Beside, Contract, HostCall, TransferGroup
 from overlapscope.contracts.windows import Neighbour, Windows, counted, find_neighbours, find_windows, library_ops
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import around, find_blocking, line_ids_around, line_text, outermost_around, shown_line
+from overlapscope.trace.host import find_blocking, line_ids_around, line_text, op_of, outermost_around, shown_line
 from overlapscope.trace.model import I64, HostEvents, Kind, Memory, Trace
 from overlapscope.version import __version__
 
@@ -268,7 +268,7 @@ def _host_calls(trace: Trace, steps: _Steps) -> tuple[tuple[HostCall, ...], tupl
     allocates = call_kinds.allocates(calls)[blocking.row]
     waits = blocking.row[~allocates & ~blocking.staging]
     # A copy and the synchronize after it are the same wait, if they belong to one op.
-    op = around(trace.cpu_ops, calls.thread[waits], calls.start_ns[waits])
+    op = op_of(trace, waits)
     synchronises = call_kinds.synchronises(calls)[waits]
     waits = waits[synchronises | (op < 0) | ~among(op, op[synchronises])]
     waits = np.sort(np.concatenate([waits, find_polls(trace)]))

@@ -12,7 +12,7 @@ from overlapscope.analysis.order import HappensBefore, OrderedBy, stated_order, 
 from overlapscope.base.columns import Bool, Columns, pick
 from overlapscope.base.grouping import rows_by
 from overlapscope.base.kept import kept
-from overlapscope.trace.host import around
+from overlapscope.trace.host import op_of
 from overlapscope.trace.model import I64, Kind, Trace
 
 SURE_NS = 2_000
@@ -54,8 +54,7 @@ def counted(trace: Trace) -> I64:
 
 def library_ops(trace: Trace, calls: I64) -> I64:
     """Return the row in `Trace.cpu_ops` of the op of PyTorch's library around each runtime call; -1 if none."""
-    runtime = trace.runtime_calls
-    op = around(trace.cpu_ops, pick(runtime.thread, calls), pick(runtime.start_ns, calls))
+    op = op_of(trace, calls)
     return np.where(pick(trace.cpu_ops.named(lambda name: name.startswith("aten::")), op, False), op, -1)
 
 

@@ -406,7 +406,7 @@ class Batch(msgspec.Struct):
     count: int = 0
     """Number of events of any phase."""
     raw: list[Raw] = field(default_factory=list)
-    """Text of each event, for readers that ask for it instead of columns (`_stream.RawEvents`)."""
+    """Text of each event, for readers that ask for it instead of columns (`raw_events.RawEvents`)."""
 
 
 class Numbered(dict[Any, int]):

@@ -23,9 +23,9 @@ from msgspec import Meta, Raw, Struct
 from overlapscope.base.grouping import among, distinct
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._events import NOTHING, UNDECODABLE, EventTable, Numbered, table_of
-from overlapscope.reading._stream import RawEvents, decoded
 from overlapscope.reading.file_names import natural
 from overlapscope.reading.files import SourceFile
+from overlapscope.reading.raw_events import RawEvents, decoded
 from overlapscope.trace.model import I32, Bool
 
 _UNKNOWN: Final = -1

@@ -20,10 +20,10 @@ from msgspec import Raw, Struct
 from overlapscope.base.kept import kept
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._events import NAN, NOTHING, UNDECODABLE
-from overlapscope.reading._stream import RawEvents, decoded
 from overlapscope.reading._times import to_ns
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import SourceFile
+from overlapscope.reading.raw_events import RawEvents, decoded
 from overlapscope.trace.model import I32, HostEvents, Trace
 
 T = TypeVar("T", bound=Struct)

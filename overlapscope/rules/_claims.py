@@ -55,7 +55,7 @@ from overlapscope.catalog.causes import (
 from overlapscope.catalog.measures import TINY_BYTES
 from overlapscope.rules.finding import MIN_COST_SHARE
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import Sites, Where, around, inside_named, pinning, place_edges, sites
+from overlapscope.trace.host import Sites, Where, around, inside_named, op_of, pinning, place_edges, sites
 from overlapscope.trace.model import Kind, Memory, Trace
 from overlapscope.trace.op_names import op_words
 
@@ -396,11 +396,11 @@ def _find_copy_waits(trace: Trace, timeline: Timeline) -> _CopyWaits:
     if is_copying.any():
         syncs = np.flatnonzero(call_kinds.synchronises(calls))
         order = np.argsort(calls.start_ns[launch], kind="stable")
-        op_of_copy = around(trace.cpu_ops, calls.thread[launch], calls.start_ns[launch])[order]
+        op_of_copy = op_of(trace, launch)[order]
         last = np.full(len(trace.cpu_ops) + 1, -1, np.int64)
         inside_op = op_of_copy >= 0
         last[op_of_copy[inside_op]] = rows[order][inside_op]
-        op_of_sync = around(trace.cpu_ops, calls.thread[syncs], calls.start_ns[syncs])
+        op_of_sync = op_of(trace, syncs)
         copying = (op_of_sync >= 0) & pick(is_copying, op_of_sync, False)
         owner[syncs[copying]] = last[op_of_sync[copying]]
 

@@ -14,7 +14,7 @@ from overlapscope.base.grouping import among
 from overlapscope.base.kept import kept
 from overlapscope.rules._claims import Claims
 from overlapscope.trace import op_names
-from overlapscope.trace.host import around, outermost_around
+from overlapscope.trace.host import op_of, outermost_around
 from overlapscope.trace.model import Kind, Trace
 
 _COMPILED: Final = re.compile(
@@ -81,7 +81,7 @@ def are_saved_tensors(claims: Claims, copies: I64) -> bool:
     ops, calls, cpu_ops = claims.device.timeline.ops, claims.trace.runtime_calls, claims.trace.cpu_ops
     rows = np.flatnonzero(ops.is_copy & (ops.launch >= 0))
     launch = ops.launch[rows]
-    copying = around(cpu_ops, calls.thread[launch], calls.start_ns[launch])
+    copying = op_of(claims.trace, launch)
     outer = outermost_around(cpu_ops, calls.thread[launch], calls.start_ns[launch])
     nested = pick(cpu_ops.named("aten::copy_".__eq__), copying, False)
     node = nested & pick(cpu_ops.named(lambda name: op_names.is_engine(name) and "Copy" not in name), outer, False)

@@ -35,7 +35,7 @@ from overlapscope.rules.finding import Effort
 from overlapscope.rules.rule import Draft, Fixes, Rule, name
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace import op_names
-from overlapscope.trace.host import around, loading, outermost_around
+from overlapscope.trace.host import around, loading, op_of, outermost_around
 from overlapscope.trace.host_activity import is_loading, is_not_torch, is_python, is_torch
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD, op_words
@@ -226,8 +226,7 @@ def _owners(trace: Trace, rows: I64) -> Iterator[Owner]:
 
 def _how(trace: Trace, rows: I64) -> str:
     """Return `fused` or `foreach` if ops or kernels of that kind show that the optimizer is."""
-    calls, ops, gpu_ops = trace.runtime_calls, trace.cpu_ops, trace.gpu_ops
-    inside = around(ops, calls.thread[rows], calls.start_ns[rows])
+    ops, gpu_ops, inside = trace.cpu_ops, trace.gpu_ops, op_of(trace, rows)
     ids = np.concatenate([ops.name_id[inside[inside >= 0]], gpu_ops.name_id[among(gpu_ops.launch, rows)]])
     names = [trace.names[id] for id in distinct(ids.astype(np.int64)).tolist()]
     return next((how for how, pattern in _HOW.items() if any(map(pattern.search, names))), "")
@@ -288,8 +287,7 @@ def _slow_op(claims: Claims, pieces: ClaimedPieces, launch_rows: I64) -> tuple[s
 
     Some libraries plan anew for each new shape.
     """
-    calls, ops = claims.trace.runtime_calls, claims.trace.cpu_ops
-    inside = around(ops, calls.thread[launch_rows], calls.start_ns[launch_rows])
+    ops, inside = claims.trace.cpu_ops, op_of(claims.trace, launch_rows)
     rows, count = np.unique(inside[inside >= 0], return_counts=True)
     rows = rows[ops.end_ns[rows] - ops.start_ns[rows] >= _SLOW_LAUNCH_NS * count]
     host = union(pieces.at_ns, pieces.at_ns + pieces.length_ns)

@@ -147,7 +147,7 @@ def first_calls(trace: Trace) -> RuntimeCalls:
     length = calls.end_ns - calls.start_ns
     long = np.flatnonzero(length >= _long_first_ns(length[launch[~first]]))
     loads = (call_kinds.loads_code(calls) | mask_of(launch[first], len(calls)))[long]
-    op = around(trace.cpu_ops, calls.thread[long], calls.start_ns[long])
+    op = op_of(trace, long)
     return calls.take(long[loads | (op >= 0) & among(op, op[loads])])
 
 
@@ -157,10 +157,10 @@ def first_ops(trace: Trace) -> HostEvents:
 
     Libraries set themselves up there, in part without any call of the runtime.
     """
-    calls, ops, (launch, first) = trace.runtime_calls, trace.cpu_ops, _kernel_launches(trace)
+    ops, (launch, first) = trace.cpu_ops, _kernel_launches(trace)
 
     def of_launches(launch: I64) -> I64:
-        op = around(ops, calls.thread[launch], calls.start_ns[launch])
+        op = op_of(trace, launch)
         return distinct(op[op >= 0])
 
     length, rows = ops.end_ns - ops.start_ns, of_launches(launch[first])
@@ -191,6 +191,16 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
     return _on_each_thread(
         table, thread, at, lambda id, at: pick(rows_of(table, id), _nesting(table, id).innermost(at))
     )
+
+
+@kept()
+def _op_of_each_call(trace: Trace) -> I64:
+    return around(trace.cpu_ops, trace.runtime_calls.thread, trace.runtime_calls.start_ns)
+
+
+def op_of(trace: Trace, call: I64) -> I64:
+    """Return the row of the innermost CPU op around each of some runtime calls; -1 if there is none."""
+    return pick(_op_of_each_call(trace), call)
 
 
 def outermost_around(table: HostEvents, thread: I64, at: I64) -> I64:

@@ -304,7 +304,7 @@ def read(path: Path, request: ReadRequest) -> Trace:
     from overlapscope.reading._columns import EventColumns
     from overlapscope.reading._events import batch_of_events
     from overlapscope.reading._progress import ReadingBar
-    from overlapscope.reading._stream import events_as
+    from overlapscope.reading.raw_events import events_as
 
     file = SourceFile(path, limit_bytes=request.limit_bytes)
     with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
