@@ -23,7 +23,6 @@ from overlapscope.reading._events import NAN, NOTHING, UNDECODABLE
 from overlapscope.reading._times import to_ns
 from overlapscope.reading.file_names import file_and_part
 from overlapscope.reading.files import SourceFile
-from overlapscope.reading.raw_events import RawEvents, decoded
 from overlapscope.trace.model import I32, HostEvents, Trace
 
 T = TypeVar("T", bound=Struct)
@@ -54,6 +53,9 @@ def read_args(trace: Trace, events: HostEvents, kind: type[T]) -> Iterator[tuple
     with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
         if not len(events) or not path.is_file():
             return
+        # Most recordings need none of it.
+        from overlapscope.reading.raw_events import RawEvents, decoded
+
         for batch in RawEvents(SourceFile(path, limit_bytes=_NO_LIMIT)).batches():
             low, high = high, int(np.searchsorted(places, begin + batch.count))
             rows, texts = by_place[low:high], [batch.raw[at] for at in (places[low:high] - begin).tolist()]

@@ -22,7 +22,7 @@ from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugins.jax import xplane
 from overlapscope.prediction.predict import predict
-from overlapscope.reading import _stream, find_traces
+from overlapscope.reading import find_traces, raw_events
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US
 from tests.support.recordings import report_of, trace_of
@@ -374,7 +374,7 @@ def test_a_file_of_more_events_than_there_can_be_is_refused(
 ) -> None:
     """An event may be of two bytes, which memory could not hold."""
     monkeypatch.setattr(xplane, "MAX_EVENTS", 1000)
-    monkeypatch.setattr(_stream, "_MAX_EVENTS", 1000)
+    monkeypatch.setattr(raw_events, "_MAX_EVENTS", 1000)
     with pytest.raises(UnreadableTrace, match="more events than any profiler records"):
         read(tmp_path, recording.read_bytes())
 
