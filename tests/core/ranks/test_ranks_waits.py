@@ -308,3 +308,17 @@ def test_what_a_rank_had_itself_waited_for_is_reported_as_passed_on() -> None:
     assert list(zip(pairs.late.tolist(), pairs.waiting.tolist(), strict=True)) == [(1, 0), (2, 1)]
     assert pairs.waited_ns.tolist() == [110, 100]
     assert pairs.passed_on_ns.tolist() == [100, 0]
+
+
+def test_a_rank_comes_last_in_no_more_meetings_than_are_counted() -> None:
+    """Its own step begins between its arrival and the end of the other's wait."""
+    kind = CommKind("allreduce", "0", "[0, 1]", 2)
+    ranks = [
+        made_rank(0, [CommKernel(kind, 0, 100)], window=(0, 300), steps=[("ProfilerStep#1", 300)]),
+        made_rank(
+            1, [CommKernel(kind, 90, 100)], window=(0, 300), steps=[("ProfilerStep#0", 95), ("ProfilerStep#1", 205)]
+        ),
+    ]
+    by_rank = waits_of(ranks, clocks([0, 0], [0, 0]))[1].by_rank
+    assert by_rank.last_in.tolist() == [0, 1]
+    assert by_rank.judged.tolist() == [1, 1]
