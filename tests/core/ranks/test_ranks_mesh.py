@@ -203,6 +203,17 @@ def test_groups_without_a_description_are_named_by_their_collectives() -> None:
     assert names == {"allreduce groups of 4", "_reduce_scatter_base groups of 2"}
 
 
+def test_dimensions_of_the_same_size_and_collectives_are_told_apart() -> None:
+    kernels: dict[int, list[CommKernel]] = {rank: [] for rank in range(4)}
+    for number, group in enumerate(((0, 1), (2, 3), (0, 2), (1, 3))):
+        kind = CommKind("allreduce", str(number), str([*group]), 2, description="undefined")
+        for rank in group:
+            kernels[rank].append(CommKernel(kind, 1_000 * number, 1_000 * number + 500))
+    report = report_on(made_rank(rank, kernels[rank], window=(0, 4_000), world_size=4) for rank in range(4))
+    names = {each.name for each in communication(report).dimensions}
+    assert names == {"allreduce groups of 2 like 0, 1", "allreduce groups of 2 like 0, 2"}
+
+
 def test_the_mesh_of_a_partial_recording_is_unknown_but_its_dimensions_have_times() -> None:
     report = report_of_job(ranks=4)
     mesh = communication(report).mesh
