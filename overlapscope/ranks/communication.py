@@ -304,6 +304,8 @@ def _find_dimensions(
     # Kernels without a process group are last, and span nothing.
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
         rows, description, size = windows.inside(rows_of.get(number, _NO_ROWS)), family[0].description, family[0].size
+        if family == [_NO_GROUP] and not len(rows):
+            continue
         if description in UNDESCRIBED:
             # Named by the collectives that take most of the kernels' time.
             times = Counter[str]()

@@ -214,6 +214,14 @@ def test_dimensions_of_the_same_size_and_collectives_are_told_apart() -> None:
     assert names == {"allreduce groups of 2 like 0, 1", "allreduce groups of 2 like 0, 2"}
 
 
+def test_kernels_without_a_group_are_a_dimension_only_if_they_are_judged() -> None:
+    kind, nameless = CommKind("allreduce", "0", "[0, 1]", 2, description="dp"), CommKind("broadcast", recorded=False)
+    for judged_from, names in ((0, {"dp", ""}), (50, {"dp"})):
+        kernels = [CommKernel(nameless, 0, 10), CommKernel(kind, 100, 200)]
+        ranks = [made_rank(rank, kernels, window=(0, 300), judged_from=judged_from) for rank in range(2)]
+        assert {each.name for each in communication(report_on(ranks)).dimensions} == names
+
+
 def test_the_mesh_of_a_partial_recording_is_unknown_but_its_dimensions_have_times() -> None:
     report = report_of_job(ranks=4)
     mesh = communication(report).mesh
