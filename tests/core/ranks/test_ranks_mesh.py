@@ -214,6 +214,19 @@ def test_dimensions_of_the_same_size_and_collectives_are_told_apart() -> None:
     assert names == {"allreduce groups of 2 like 0, 1", "allreduce groups of 2 like 0, 2"}
 
 
+def test_a_part_of_the_mesh_that_groups_span_only_with_another_is_theirs() -> None:
+    """Groups of four neighbors, and groups of every other rank, cross in pairs."""
+    kernels: dict[int, list[CommKernel]] = {rank: [] for rank in range(8)}
+    named = {"tp": ((0, 1, 2, 3), (4, 5, 6, 7)), "dp": ((0, 2, 4, 6), (1, 3, 5, 7))}
+    for at, (name, groups) in enumerate(named.items()):
+        for number, group in enumerate(groups):
+            kind = CommKind("allreduce", f"{name}{number}", str([*group]), 4, description=name)
+            for rank in group:
+                kernels[rank].append(CommKernel(kind, 1_000 * at, 1_000 * at + 500))
+    report = report_on(made_rank(rank, kernels[rank], window=(0, 4_000), world_size=8) for rank in range(8))
+    assert "Mesh: 2 x 2 x 2: 2 within dp; 2 within dp and tp; 2 within tp." in judge(report).text
+
+
 def test_kernels_without_a_group_are_a_dimension_only_if_they_are_judged() -> None:
     kind, nameless = CommKind("allreduce", "0", "[0, 1]", 2, description="dp"), CommKind("broadcast", recorded=False)
     for judged_from, names in ((0, {"dp", ""}), (50, {"dp"})):
