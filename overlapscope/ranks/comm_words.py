@@ -138,13 +138,15 @@ _WORTH_NAMING: Final = 0.05
 def mesh_sentences(report: RanksReport) -> Iterator[str]:
     """State the mesh if it has several dimensions, what each costs, and which groups are slower than their peers."""
     communication = report.communication
-    if communication.mesh is not None and len(communication.mesh.shape) > 1:
+    if communication.mesh is not None and len(shape := communication.mesh.shape) > 1:
         parts = []
-        for place, length in enumerate(communication.mesh.shape):
+        for place, length in enumerate(shape):
             along = [each for each in communication.dimensions if each.spans == (place,)]
-            names = listed(dict.fromkeys(map(_name, along)))
-            parts.append(f"{names} across {_sets(along[0])}" if along else f"{length} without groups of its own")
-        yield f"Mesh: {_shape(communication.mesh.shape)}: {'; '.join(parts)}."
+            wider = [each for each in communication.dimensions if place in each.spans and len(each.spans) < len(shape)]
+            names = listed(dict.fromkeys(map(_name, along or wider)))
+            others = f"{length} within {names}" if wider else f"{length} without groups of its own"
+            parts.append(f"{names} across {_sets(along[0])}" if along else others)
+        yield f"Mesh: {_shape(shape)}: {'; '.join(parts)}."
     whole, known = (
         communication.time.exposed_ns,
         [each for each in communication.dimensions if each.group_size is not None],

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.collectives import CommKind, bus_factor
 from overlapscope.base.columns import Columns, mask_of
@@ -39,7 +40,7 @@ from overlapscope.base.intervals import (
     total,
     union,
 )
-from overlapscope.base.words import listed
+from overlapscope.base.words import listed, number_runs
 from overlapscope.catalog.causes import COMM_CAUSES, CommCause
 from overlapscope.ranks.clocks import TIMESTAMP_ERROR_NS
 from overlapscope.ranks.collectives import Kernels, have_whole_groups
@@ -303,6 +304,8 @@ def _find_dimensions(
     # Kernels without a process group are last, and span nothing.
     for number, (family, kinds, along) in enumerate(zip(found, kinds_in, [*spans, ()], strict=False)):
         rows, description, size = windows.inside(rows_of.get(number, _NO_ROWS)), family[0].description, family[0].size
+        if family == [_NO_GROUP] and not len(rows):
+            continue
         if description in UNDESCRIBED:
             # Named by the collectives that take most of the kernels' time.
             times = Counter[str]()
@@ -322,6 +325,11 @@ def _find_dimensions(
             time=time_in(windows, rows),
         )
         dimensions.append((dimension, kinds))
+    names_taken = Counter(dimension.name for dimension, _ in dimensions)
+    for number, (dimension, kinds) in enumerate(dimensions):
+        if names_taken[dimension.name] > 1 and dimension.group_ranks:
+            name = f"{dimension.name} like {', '.join(number_runs(dimension.group_ranks[0]))}"
+            dimensions[number] = replace(dimension, name=name), kinds
     dimensions.sort(key=lambda item: (-item[0].time.exposed_ns, -item[0].time.busy_ns, item[0].name))
     return mesh if grouped else None, dimensions
 

@@ -107,12 +107,13 @@ def _straggler(ranks: Sequence[ComparedRank], waits: RankWaits, place: int, *, s
 
 
 def steps_met(waits: RankWaits) -> int:
-    """Return the number of steps that waits are of: those that all ranks judge, or else those in which ranks met."""
+    """Return the number of steps that waits are of: those that all ranks judge, or else the most that a rank met in."""
     if waits.steps.names:
         return len(waits.steps.names)
     meetings = waits.meetings
-    steps = distinct(meetings.kernels.step[meetings.row])
-    return int((steps >= 0).sum())
+    step = meetings.kernels.step[meetings.row]
+    rank, _ = np.unique(np.stack([meetings.rank, step])[:, step >= 0], axis=1)
+    return int(np.bincount(rank).max(initial=0))
 
 
 def _costliest(waits: RankWaits, place: int | None) -> list[int]:

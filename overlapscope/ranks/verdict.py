@@ -57,6 +57,8 @@ def judge(report: RanksReport) -> RanksVerdict:
         rest += [*_profiler(report, late), *_more_stragglers(report)]
         if not_compared := _not_compared(report):
             rest.append(f"There may be more delays: {not_compared}.")
+    elif level == "unknown":
+        rest += _waited_for(report)
     if report.matching.judged:
         rest += _plugin_sentences(report)
     rest += [*_communication(report), *mesh_sentences(report), *_absent(report)]
@@ -116,6 +118,23 @@ def _not_compared(report: RanksReport) -> str:
         "exposed communication that could not be compared between ranks takes up to "
         f"{percent(most.unjudged_comm_pct)} of the time (rank {most.rank})"
     )
+
+
+def _waited_for(report: RanksReport) -> Iterator[str]:
+    """Name a rank that idles while the others are in collectives that could not be compared."""
+    shares = [(100 * row.buckets.idle_ns / row.span_ns, row) for row in report.ranks if row.joined and row.span_ns]
+    if len(shares) < 2 or report.matching.kernels == report.matching.not_collective:
+        # A stage of a pipeline that waits for messages doesn't wait for a slow rank.
+        return
+    *others, (idle_pct, idle) = sorted(shares, key=lambda share: share[0])
+    usual_pct = median_low(share for share, _ in others)
+    unjudged_pct = median_low(row.unjudged_comm_pct for _, row in others)
+    if min(idle_pct - usual_pct, unjudged_pct - idle.unjudged_comm_pct) >= POOR_PCT:
+        yield (
+            f"Rank {idle.rank}'s {noun_for([idle.device_name])} is idle for {percent(idle_pct)} of the time (others: "
+            f"{percent(usual_pct)}), while the others spend {percent(unjudged_pct)} in communication that could not be "
+            "compared: they probably wait for it."
+        )
 
 
 def _straggler(report: RanksReport, late: Straggler) -> str:

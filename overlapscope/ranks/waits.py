@@ -131,7 +131,7 @@ class WaitsByRank(Columns, frozen=True):
     """Waiting of each rank in the windows of `RankWaits.steps`, one row each."""
 
     judged: I64
-    """Number of judged meetings at which it arrived there."""
+    """Number of judged meetings at which it arrived there, or in which it is charged for waits there."""
     waited_ns: I64
     """Union of its waits."""
     exposed_ns: I64
@@ -218,7 +218,7 @@ def find_waits(ranks: Sequence[ComparedRank], met: Meetings, offsets: Offsets, m
     by_rank = WaitsByRank(
         others=others,
         lost_ns=sum_by(pairs.late, pairs.exposed_ns - pairs.passed_on_ns, len(ranks)) // np.maximum(others, 1),
-        judged=np.bincount(arrivals.rank[inside], minlength=len(ranks)),
+        judged=np.bincount(arrivals.rank[inside | mask_of(charges.late, len(inside))], minlength=len(ranks)),
         waited_ns=axis.by_rank(counted_waits),
         exposed_ns=axis.by_rank(intersect(counted_waits, axis.blocking)),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),

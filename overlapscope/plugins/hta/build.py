@@ -93,7 +93,8 @@ def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDAr
     have a length of -1 (explained in https://github.com/pytorch/pytorch/pull/122425). HTA rounds an end that is the sum
     of two doubles.
     """
-    ts = start_ns / 1000
+    # Nanoseconds since 1970 exceed what a double holds exactly.
+    ts = start_ns // 1000 + start_ns % 1000 / 1000
     dur = (end_ns - start_ns) / 1000
     end = ts + dur
     if nanoseconds:

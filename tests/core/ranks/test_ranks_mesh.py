@@ -203,6 +203,38 @@ def test_groups_without_a_description_are_named_by_their_collectives() -> None:
     assert names == {"allreduce groups of 4", "_reduce_scatter_base groups of 2"}
 
 
+def test_dimensions_of_the_same_size_and_collectives_are_told_apart() -> None:
+    kernels: dict[int, list[CommKernel]] = {rank: [] for rank in range(4)}
+    for number, group in enumerate(((0, 1), (2, 3), (0, 2), (1, 3))):
+        kind = CommKind("allreduce", str(number), str([*group]), 2, description="undefined")
+        for rank in group:
+            kernels[rank].append(CommKernel(kind, 1_000 * number, 1_000 * number + 500))
+    report = report_on(made_rank(rank, kernels[rank], window=(0, 4_000), world_size=4) for rank in range(4))
+    names = {each.name for each in communication(report).dimensions}
+    assert names == {"allreduce groups of 2 like 0, 1", "allreduce groups of 2 like 0, 2"}
+
+
+def test_a_part_of_the_mesh_that_groups_span_only_with_another_is_theirs() -> None:
+    """Groups of four neighbors, and groups of every other rank, cross in pairs."""
+    kernels: dict[int, list[CommKernel]] = {rank: [] for rank in range(8)}
+    named = {"tp": ((0, 1, 2, 3), (4, 5, 6, 7)), "dp": ((0, 2, 4, 6), (1, 3, 5, 7))}
+    for at, (name, groups) in enumerate(named.items()):
+        for number, group in enumerate(groups):
+            kind = CommKind("allreduce", f"{name}{number}", str([*group]), 4, description=name)
+            for rank in group:
+                kernels[rank].append(CommKernel(kind, 1_000 * at, 1_000 * at + 500))
+    report = report_on(made_rank(rank, kernels[rank], window=(0, 4_000), world_size=8) for rank in range(8))
+    assert "Mesh: 2 x 2 x 2: 2 within dp; 2 within dp and tp; 2 within tp." in judge(report).text
+
+
+def test_kernels_without_a_group_are_a_dimension_only_if_they_are_judged() -> None:
+    kind, nameless = CommKind("allreduce", "0", "[0, 1]", 2, description="dp"), CommKind("broadcast", recorded=False)
+    for judged_from, names in ((0, {"dp", ""}), (50, {"dp"})):
+        kernels = [CommKernel(nameless, 0, 10), CommKernel(kind, 100, 200)]
+        ranks = [made_rank(rank, kernels, window=(0, 300), judged_from=judged_from) for rank in range(2)]
+        assert {each.name for each in communication(report_on(ranks)).dimensions} == names
+
+
 def test_the_mesh_of_a_partial_recording_is_unknown_but_its_dimensions_have_times() -> None:
     report = report_of_job(ranks=4)
     mesh = communication(report).mesh

@@ -167,6 +167,22 @@ def test_ranks_whose_communication_was_not_compared_are_not_called_balanced() ->
     )
 
 
+def test_a_rank_that_idles_while_the_others_communicate_is_named_though_nothing_was_compared() -> None:
+    report = real()
+    busy, idle = report.ranks
+    unmatched = replace(busy, unjudged_comm_ns=busy.span_ns // 2)
+    idling = replace(idle, buckets=replace(idle.buckets, idle_ns=9 * idle.span_ns // 10), device_name="Ascend NPU")
+    rows = replace(report, stragglers=(), ranks=(unmatched, idling))
+    said = words.judge(rows).rest[0]
+    assert said.startswith("Rank 1's NPU is idle for 90.0% of the time (others: ") and said.endswith(
+        "while the others spend 50.0% in communication that could not be compared: they probably wait for it."
+    )
+    nothing = Matching(kernels=9, matched=0, unmatched=9, not_collective=0, meetings=0, judged=0, by="none")
+    assert words.judge(replace(rows, matching=nothing)).rest[0] == said
+    # Without collectives they wait for messages, as stages of a pipeline do.
+    assert "probably" not in words.judge(replace(rows, matching=replace(nothing, not_collective=9))).text
+
+
 def test_a_straggler_is_not_the_whole_truth_if_much_communication_was_not_compared() -> None:
     report = real()
     assert report.straggler is not None

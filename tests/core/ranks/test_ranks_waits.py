@@ -16,6 +16,7 @@ from overlapscope.ranks.clocks import Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.pairs import message_waits, pair
 from overlapscope.ranks.reduced import ReducedRank
+from overlapscope.ranks.summary import steps_met
 from overlapscope.ranks.waits import MAX_LAST_TOGETHER, RankWaits, find_waits
 from tests.support.ranks_schedules import CommKernel, ScheduledJob, jobs, made_rank
 
@@ -308,3 +309,26 @@ def test_what_a_rank_had_itself_waited_for_is_reported_as_passed_on() -> None:
     assert list(zip(pairs.late.tolist(), pairs.waiting.tolist(), strict=True)) == [(1, 0), (2, 1)]
     assert pairs.waited_ns.tolist() == [110, 100]
     assert pairs.passed_on_ns.tolist() == [100, 0]
+
+
+def test_a_rank_comes_last_in_no_more_meetings_than_are_counted() -> None:
+    """Its own step begins between its arrival and the end of the other's wait."""
+    kind = CommKind("allreduce", "0", "[0, 1]", 2)
+    ranks = [
+        made_rank(0, [CommKernel(kind, 0, 100)], window=(0, 300), steps=[("ProfilerStep#1", 300)]),
+        made_rank(
+            1, [CommKernel(kind, 90, 100)], window=(0, 300), steps=[("ProfilerStep#0", 95), ("ProfilerStep#1", 205)]
+        ),
+    ]
+    by_rank = waits_of(ranks, clocks([0, 0], [0, 0]))[1].by_rank
+    assert by_rank.last_in.tolist() == [0, 1]
+    assert by_rank.judged.tolist() == [1, 1]
+
+
+def test_waits_of_ranks_that_recorded_different_steps_are_of_a_step_in_which_they_met() -> None:
+    kind = CommKind("allreduce", "0", "[0, 1, 2, 3]", 4)
+    ranks = [
+        made_rank(rank, [CommKernel(kind, at + 10 * (rank % 2), at + 50, step=first + at // 100) for at in (0, 100)])
+        for rank, first in enumerate((0, 0, 2, 2))
+    ]
+    assert steps_met(waits_of(ranks, clocks([0] * 4, [0] * 4))[1]) == 2

@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.catalog.causes import CommCause
 from overlapscope.report.model import build
 from overlapscope.report.tables import findings_note
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.findings import find_all
 from overlapscope.trace.model import Framework, Kind, Memory, Trace
 from tests.core.rules.test_host_findings import NODE, finding, launching, loop
+from tests.support.comm_programs import PLANTED, play
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
 STEPS = [Host(f"ProfilerStep#{number}", number * 10 * MS, (number + 1) * 10 * MS) for number in range(6)]
@@ -147,6 +149,13 @@ def test_only_programs_with_ddp_or_fsdp_are_told_their_options() -> None:
         assert word not in exposed().advice
     ddp = exposed("DistributedDataParallel.forward").advice
     assert "DDP: " in ddp and "FSDP" not in ddp
+
+
+def test_a_collective_that_nothing_hides_may_be_prefetched_or_wait_for_a_late_rank() -> None:
+    """The trace of one rank doesn't show whether it waited."""
+    found = finding(play(PLANTED[CommCause.NO_COMPUTE]).trace, "exposed-comm")
+    assert found.title.endswith("no-compute")
+    assert "Compare the ranks first" in found.advice and "FSDP: prefetch further ahead" in found.advice
 
 
 def test_a_loader_with_workers_is_told_how_many_more_keep_up() -> None:

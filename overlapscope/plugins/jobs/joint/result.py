@@ -135,15 +135,16 @@ def headline(result: JointWhatIf) -> str:
         return f"The joint simulation matches the recordings ({unit.text(before)}), so changes can be predicted."
     if not any(change.touched for change in result.changes):
         return "A step would take as long as now: these changes do not apply to these recordings."
+    reach = f"between {reach}" if (reach := _reach(after, unit)) else ""
     if unit.text(after.value) == unit.text(before):
-        reach = _reach(after, unit)
-        reach = f" (between {reach})" if reach else ""
-        return f"A step of the job would take as long as now, {unit.text(before)}{reach}."
+        return f"A step of the job would take as long as now, {unit.text(before)}{f' ({reach})' if reach else ''}."
     share = f"{percent(abs(result.gain_pct or 0))} {'less' if gain.value > 0 else 'more'}"
     if gain.value > 0:
         share += (
             f"; saves at most {duration(gain.high)}" if gain.low <= 0 else f"; saves {between(gain.low, gain.high)}"
         )
+    elif reach:
+        share += f"; {reach}"
     return f"A step of the job would take {unit.text(after.value)} instead of {unit.text(before)} ({share})."
 
 

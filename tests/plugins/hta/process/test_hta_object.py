@@ -27,7 +27,7 @@ import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import HOST_PID
-from overlapscope.plugins.hta.build import StepRows, iterations, linked, quiet
+from overlapscope.plugins.hta.build import StepRows, iterations, linked, microseconds, quiet
 from overlapscope.plugins.hta.catalog import ANALYSES, HtaOptions
 from overlapscope.plugins.hta.document import run
 from tests.plugins.hta.recordings import TRACES, document, rewritten
@@ -130,6 +130,13 @@ def test_frames_are_those_that_hta_makes(job: tuple[str, ...], whole: Any) -> No
 @pytest.mark.parametrize("job", JOBS[4:5])
 def test_frames_are_rounded_as_hta_rounds(job: tuple[str, ...]) -> None:
     assert_same_frames(read({rank: TRACES / f"{name}.json.gz" for rank, name in enumerate(job)}))
+
+
+def test_times_since_1970_stay_on_their_microsecond() -> None:
+    """In nanoseconds, as old versions of torch.profiler's times are read, doubles are 256 ns apart."""
+    start_us = 1_698_955_360_300_243 + np.arange(100)
+    ts, dur, end = microseconds(1000 * start_us, 1000 * (start_us + 7), nanoseconds=False)
+    assert (ts == start_us).all() and (dur == 7).all() and (end == start_us + 7).all()
 
 
 def test_the_last_step_is_kept_where_hta_is_asked_to() -> None:

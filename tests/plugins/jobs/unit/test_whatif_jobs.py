@@ -73,6 +73,12 @@ def test_the_answer_for_a_job_is_its_step_with_a_row_for_each_rank(capsys: pytes
     assert "Assumed: The extra work isn't needed." in answer
 
 
+def test_a_longer_step_is_an_interval_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", DDP, "--bandwidth", "0.5x"]) == 0
+    answer = capsys.readouterr().out.split(").")[0]
+    assert "% more; between " in answer and answer.endswith(" ms")
+
+
 def test_a_change_on_one_rank_leaves_the_others_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", DDP, "--graph", "step", "--rank", "1"]) == 0
     assert "On 1 rank; on rank 1: " in capsys.readouterr().out
