@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device
+from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import OTHER_CAUSES, OtherCause
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace
@@ -227,3 +228,12 @@ def test_what_streams_did_is_found_for_any_number_of_them() -> None:
     for use in device.result.streams:
         mine = [op for op in ops if op.stream == use.stream]
         assert (use.ops, use.compute_ns, use.h2d_ns) == (2, sum(op.end - op.start for op in mine), 0)
+
+
+def test_idle_time_cut_in_the_middle_begins_as_much_later_on_the_host() -> None:
+    ops = [Op(Kind.COMPUTE, 0, 10, launch=(0, 1)), Op(Kind.COMPUTE, 90_000, 90_010, launch=(89_000, 89_999))]
+    [device] = analyze_trace(make_trace(ops)).devices
+    begin, middle, end = device.idle.start_ns[0], 40_000, device.idle.end_ns[0]
+    assert begin < middle < end
+    [late] = device.idle.inside(union([middle], [end])).host_ns
+    assert late - device.idle.host_ns[0] == middle - begin
