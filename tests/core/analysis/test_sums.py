@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
@@ -202,6 +202,7 @@ def test_figures_of_window_and_steps(
 
 
 @given(gpu_ops(), st.integers(-(2**61), 2**61))
+@example([Op(Kind.COMM, 0, 20, stream=7), Op(Kind.COMPUTE, 30, 50, stream=13)], -1000)
 def test_figures_do_not_depend_on_when_it_happened(ops: list[Op], shift: int) -> None:
     moved = [
         op._replace(
@@ -214,6 +215,7 @@ def test_figures_do_not_depend_on_when_it_happened(ops: list[Op], shift: int) ->
     before, after = (analyze_trace(make_trace(o)).result.devices[0] for o in (ops, moved))
     assert (before.buckets, before.engines, before.overlap) == (after.buckets, after.engines, after.overlap)
     assert before.exposed_copy_by_cause == after.exposed_copy_by_cause
+    assert before.exposed_comm_by_cause == after.exposed_comm_by_cause
     assert before.idle_by_cause == after.idle_by_cause
     assert before.copies == after.copies
 
