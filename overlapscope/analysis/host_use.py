@@ -177,7 +177,7 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
         thread = int(notes.thread[0])
         notes = notes.take(notes.thread == thread)
         # A step reaches to the next one: its batch may be loaded outside the marks.
-        starts, ends = notes.start_ns, np.append(notes.start_ns[1:], notes.end_ns[-1:])
+        starts, ends = notes.start_ns, np.append(notes.start_ns[1:], notes.end_ns.max())
         between_ns = int((ends - notes.end_ns).sum())
     elif len(trace.cpu_ops) and not is_step(trace.annotations).any():
         threads, counts = np.unique(trace.cpu_ops.thread, return_counts=True)

@@ -118,6 +118,12 @@ def test_a_step_reaches_to_the_next_one_so_that_loading_between_marks_counts() -
     assert host_time.per_step.idle_by_cause["data-loading"] == 30
 
 
+def test_marks_that_begin_at_once_lose_no_time() -> None:
+    marks = [Host("ProfilerStep#0", 0, 0), Host("ProfilerStep#1", 0, 100)]
+    host_time = use(make_trace(cpu_ops=[Host("aten::mm", 10, 90)], annotations=marks))
+    assert sum(step.span_ns for step in host_time.steps) == 100
+
+
 def test_a_trace_with_gpu_activity_has_no_such_figures() -> None:
     trace = make_trace([Op(0, 0, 10)], cpu_ops=[Host("aten::mm", 1, 2)])  # type: ignore[arg-type]
     assert analyze_trace(trace).result.host is None
