@@ -448,9 +448,9 @@ def _cut(recording: DeviceRecording, work: ComputeStreams, comm: CommOps) -> tup
 
 
 def _late_until(recording: DeviceRecording, compute: I64) -> I64:
-    """Return the time until which each compute op could not run since the host had not launched it; 0 for no op.
+    """Return the time until which each compute op could not run since the host had not launched it; `_ALWAYS` for none.
 
     If it began promptly after its launch, that is its start.
     """
-    start, issued = pick(recording.timeline.ops.start_ns, compute, 0), pick(recording.issued, compute, 0)
-    return np.where(issued == NEVER, 0, np.where(start - issued <= PROMPT_NS, start, issued))
+    start, issued = (pick(ns, compute, _ALWAYS) for ns in (recording.timeline.ops.start_ns, recording.issued))
+    return np.where(issued == NEVER, _ALWAYS, np.where(start - issued <= PROMPT_NS, start, issued))

@@ -124,6 +124,8 @@ def _with_sampled(parts: dict[str, int], loader: str, activity: HostActivity, un
 # -- Use of the host ---------------------------------------------------------------------------------
 
 MAX_OPS = 20
+_MAX_BETWEEN = 0.01
+"""Maximum fraction of the time that lies between the marks of steps, for the last step to be whole."""
 
 
 class HostTimeline(Ran, frozen=True, dict=True):
@@ -139,12 +141,20 @@ class HostTimeline(Ran, frozen=True, dict=True):
     starts: I64
     ends: I64
     """Ends of the steps; without steps, of the whole recording."""
+    last_is_cut: bool
+    """Whether the last step ends with its mark, while the others go on for long after theirs."""
     collectives: HostEvents
     """Collectives from the first step to the last."""
     ops: HostEvents
     """Ops of that thread."""
     loads: HostEvents
     """The DataLoader's next on that thread."""
+
+    @property
+    def judged(self) -> tuple[int, ...]:
+        """Numbers of the steps to average."""
+        kept = without_warm_up(range(len(self.starts)), (self.ends - self.starts).tolist())
+        return kept[:-1] if self.last_is_cut and len(kept) > 1 else kept
 
     def facts(self) -> Facts:
         """Return the figures of each step."""
@@ -162,11 +172,13 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
     Without steps, it is the whole recording of the thread with the most ops. The result is None if the host recorded
     neither.
     """
-    notes = trace.annotations.take(judged_steps(trace))
+    notes, between_ns = trace.annotations.take(judged_steps(trace)), 0
     if len(notes):
         thread = int(notes.thread[0])
         notes = notes.take(notes.thread == thread)
-        starts, ends = notes.start_ns, notes.end_ns
+        # A step reaches to the next one: its batch may be loaded outside the marks.
+        starts, ends = notes.start_ns, np.append(notes.start_ns[1:], notes.end_ns.max())
+        between_ns = int((ends - notes.end_ns).sum())
     elif len(trace.cpu_ops) and not is_step(trace.annotations).any():
         threads, counts = np.unique(trace.cpu_ops.thread, return_counts=True)
         thread = int(threads[np.argmax(counts)])
@@ -180,14 +192,15 @@ def host_timeline(trace: Trace) -> HostTimeline | None:
     # A loop that calls `profiler.step()` after its work opens a step after the last iteration, which holds nothing.
     worked_ns, loaded_ns = covered(compute, starts, ends), covered(waited, starts, ends)
     if len(notes) > 1 and not worked_ns[-1] + loaded_ns[-1] and worked_ns.any():
-        notes, starts, ends = notes.take(np.arange(len(notes) - 1)), starts[:-1], ends[:-1]
+        notes, starts, ends, between_ns = notes.take(np.arange(len(notes) - 1)), starts[:-1], ends[:-1], 0
     begin, end = int(starts.min()), int(ends.max())
     collectives = trace.annotations.take(trace.annotations.named(is_collective_range))
     collectives = collectives.take((collectives.start_ns >= begin) & (collectives.end_ns <= end))
     comm = union(collectives.start_ns, collectives.end_ns)
     names = tuple(notes.name(row) for row in range(len(notes)))
     nothing = (EMPTY, EMPTY, EMPTY, EMPTY)
-    return HostTimeline(compute, comm, *nothing, begin, end, thread, names, starts, ends, collectives, ops, loads)
+    cut = between_ns > _MAX_BETWEEN * (end - begin)
+    return HostTimeline(compute, comm, *nothing, begin, end, thread, names, starts, ends, cut, collectives, ops, loads)
 
 
 def describe_host(trace: Trace) -> HostUse | None:
@@ -204,7 +217,7 @@ def describe_host(trace: Trace) -> HostUse | None:
     if timeline is None:
         return None
     facts, names = timeline.facts(), timeline.names or ("window",)
-    judged = [*without_warm_up(range(len(names)), facts["span"].tolist())]
+    judged = [*timeline.judged]
     per_step = average(facts, judged, names)
     assert per_step is not None
     windows = union(timeline.starts[judged], timeline.ends[judged])

@@ -37,7 +37,10 @@ class Pieces(Columns, frozen=True):
 
     def inside(self, windows: Intervals) -> Self:
         """Return the parts of the pieces inside the windows."""
-        row, start, end = cut(self.start_ns, self.end_ns, windows)
+        return self.parts(*cut(self.start_ns, self.end_ns, windows))
+
+    def parts(self, row: I64, start: I64, end: I64) -> Self:
+        """Return parts of the pieces in some rows."""
         return replace(self.take(row), start_ns=start, end_ns=end)
 
     @classmethod
@@ -94,10 +97,9 @@ class IdleTime(Pieces, frozen=True):
         """Mask of the pieces that are due to the blocking call that the host was inside."""
         return among(self.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (self.call >= 0)
 
-    def parts(self, row: I64, start: I64, end: I64) -> IdleTime:
+    def parts(self, row: I64, start: I64, end: I64) -> Self:
         """Return parts of the pieces in some rows, which begin as much later on the host as on the device."""
-        of = self.take(row)
-        return replace(of, start_ns=start, end_ns=end, host_ns=of.host_ns + start - of.start_ns)
+        return replace(super().parts(row, start, end), host_ns=self.host_ns[row] + start - self.start_ns[row])
 
 
 def cut_at(starts: I64, ends: I64, instants: Sequence[I64]) -> tuple[I64, I64, I64]:

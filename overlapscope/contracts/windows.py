@@ -69,7 +69,7 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
         of_step: Number of `counted` kernels in a typical step of each device and stream, to which each side is limited.
     """
     order, stated = strictest_order(trace), stated_order(trace)
-    items, rows = order.items, order.item_of_op[ops]
+    items, rows, streams = order.items, order.item_of_op[ops], order.streams
     started, kernels = trace.runtime_calls.start_ns, counted(trace)
     begin_ns, end_ns = trace.gpu_ops.start_ns[ops] + SURE_NS, trace.gpu_ops.end_ns[ops] - SURE_NS
     least, most = np.zeros((2, len(ops)), np.int64)
@@ -78,7 +78,7 @@ def find_windows(trace: Trace, ops: I64, of_step: Mapping[tuple[int, int], int])
         places, called = items.place[rows[of_item]], started[items.call[rows[of_item]]]
         for other in _computing(order, lane):
             of_other = order.rows[other]
-            of_step_here = of_step.get(order.streams[other], 0)
+            of_step_here = of_step.get(streams[other], 0)
             if not of_step_here:
                 continue
             computing = np.concatenate([[0], np.cumsum(kernels[of_other])])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from overlapscope.analysis.average import average, without_warm_up
+from overlapscope.analysis.average import average
 from overlapscope.analysis.collectives import CommKind
 from overlapscope.analysis.facts import select, together
 from overlapscope.analysis.figures import TimeFigures
@@ -93,8 +93,7 @@ def reduce_host(trace: Trace) -> ReducedRank | None:
     no_causes = {key: dict[str, int]() for key in ("exposed_copy_by_cause", "exposed_comm_by_cause", "idle_by_cause")}
     names, facts = timeline.names, timeline.facts()
     unexplained = {**facts, **dict.fromkeys(PARTS_OF_SPAN[1:], np.zeros_like(facts["span"]))}
-    # The host's part of the last step has an end of its own, unlike a device's, so it is judged, too.
-    judged = without_warm_up(range(len(names)), facts["span"].tolist())
+    judged = timeline.judged
     judged_mask = mask_of(np.array(judged, np.int64), len(names))
     average_step = average(select(facts, list(judged)), range(len(judged)), [names[number] for number in judged])
     comm = _comm(trace, collectives)

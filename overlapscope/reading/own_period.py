@@ -269,7 +269,9 @@ def _are_of_server(trace: Trace, edges: I64, threads: I64) -> bool:
     first = np.searchsorted(trace.runtime_calls.start_ns, edges[:-1])
     count = np.add.reduceat(launched, first)[:-1] if launched.any() else np.ones(1)
     usual = np.median(count)
-    return bool((np.minimum(count, usual) / np.maximum(count, usual)).mean() < MIN_REGULARITY)
+    # Units of waits launch nothing.
+    alike = np.where(count == usual, 1, np.minimum(count, usual) / np.maximum(count, usual).clip(1))
+    return bool(alike.mean() < MIN_REGULARITY)
 
 
 def _marked(trace: Trace, edges: I64, thread: int) -> Trace:

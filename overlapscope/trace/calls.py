@@ -52,10 +52,12 @@ allocates = selects(
     r"|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
     r"|aclrt(Malloc(Align32|Cached|Host)?|Free(Host)?|HostRegister|HostUnregister|ReserveMemAddress|ReleaseMemAddress"
     r"|MallocPhysical|FreePhysical|MapMem|UnmapMem)"
+    r"|urUSM((Host|Device|Shared)Alloc|Free)|zeMem(Alloc(Host|Device|Shared)|Free)"
 )
 """Calls that allocate or free memory of the driver."""
 pins = selects(
-    r"(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister|HostUnregister)|cuMem(AllocHost|HostAlloc|HostRegister)|aclrt(MallocHost|HostRegister|HostUnregister)"
+    r"(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister|HostUnregister)|cuMem(AllocHost|HostAlloc|HostRegister)"
+    r"|aclrt(MallocHost|HostRegister|HostUnregister)|urUSMHostAlloc|zeMemAllocHost"
 )
 """Calls of `allocates` that page-lock host memory."""
 waits_event = selects(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent|aclrtStreamWaitEvent(WithTimeout)?")

@@ -324,8 +324,8 @@ def test_idle_inside_specific_host_work() -> None:
     inside = Host("", 10 * MS, 19 * MS)
     loader = inside._replace(name="enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
     assert gap_after(None, launch=launch, gap=gap, annotations=[loader])["data-loading"] >= 8.9 * MS
-    malloc = inside._replace(name="cudaMalloc")
-    assert gap_after(malloc, launch=launch, gap=gap)["allocation"] >= 8.9 * MS
+    for name in ("cudaMalloc", "urUSMDeviceAlloc"):
+        assert gap_after(inside._replace(name=name), launch=launch, gap=gap)["allocation"] >= 8.9 * MS
     pinned = inside._replace(name="cudaHostAlloc")
     pinning = gap_after(pinned, launch=launch, gap=gap, cpu_ops=[inside._replace(name="aten::pin_memory")])
     assert pinning["host-staging"] >= 8.9 * MS

@@ -107,6 +107,23 @@ def test_a_step_that_opens_after_the_last_iteration_is_left_out() -> None:
     assert [step.span_ns for step in use(trace).steps] == [10, 10]
 
 
+def test_a_step_reaches_to_the_next_one_so_that_loading_between_marks_counts() -> None:
+    marks = [Host(f"ProfilerStep#{number}", 40 * number, 40 * number + 10) for number in range(5)]
+    loads = [Host(NEXT, 40 * number + 10, 40 * number + 40) for number in range(4)]
+    ops = [Host("aten::mm", mark.start, mark.end) for mark in marks]
+    host_time = use(make_trace(cpu_ops=ops, annotations=[*marks, *loads]))
+    assert [step.span_ns for step in host_time.steps] == [40, 40, 40, 40, 10]
+    # Nobody knows how long the last one goes on.
+    assert (host_time.per_step.steps, host_time.per_step.span_ns) == (4, 40)
+    assert host_time.per_step.idle_by_cause["data-loading"] == 30
+
+
+def test_marks_that_begin_at_once_lose_no_time() -> None:
+    marks = [Host("ProfilerStep#0", 0, 0), Host("ProfilerStep#1", 0, 100)]
+    host_time = use(make_trace(cpu_ops=[Host("aten::mm", 10, 90)], annotations=marks))
+    assert sum(step.span_ns for step in host_time.steps) == 100
+
+
 def test_a_trace_with_gpu_activity_has_no_such_figures() -> None:
     trace = make_trace([Op(0, 0, 10)], cpu_ops=[Host("aten::mm", 1, 2)])  # type: ignore[arg-type]
     assert analyze_trace(trace).result.host is None

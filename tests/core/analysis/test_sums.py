@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.figures import Period
 from overlapscope.analysis.results import Device
+from overlapscope.base.intervals import union
 from overlapscope.catalog.causes import OTHER_CAUSES, OtherCause
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import Host, Op, Wait, make_trace
@@ -201,6 +202,7 @@ def test_figures_of_window_and_steps(
 
 
 @given(gpu_ops(), st.integers(-(2**61), 2**61))
+@example([Op(Kind.COMM, 0, 20, stream=7), Op(Kind.COMPUTE, 30, 50, stream=13)], -1000)
 def test_figures_do_not_depend_on_when_it_happened(ops: list[Op], shift: int) -> None:
     moved = [
         op._replace(
@@ -213,6 +215,7 @@ def test_figures_do_not_depend_on_when_it_happened(ops: list[Op], shift: int) ->
     before, after = (analyze_trace(make_trace(o)).result.devices[0] for o in (ops, moved))
     assert (before.buckets, before.engines, before.overlap) == (after.buckets, after.engines, after.overlap)
     assert before.exposed_copy_by_cause == after.exposed_copy_by_cause
+    assert before.exposed_comm_by_cause == after.exposed_comm_by_cause
     assert before.idle_by_cause == after.idle_by_cause
     assert before.copies == after.copies
 
@@ -227,3 +230,12 @@ def test_what_streams_did_is_found_for_any_number_of_them() -> None:
     for use in device.result.streams:
         mine = [op for op in ops if op.stream == use.stream]
         assert (use.ops, use.compute_ns, use.h2d_ns) == (2, sum(op.end - op.start for op in mine), 0)
+
+
+def test_idle_time_cut_in_the_middle_begins_as_much_later_on_the_host() -> None:
+    ops = [Op(Kind.COMPUTE, 0, 10, launch=(0, 1)), Op(Kind.COMPUTE, 90_000, 90_010, launch=(89_000, 89_999))]
+    [device] = analyze_trace(make_trace(ops)).devices
+    begin, middle, end = device.idle.start_ns[0], 40_000, device.idle.end_ns[0]
+    assert begin < middle < end
+    [late] = device.idle.inside(union([middle], [end])).host_ns
+    assert late - device.idle.host_ns[0] == middle - begin

@@ -172,6 +172,13 @@ def test_an_iteration_ends_where_the_host_waits_though_it_launches_the_same_over
     assert len(steps_of(trace)) == iterations
 
 
+def test_waits_that_repeat_between_two_kernels_are_no_steps() -> None:
+    names = ("cudaStreamSynchronize", "cudaEventSynchronize")
+    waits = [Host(names[n % 2], 100 + 10 * n, 105 + 10 * n) for n in range(80)]
+    trace = periodic_steps(make_trace([kernel("a", 0), kernel("b", 1_000)], calls=waits))
+    assert steps_of(trace) == []
+
+
 def test_iterations_with_a_warm_up_before_a_synchronization_are_steps() -> None:
     trace = make_trace(units(30), calls=[Host("cudaDeviceSynchronize", 290, 299)])
     assert len(steps_of(periodic_steps(trace))) == 30
