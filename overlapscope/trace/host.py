@@ -32,8 +32,8 @@ MODULE = "nn.Module: "
 _SLOW_FIRST = 10
 _SHORTEST_FIRST_NS = 1_000_000
 """Minimum length of a first call: as a multiple of almost every later launch of the recording, and at least."""
-SINGLE_PROCESS_LOADER = "_SingleProcessDataLoaderIter"
-"""Part of the name of a loader that makes batches on the thread that asks for them."""
+_SINGLE_PROCESS_LOADER = "SingleProcessDataLoaderIter"
+"""Part of the names that PyTorch and torchdata give loaders that make batches on the thread that asks for them."""
 _NO_ROWS = np.empty(0, np.int32)
 
 
@@ -149,6 +149,12 @@ def loading(trace: Trace) -> HostEvents:
     """Return the annotations of a DataLoader's next by PyTorch (torch/utils/data/dataloader.py)."""
     notes = trace.annotations
     return notes.take(notes.named(lambda name: name.startswith("enumerate(DataLoader)#") and "__next__" in name))
+
+
+def without_workers(loads: HostEvents) -> HostEvents:
+    """Return those of loaders without workers; none if loaders with workers take most of the time."""
+    alone, length_ns = loads.named(lambda name: _SINGLE_PROCESS_LOADER in name), loads.end_ns - loads.start_ns
+    return loads.take(alone & bool(2 * length_ns[alone].sum() >= length_ns.sum()))
 
 
 def around(table: HostEvents, thread: I64, at: I64) -> I64:
