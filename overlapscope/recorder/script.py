@@ -91,7 +91,9 @@ def run_module(name: str, arguments: Sequence[str]) -> BaseException | None:
             # Python calls this for -m. It imports no more than the packages around the module.
             _, spec, code = runpy._get_module_details(name, _NoModule)  # type: ignore[attr-defined]
         except _NoModule as error:
-            raise UsageError(f"{error}; name the module to run, or a script without -m.") from None
+            cause = error.__cause__
+            missing = f"No module named {cause.name}" if isinstance(cause, ModuleNotFoundError) else error
+            raise UsageError(f"{missing}; name the module to run, or a script without -m.") from None
         module = _made_of(spec)
         sys.argv[0] = module.__file__ or name
         return code, module
