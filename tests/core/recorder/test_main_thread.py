@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from overlapscope.recorder.main_thread import Interruption
+from overlapscope.recorder.options import Options
+from overlapscope.recorder.program import ProgramRecording
 
 
 def test_a_call_waits_until_the_main_thread_has_what_another_thread_imports(
@@ -34,3 +37,30 @@ def test_a_call_waits_until_the_main_thread_has_what_another_thread_imports(
     importlib.import_module("imported_slowly")
     thread.join()
     assert called.wait(10)
+
+
+def test_a_recording_begins_while_the_main_thread_waits_for_another_that_imports_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # The module below is forgotten at the end.
+    monkeypatch.setitem(sys.modules, "torch", None)
+    del sys.modules["torch"]
+    begun, waited = threading.Event(), list[bool]()
+
+    class Recording(ProgramRecording):
+        def begin(self) -> None:
+            begun.set()
+
+    Recording(tmp_path / "x.trace.json", Options(), overwrites=True, stops=False).begin_with_torch()
+
+    def work() -> None:
+        importlib.import_module("torch")
+        waited.append(begun.wait(5))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert waited == [True]
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
