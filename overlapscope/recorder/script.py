@@ -6,7 +6,6 @@ handlers of the program could then not pickle its functions and classes any more
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import importlib.machinery
 import io
@@ -141,19 +140,6 @@ def stop_program() -> NoReturn:
     """End the program from inside, as `sys.exit()` does."""
     _stopped.set()
     raise SystemExit
-
-
-def leave_forked_child(exit_code: int) -> NoReturn:
-    """End a forked child that reached the program's end, as Python does, but without the destructors of C++.
-
-    Kineto's destructor waits for a thread that only the parent has, if a profiler has run there (torch 2.13).
-    """
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):
-            stream.flush()
-    os._exit(exit_code & 0xFF)
 
 
 def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> BaseException | None:

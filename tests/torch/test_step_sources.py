@@ -113,7 +113,7 @@ def test_a_program_in_our_own_folder_has_lines(monkeypatch: pytest.MonkeyPatch) 
     found: list[CodeLine] = []
     exec(
         compile("\nfound.append(line(frame(), waiting=0))", program, "exec"),
-        dict(found=found, line=line, frame=sys._getframe),
+        {"found": found, "line": line, "frame": sys._getframe},
     )
     assert found == [CodeLine(program, 2)]
 
