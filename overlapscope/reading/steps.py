@@ -17,7 +17,7 @@ from overlapscope.base.intervals import begins_after_all
 from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import I64, Index, PlainSteps, Trace, TraceTable
-from overlapscope.trace.servers import StepBatch, combined, server_of, step_name
+from overlapscope.trace.servers import StepBatch, combined, is_draft, server_of, step_name
 
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
 _MIN_STEPS: Final = 3
@@ -43,8 +43,8 @@ def named_steps(trace: Trace, pattern: str) -> Trace:
 def server_steps(trace: Trace, stated: Mapping[str, StepBatch]) -> Trace:
     """Return the trace with the steps that an inference server marks.
 
-    The outermost of nested marks counts. If it doesn't state the batch, those within it do. Marks on threads that
-    launch nothing count only if no thread with marks launches. Steps are numbered by order, because a number in a mark
+    The outermost of nested marks counts, and none within a draft. If it doesn't state the batch, those within it do.
+    Marks on threads that launch nothing count only if no thread with marks launches. Steps are numbered by order, because a number in a mark
     counts requests or tokens, or begins anew.
 
     Args:
@@ -52,11 +52,14 @@ def server_steps(trace: Trace, stated: Mapping[str, StepBatch]) -> Trace:
         stated: Its marks (`trace.servers.marks_in`), of which there is at least one.
     """
     notes = trace.annotations
-    rows = _on_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__)))
+    marks, drafts = notes.named(stated.__contains__), notes.named(is_draft)
+    rows = _on_launching_threads(trace, np.flatnonzero(marks | drafts))
     outermost = begins_after_all(notes.start_ns[rows], notes.end_ns[rows])
-    within = np.split(rows, np.flatnonzero(outermost))[1:]
+    within = [nested[marks[nested]] for nested in np.split(rows, np.flatnonzero(outermost))[1:] if marks[nested[0]]]
+    if not within:
+        return trace
     each = [_batch_of([stated[notes.name(row)] for row in nested.tolist()]) for nested in within]
-    rows = rows[outermost]
+    rows = np.array([nested[0] for nested in within])
     marked = _as_steps(trace, rows, [step_name(number, batch) for number, batch in enumerate(each)])
     # The recorder timed and left out steps that the program marked.
     warm_up_ns = notes.end_ns[np.flatnonzero(notes.named(is_step_name))[: trace.warm_up_steps]].max(initial=0)

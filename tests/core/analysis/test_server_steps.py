@@ -67,7 +67,9 @@ MIXED = "execute_context_2(600)_generation_7(21)"
         ("[Executor] _forward_step 40: 2 ctx reqs, 7 gen reqs", StepBatch("mixed", 9, None, 7)),
         ("[Executor] _forward_step 41: 2 ctx reqs, 600 ctx tokens, 0 gen reqs", StepBatch("prefill", 2, 600)),
         ("[Executor] _forward_step 42: 0 ctx reqs, 7 gen reqs", StepBatch("decode", 7)),
-        ("forward_cudagraph", StepBatch("unclear")),
+        ("[Executor] _forward_step: 2 ctx reqs, 7 gen reqs", StepBatch("mixed", 9, None, 7)),
+        ("forward_cudagraph", StepBatch("decode")),
+        ("forward_eager", StepBatch("unclear")),
         ("execute_diffusion_1_512x512", StepBatch("diffusion", 1)),
     ],
 )
@@ -99,6 +101,7 @@ def test_the_name_of_a_step_has_all_that_is_known_of_its_batch(
         "forward_loss",
         "step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]",
         "step[DRAFT_EXTEND_V2 bs=3]",
+        "draft_model_forward",
         "ProfilerStep#3",
         "iteration 7",
     ],
@@ -157,6 +160,18 @@ def test_of_nested_marks_the_outermost_counts_and_an_inner_one_may_state_the_bat
     assert recorded(path) == true_steps(path, ["scheduler.run_batch"])
     steps = ov.analyze(path).traces[0].devices[0].steps
     assert [batch_in(step.name) for step in steps] == [StepBatch("prefill", 2, 600), StepBatch("decode", 2, 2)]
+
+
+def test_no_mark_within_a_draft_is_a_step(tmp_path: Path) -> None:
+    draft = Pass(["draft_model_forward", "forward_cudagraph"])
+    path = write_server(
+        tmp_path / "lmdeploy.json", [Pass(["forward_eager"]), *[draft] * 2, *[Pass(["forward_cudagraph"]), draft] * 3]
+    )
+    assert [step.name for step in ov.analyze(path).traces[0].devices[0].steps] == [
+        "ProfilerStep#0 (unclear)",
+        *[f"ProfilerStep#{number} (decode)" for number in range(1, 4)],
+    ]
+    assert not ov.load(write_server(tmp_path / "drafts.json", [draft])).has_steps
 
 
 def test_a_configuration_adds_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
