@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.base.columns import mask_of
 from overlapscope.base.grouping import distinct
-from overlapscope.base.intervals import begins_after_all
+from overlapscope.base.intervals import begins_after_all, contains, union
 from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import I64, Index, PlainSteps, Trace, TraceTable
@@ -44,22 +44,24 @@ def server_steps(trace: Trace, stated: Mapping[str, StepBatch]) -> Trace:
     """Return the trace with the steps that an inference server marks.
 
     The outermost of nested marks counts, and none within a draft. If it doesn't state the batch, those within it do.
-    Marks on threads that launch nothing count only if no thread with marks launches. Steps are numbered by order, because a number in a mark
-    counts requests or tokens, or begins anew.
+    Marks on threads that launch nothing count only if no thread with marks launches. Steps are numbered by order,
+    because a number in a mark counts requests or tokens, or begins anew.
 
     Args:
         trace: The trace.
         stated: Its marks (`trace.servers.marks_in`), of which there is at least one.
     """
     notes = trace.annotations
-    marks, drafts = notes.named(stated.__contains__), notes.named(is_draft)
-    rows = _on_launching_threads(trace, np.flatnonzero(marks | drafts))
-    outermost = begins_after_all(notes.start_ns[rows], notes.end_ns[rows])
-    within = [nested[marks[nested]] for nested in np.split(rows, np.flatnonzero(outermost))[1:] if marks[nested[0]]]
-    if not within:
+    drafts = notes.take(notes.named(is_draft))
+    guesses = union(drafts.start_ns, drafts.end_ns)
+    in_draft = contains(guesses, notes.start_ns) & contains(guesses, notes.end_ns - 1)
+    rows = _on_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__) & ~in_draft))
+    if not len(rows):
         return trace
+    outermost = begins_after_all(notes.start_ns[rows], notes.end_ns[rows])
+    within = np.split(rows, np.flatnonzero(outermost))[1:]
     each = [_batch_of([stated[notes.name(row)] for row in nested.tolist()]) for nested in within]
-    rows = np.array([nested[0] for nested in within])
+    rows = rows[outermost]
     marked = _as_steps(trace, rows, [step_name(number, batch) for number, batch in enumerate(each)])
     # The recorder timed and left out steps that the program marked.
     warm_up_ns = notes.end_ns[np.flatnonzero(notes.named(is_step_name))[: trace.warm_up_steps]].max(initial=0)

@@ -66,7 +66,7 @@ MODES: Final[dict[str, Phase]] = {
 }
 """Phases by modes of servers, in lower case. Those of other modes are unclear."""
 
-_DRAFT: Final = re.compile(r"step\[DRAFT_\w+ .*\]|draft_model_forward")
+_DRAFT: Final = re.compile(r"step\[DRAFT_\w+ .*\]|draft(?:_extend|_model_forward)?")
 """Names of SGLang's and LMDeploy's ranges of a part of a speculative step, which is or has what looks like a mark."""
 _SPECULATIVE: Final = re.compile(r"step\[(?:DRAFT_\w+|TARGET_VERIFY) .*\]")
 """Names of SGLang's marks of speculative steps, whose requests have several tokens."""

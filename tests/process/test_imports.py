@@ -76,7 +76,7 @@ def test_the_dashboard_passes_no_number_of_threads_on_to_the_programs_that_it_st
 
 def test_functions_for_the_end_of_the_process_can_still_print() -> None:
     code = (
-        "import atexit, sys; sys.orig_argv[:] = ['python', 'overlapscope']; sys.argv[1:] = ['analyze', 'nowhere.json']; "
+        "import atexit, sys; sys.orig_argv[:] = ['python', 'overlapscope']; sys.argv[1:] = ['analyze', 'nowhere']; "
         "atexit.register(print, 'the end'); from overlapscope.commands import console; console()"
     )
     environment = os.environ | {"PYTHONUNBUFFERED": ""}

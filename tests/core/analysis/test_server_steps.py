@@ -162,16 +162,29 @@ def test_of_nested_marks_the_outermost_counts_and_an_inner_one_may_state_the_bat
     assert [batch_in(step.name) for step in steps] == [StepBatch("prefill", 2, 600), StepBatch("decode", 2, 2)]
 
 
-def test_no_mark_within_a_draft_is_a_step(tmp_path: Path) -> None:
-    draft = Pass(["draft_model_forward", "forward_cudagraph"])
-    path = write_server(
-        tmp_path / "lmdeploy.json", [Pass(["forward_eager"]), *[draft] * 2, *[Pass(["forward_cudagraph"]), draft] * 3]
-    )
-    assert [step.name for step in ov.analyze(path).traces[0].devices[0].steps] == [
-        "ProfilerStep#0 (unclear)",
-        *[f"ProfilerStep#{number} (decode)" for number in range(1, 4)],
-    ]
-    assert not ov.load(write_server(tmp_path / "drafts.json", [draft])).has_steps
+VERIFY = "step[TARGET_VERIFY bs=7 g_sq=21 g_sqsq=63 g_sqsk=2100 g_sk=700]"
+
+
+@pytest.mark.parametrize(
+    ("draft", "pass_", "phase"),
+    [
+        (["draft_model_forward", "forward_cudagraph"], ["forward_cudagraph"], "decode"),
+        (
+            ["draft", "step[DECODE bs=7 g_sq=28 g_sqsq=112 g_sqsk=2800 g_sk=700]"],
+            [VERIFY],
+            "decode: 7 requests; 21 tokens",
+        ),
+        (["draft_extend", "step[EXTEND bs=7 toks=21]"], [VERIFY], "decode: 7 requests; 21 tokens"),
+    ],
+)
+def test_no_mark_within_a_draft_is_a_step(draft: list[str], pass_: list[str], phase: str, tmp_path: Path) -> None:
+    path = write_server(tmp_path / "speculative.json", [Pass(draft), *[Pass(pass_), Pass(draft)] * 3])
+    expected = [f"ProfilerStep#{number} ({phase})" for number in range(3)]
+    assert [step.name for step in ov.analyze(path).traces[0].devices[0].steps] == expected
+    assert not ov.load(write_server(tmp_path / "drafts.json", [Pass(draft)])).has_steps
+    loop = [Pass(["scheduler.run_batch", *pass_, *draft])] * 3
+    path = write_server(tmp_path / "loop.json", loop)
+    assert [step.name for step in ov.analyze(path).traces[0].devices[0].steps] == expected
 
 
 def test_a_configuration_adds_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
