@@ -189,9 +189,18 @@ _PART: Final = re.compile(r"(?:-DP-|(?<![a-z])dp)(\d+)|-(EXTEND|DECODE)(?=\.trac
 """Parts of names of files: a replica of the model, and a stage that SGLang recorded on its own."""
 
 
+_MERGED: Final = re.compile(r"merged-(.+)\.trace\.json\.gz")
+
+
 def is_front_end_file(name: str) -> bool:
     """Return whether vLLM writes recordings of its front end to files of this name."""
     return ".async_llm." in name
+
+
+def merged_files(names: Sequence[str]) -> set[str]:
+    """Return the names of files into which SGLang has merged those of its ranks, if any of these is there."""
+    merged = [match for name in names if (match := _MERGED.fullmatch(name))]
+    return {match[0] for match in merged if any(name.startswith(f"{match[1]}-TP-") for name in names)}
 
 
 def file_parts(names: Sequence[str]) -> tuple[str, ...]:

@@ -360,6 +360,17 @@ def test_a_directory_stands_for_the_workers_of_a_server(tmp_path: Path) -> None:
     assert found.notes == (f"{skipped}: is skipped: it is of a server's front end, without a GPU.",)
 
 
+def test_a_file_with_all_ranks_beside_theirs_is_left_out(tmp_path: Path) -> None:
+    merged = tmp_path / "merged-17.trace.json.gz"
+    merged.touch()
+    assert find_traces(tmp_path).files == (merged,)
+    for rank in (0, 1):
+        (tmp_path / f"17-TP-{rank}-DP-0.trace.json.gz").touch()
+    found = find_traces(tmp_path)
+    assert merged not in found.files and len(found.files) == 2
+    assert found.notes == (f"{merged}: is skipped: it has what the files of its ranks have.",)
+
+
 def test_stages_and_replicas_of_a_server_are_not_recorded_more_than_once(tmp_path: Path) -> None:
     for rank in (0, 1):
         for stage, mark in (("EXTEND", PREFILL), ("DECODE", DECODE)):
