@@ -274,7 +274,7 @@ def test_steps_of_unclear_phase_are_not_judged(tmp_path: Path) -> None:
     verdict = judge(next(page.sections()))
     assert verdict.level == "unknown"
     assert (
-        verdict.lead.startswith("The marks don't tell prefill from decode steps")
+        verdict.lead.startswith("The marks of these steps don't tell prefill from decode")
         and "steps of 7 requests" in verdict.lead
     )
 
