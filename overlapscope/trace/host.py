@@ -24,8 +24,8 @@ _SHOWN_LINE = r"(?P<file>.{1,2000}?)(:(?P<line>\d{1,7}) in |\((?P<frame_line>\d{
 """Place as `line_text` returns it: either its own form or a frame that is not in a file `*.py`."""
 _LINE_IN_FUNCTION = r"(?s)(?P<file>.+):(?P<line>\d+) in (?P<function>.+)"
 _LIBRARY = (
-    r"(^|/)(torch|triton|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
-    r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
+    r"(^|/)(torch|triton|jax|jaxlib|overlapscope/(recorder|commands)|importlib|threading\.py|contextlib\.py|functools\.py"
+    r"|runpy\.py)(/|\(|$)|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
 MODULE = "nn.Module: "
 """Beginning of the names of frames that are calls of PyTorch's modules."""
