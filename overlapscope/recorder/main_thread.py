@@ -155,11 +155,6 @@ def threads_without_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _imports(frame: FrameType) -> bool:
-    """Return whether a thread at this frame waits for a module that another thread imports."""
-    return frame.f_code.co_filename == _IMPORTS
-
-
 class Interruption:
     """Calls `function`, which must not raise, on the main thread soon after each `request` from any thread.
 
@@ -172,7 +167,7 @@ class Interruption:
         """True from a request until its call is over."""
 
         def call(_: int | None) -> int:
-            if _imports(sys._getframe(1)):
+            if sys._getframe(1).f_code.co_filename == _IMPORTS:
                 # In Python 3.11, an import inside this wait makes the program's own import fail.
                 self.under_way = False
                 self.request()
@@ -214,7 +209,8 @@ class Wake:
     def wake(self) -> None:
         """Wake it, from any thread, unless it waits for an import (`Interruption`)."""
         thread = threading.main_thread().ident or 0
-        if signal.getsignal(signal.SIGURG) is _nothing and not _imports(sys._current_frames()[thread]):
+        frame = sys._current_frames().get(thread)
+        if frame and frame.f_code.co_filename != _IMPORTS and signal.getsignal(signal.SIGURG) is _nothing:
             signal.pthread_kill(thread, signal.SIGURG)
 
     def stop(self) -> None:
