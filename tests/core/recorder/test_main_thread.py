@@ -49,11 +49,11 @@ def test_a_recording_begins_while_the_main_thread_waits_for_another_that_imports
     del sys.modules["torch"]
     begun, waited = threading.Event(), list[bool]()
 
-    class Recording(ProgramRecording):
+    class NotedBegin(ProgramRecording):
         def begin(self) -> None:
             begun.set()
 
-    Recording(tmp_path / "x.trace.json", Options(), overwrites=True, stops=False).begin_with_torch()
+    NotedBegin(tmp_path / "x.trace.json", Options(), overwrites=True, stops=False).begin_with_torch()
 
     def work() -> None:
         importlib.import_module("torch")
