@@ -23,7 +23,7 @@ from overlapscope.base.intervals import EMPTY, I64, Intervals, covered, cut, int
 from overlapscope.base.kept import kept
 from overlapscope.catalog.causes import WORK_CAUSES, CommCause, IdleCause
 from overlapscope.catalog.measures import PARTS_OF_SPAN
-from overlapscope.trace.host import SINGLE_PROCESS_LOADER, loading, rows_by_thread
+from overlapscope.trace.host import loading, rows_by_thread, without_workers
 from overlapscope.trace.host_activity import HostActivity
 from overlapscope.trace.lost import GPU_OPS
 from overlapscope.trace.model import HostEvents, Trace
@@ -234,10 +234,10 @@ def describe_host(trace: Trace) -> HostUse | None:
 
 
 def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:
-    """Return what makes the DataLoader's batches, judged by the names that PyTorch gives its iterators."""
+    """Return what makes most of the DataLoader's batches, judged by the names that PyTorch gives its iterators."""
     if not len(loads):
         return "none"
-    return "own-thread" if loads.named(lambda name: SINGLE_PROCESS_LOADER in name).any() else "workers"
+    return "own-thread" if len(without_workers(loads)) else "workers"
 
 
 def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:

@@ -7,7 +7,6 @@ help text. Plugins bring further commands. Only the module of the subcommand in 
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import gc
 import os
@@ -179,8 +178,7 @@ def console() -> int:
     streams.discard_unwritable_output()
     if reads and _is_started_alone():
         # Freeing every object takes a twentieth of a small report's time, and the system frees memory at once.
-        atexit._run_exitfuncs()
-        os._exit(code)
+        streams.leave(code)
     # Freezing skips the last garbage collection, which only costs time at exit. DuckDB needs it, since it reports
     # leaked objects on stderr.
     if "duckdb" not in sys.modules:

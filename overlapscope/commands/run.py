@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from overlapscope.base.child import overlapscope_command, run_overlapscope
-from overlapscope.base.output import Descriptor
+from overlapscope.base.output import Descriptor, leave
 from overlapscope.base.registry import load
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
@@ -131,7 +131,8 @@ def _end(exit_code: int | None, *, in_forked_child: bool) -> NoReturn:
     if exit_code is None:
         raise ProgramInterrupted
     if in_forked_child:
-        script.leave_forked_child(exit_code)
+        # Kineto's destructor waits for a thread that only the parent has, if a profiler has run there (torch 2.13).
+        leave(exit_code)
     raise SystemExit(exit_code)
 
 

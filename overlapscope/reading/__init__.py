@@ -25,7 +25,7 @@ from overlapscope.reading.files import LIMIT_BYTES, input_path, is_pipe
 from overlapscope.reading.patterns import name_patterns
 from overlapscope.reading.source import SUFFIXES, ReadRequest, is_trace_name, parts, read
 from overlapscope.trace.model import Trace
-from overlapscope.trace.servers import StepBatch, is_front_end_file, marks_in
+from overlapscope.trace.servers import StepBatch, is_front_end_file, marks_in, merged_files
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
@@ -92,7 +92,7 @@ def load(
     if captures:
         from overlapscope.reading.captures import with_captures
 
-        trace = with_captures(trace, [_read_or_cached(path, request, cache) for path in expand(captures)])
+        trace = with_captures(trace, _read_captures(expand(captures), request, cache))
     marks = {} if steps_by is not None else marks_in(trace, patterns.server_steps)
     if steps_by is None and not marks and trace.has_steps:
         # Most recordings mark their steps.
@@ -115,6 +115,19 @@ def _with_steps(trace: Trace, steps_by: str | None, marks: dict[str, StepBatch],
     from overlapscope.reading.own_period import periodic_steps
 
     return periodic_steps(trace)
+
+
+def _read_captures(paths: list[Path], request: ReadRequest, cache: bool) -> list[Trace]:
+    """Return the recordings in files, of which some may be none, such as the list of them by TraceLens."""
+    captures, failures = list[Trace](), list[UnreadableTrace]()
+    for path in paths:
+        try:
+            captures.append(_read_or_cached(path, request, cache))
+        except UnreadableTrace as failure:
+            failures.append(failure)
+    if failures and not captures:
+        raise failures[0]
+    return captures
 
 
 def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:
@@ -194,8 +207,8 @@ def _traces_at(source: str | Path) -> tuple[list[Path], list[str]]:
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
             left_out = older + _left_out(_others(inside, files))
-            files, front_ends = _without_front_ends(without_copies(files))
-            left_out += front_ends
+            files, others = _only_workers(without_copies(files))
+            left_out += others
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 raise UnreadableTrace(" ".join((f"{source}: {wrong}", *left_out)))
@@ -222,13 +235,15 @@ def _traces_at(source: str | Path) -> tuple[list[Path], list[str]]:
     return [path], []
 
 
-def _without_front_ends(files: list[Path]) -> tuple[list[Path], list[str]]:
-    """Return the files without those of a server's front end if others are left, and a sentence on each left out."""
-    workers = [file for file in files if not is_front_end_file(file.name)]
+def _only_workers(files: list[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files of a server's workers if there are any, and a sentence on each of the others."""
+    merged = merged_files([file.name for file in files])
+    workers = [file for file in files if not is_front_end_file(file.name) and file.name not in merged]
     if not workers:
         return files, []
-    front_ends = [file for file in files if file not in workers]
-    return workers, [f"{file}: is skipped: it is of a server's front end, without a GPU." for file in front_ends]
+    why = {True: "it has what the files of its ranks have", False: "it is of a server's front end, without a GPU"}
+    others = [file for file in files if file not in workers]
+    return workers, [f"{file}: is skipped: {why[file.name in merged]}." for file in others]
 
 
 def _matches(pattern: str) -> Iterator[Path]:

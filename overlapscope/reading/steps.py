@@ -13,11 +13,11 @@ from msgspec.structs import asdict, replace
 
 from overlapscope.base.columns import mask_of
 from overlapscope.base.grouping import distinct
-from overlapscope.base.intervals import begins_after_all
+from overlapscope.base.intervals import begins_after_all, contains, union
 from overlapscope.base.marks import STEP, is_step_name
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import I64, Index, PlainSteps, Trace, TraceTable
-from overlapscope.trace.servers import StepBatch, combined, server_of, step_name
+from overlapscope.trace.servers import StepBatch, combined, is_draft, server_of, step_name
 
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
 _MIN_STEPS: Final = 3
@@ -43,16 +43,21 @@ def named_steps(trace: Trace, pattern: str) -> Trace:
 def server_steps(trace: Trace, stated: Mapping[str, StepBatch]) -> Trace:
     """Return the trace with the steps that an inference server marks.
 
-    The outermost of nested marks counts. If it doesn't state the batch, those within it do. Marks on threads that
-    launch nothing count only if no thread with marks launches. Steps are numbered by order, because a number in a mark
-    counts requests or tokens, or begins anew.
+    The outermost of nested marks counts, and none within a draft. If it doesn't state the batch, those within it do.
+    Marks on threads that launch nothing count only if no thread with marks launches. Steps are numbered by order,
+    because a number in a mark counts requests or tokens, or begins anew.
 
     Args:
         trace: The trace.
         stated: Its marks (`trace.servers.marks_in`), of which there is at least one.
     """
     notes = trace.annotations
-    rows = _on_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__)))
+    drafts = notes.take(notes.named(is_draft))
+    guesses = union(drafts.start_ns, drafts.end_ns)
+    in_draft = contains(guesses, notes.start_ns) & contains(guesses, notes.end_ns - 1)
+    rows = _on_launching_threads(trace, np.flatnonzero(notes.named(stated.__contains__) & ~in_draft))
+    if not len(rows):
+        return trace
     outermost = begins_after_all(notes.start_ns[rows], notes.end_ns[rows])
     within = np.split(rows, np.flatnonzero(outermost))[1:]
     each = [_batch_of([stated[notes.name(row)] for row in nested.tolist()]) for nested in within]

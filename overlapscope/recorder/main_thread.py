@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -155,6 +156,16 @@ def threads_without_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def _signal_again(error: BaseException) -> None:
+    """Have the signal whose handler has raised this come again after the pending call under way."""
+    codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        of_c = handler is signal.default_int_handler and isinstance(error, KeyboardInterrupt)
+        if of_c or getattr(handler, "__code__", None) in codes:
+            _add_pending(_interrupt, ctypes.c_void_p(number))
+
+
 class Interruption:
     """Calls `function`, which must not raise, on the main thread soon after each `request` from any thread.
 
@@ -172,10 +183,13 @@ class Interruption:
                 self.under_way = False
                 self.request()
                 return 0
-            # An exception that a handler raised in here would be lost.
-            with held():
-                undisturbed()
-                function()
+            # An exception that a handler raised in here would be lost, and one that leaves it ends the program.
+            try:
+                with held():
+                    undisturbed()
+                    function()
+            except BaseException as error:
+                _signal_again(error)
             self.under_way = False
             if self._again:
                 self.request()
@@ -207,9 +221,11 @@ class Wake:
             signal.signal(signal.SIGURG, _nothing)
 
     def wake(self) -> None:
-        """Wake it, from any thread."""
-        if signal.getsignal(signal.SIGURG) is _nothing:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
+        """Wake it, from any thread, unless it waits for an import (`Interruption`)."""
+        thread = threading.main_thread().ident or 0
+        frame = sys._current_frames().get(thread)
+        if frame and frame.f_code.co_filename != _IMPORTS and signal.getsignal(signal.SIGURG) is _nothing:
+            signal.pthread_kill(thread, signal.SIGURG)
 
     def stop(self) -> None:
         """Remove the handler, unless the program has replaced it meanwhile."""

@@ -26,7 +26,7 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import at_import, devices, trace_file
 from overlapscope.recorder.destination import Destination, kept_name, rank_of
 from overlapscope.recorder.imports import when_torch_is_imported
-from overlapscope.recorder.main_thread import Interruption, held
+from overlapscope.recorder.main_thread import Interruption, Wake, held
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.program_profilers import unpack
 from overlapscope.recorder.recorder import SETTLES_S
@@ -78,7 +78,7 @@ class ProgramRecording(Recording):
         self.failure: str | None = None
         """Sentence on why the trace is missing; None otherwise."""
         self._in_process = os.getpid()
-        self._begin_on_main_thread = Interruption(self._try_to_begin)
+        self._begin_on_main_thread, self._wake = Interruption(self._try_to_begin), Wake()
         self._own_recording: tuple[Recording, Path] | None = None
         """The program's first own recording, and its file."""
         self._copied = False
@@ -90,7 +90,8 @@ class ProgramRecording(Recording):
         return os.getpid() != self._in_process
 
     def begin_with_torch(self) -> None:
-        """Begin as soon as the program has imported torch."""
+        """Begin as soon as the program has imported torch, even while its main thread waits."""
+        self._wake.start()
         when_torch_is_imported(self._on_torch)
 
     @property
@@ -166,8 +167,10 @@ class ProgramRecording(Recording):
             self._try_to_begin()
         else:
             self._begin_on_main_thread.request()
+            self._wake.wake()
 
     def _try_to_begin(self) -> None:
+        self._wake.stop()
         try:
             self.begin()
         except OverlapscopeError as failure:

@@ -55,6 +55,9 @@ def line(frame: FrameType | None, *, waiting: int) -> CodeLine:
 @cache
 def _package(file: str) -> str | None:
     """Return the installed package of a file; None for the program's files, empty for those of Python, torch and us."""
+    if file == getattr(sys.modules["__main__"], "__file__", None):
+        # It may be one of our examples.
+        return None
     if file.startswith((_OURS, _torch(), *_GENERATED)) or _COMPILED in file or os.path.basename(file) == _DEPRECATED:
         return ""
     parts = Path(file).parts

@@ -442,7 +442,9 @@ class WindowRecorder:
         self._pace.record(self._before.host_ns)
         earlier, before = self._counting_by_steps, self._kept
         has_lost = earlier is not None and before is not None and before.has_gpu_times and not earlier.has_gpu_times
-        self._kept, self._kept_for_gpu_times = before if has_lost else self._counting, bool(has_lost)
+        self._kept = before if has_lost else self._counting
+        # If it could not be stopped, that is in the notes.
+        self._kept_for_gpu_times = bool(has_lost and earlier and earlier.has_gpu_times is False)
         self._judged_before = len(earlier.judged_ns) if earlier is not None else 0
         # The window may open in the middle of a step, which does not belong to it.
         first = self._steps + 1 if self._options.by_clock else self._steps
@@ -514,7 +516,7 @@ class WindowRecorder:
         if take is None or not take.wanted:
             self._take = None
             return
-        if take is not self._counting_by_steps or (take is self._kept and self._kept_for_gpu_times):
+        if take is self._kept and (take is not self._counting_by_steps or self._kept_for_gpu_times):
             take.notes.append(_NO_GPU_TIMES)
         elif take.role == "rehearsal" or take is first or (take.role == "recording" and not take.judged_ns):
             short = self._options.why_short(self._steps, len(take.judged_ns))

@@ -6,7 +6,6 @@ handlers of the program could then not pickle its functions and classes any more
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import importlib.machinery
 import io
@@ -91,7 +90,9 @@ def run_module(name: str, arguments: Sequence[str]) -> BaseException | None:
             # Python calls this for -m. It imports no more than the packages around the module.
             _, spec, code = runpy._get_module_details(name, _NoModule)  # type: ignore[attr-defined]
         except _NoModule as error:
-            raise UsageError(f"{error}; name the module to run, or a script without -m.") from None
+            cause = error.__cause__
+            missing = f"No module named {cause.name}" if isinstance(cause, ModuleNotFoundError) else error
+            raise UsageError(f"{missing}; name the module to run, or a script without -m.") from None
         module = _made_of(spec)
         sys.argv[0] = module.__file__ or name
         return code, module
@@ -139,19 +140,6 @@ def stop_program() -> NoReturn:
     """End the program from inside, as `sys.exit()` does."""
     _stopped.set()
     raise SystemExit
-
-
-def leave_forked_child(exit_code: int) -> NoReturn:
-    """End a forked child that reached the program's end, as Python does, but without the destructors of C++.
-
-    Kineto's destructor waits for a thread that only the parent has, if a profiler has run there (torch 2.13).
-    """
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):
-            stream.flush()
-    os._exit(exit_code & 0xFF)
 
 
 def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> BaseException | None:

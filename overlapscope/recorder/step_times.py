@@ -53,15 +53,16 @@ class StepTimings:
         plain_ns = (*before_ns, *after_ns)
         if not plain_ns:
             return None
-        if drifted(before_ns, after_ns):
+        recorded_ns = round(statistics.mean(self.recorded_ns or (max(plain_ns),)))
+        plain = measured(self.plain, recorded_ns, self.activity or HostActivity())
+        # The mean of all steps, which the report is of, may be neither.
+        if drifted(before_ns, after_ns) and not (plain and plain.clocked_steps):
             before, after = (round(statistics.mean(side)) for side in (before_ns, after_ns))
             unit = unit_for(max(before, after))
             return (
                 f"without the profiler a step takes {unit.text(before)} before the recording and {unit.text(after)} "
                 "after it: the program or the machine changed."
             )
-        recorded_ns = round(statistics.mean(self.recorded_ns or (max(plain_ns),)))
-        plain = measured(self.plain, recorded_ns, self.activity or HostActivity())
         timed = f"{plural(len(plain_ns), 'step')} took {between(min(plain_ns), max(plain_ns))}"
         if plain is None:
             mean = duration(round(statistics.mean(plain_ns)))

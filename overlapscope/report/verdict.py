@@ -109,7 +109,7 @@ def judge(section: DeviceReport) -> Verdict:
     if named[0].ns >= POOR_FROM * device.span_ns:
         name = named[0].name
     if _is_unclear(device):
-        name = "The marks don't tell prefill from decode steps, so an average may mix both, and is not judged"
+        name = "The marks of these steps don't tell prefill from decode, so an average may mix both, and is not judged"
     lead = f"{name}: {figures}." if name else f"{capital(figures)}."
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts), _unclear(device))))
     judged = [device.steps[number] for number in judged_steps(device)]

@@ -35,7 +35,7 @@ from overlapscope.rules.finding import Effort
 from overlapscope.rules.rule import Draft, Fixes, Rule, name
 from overlapscope.trace import calls as call_kinds
 from overlapscope.trace import op_names
-from overlapscope.trace.host import around, loading, op_of, outermost_around
+from overlapscope.trace.host import around, loading, op_of, outermost_around, without_workers
 from overlapscope.trace.host_activity import is_loading, is_not_torch, is_python, is_torch
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 from overlapscope.trace.op_names import OPTIMIZER_STEP, OPTIMIZER_ZERO_GRAD, op_words
@@ -76,22 +76,22 @@ def _cpu_ops(claims: Claims, pieces: ClaimedPieces) -> Draft:
 
 @Rule("data-loading", effort="option", fixes=(("faster-loader",),)).on_claimed
 def _data_loading(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
-    alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
-    seen, advice = _with_workers(claims) if alone else _with_more_workers(claims, pieces)
+    loads = loading(claims.trace)
+    alone = without_workers(loads)
+    seen, advice = _with_workers(claims, alone) if len(alone) else _with_more_workers(claims, pieces)
     draft = Draft(
         title=f"{claims.waits(pieces)} for the DataLoader",
         detail=f"In {claims.times_a_step(pieces.gaps, 'gap')} the launching thread was inside the "
-        f"DataLoader's next(), and the {claims.gpu} had nothing left to do.{seen * bool(names)}",
+        f"DataLoader's next(), and the {claims.gpu} had nothing left to do.{seen * bool(len(loads))}",
         afterword=kinds_of_loading(claims),
         advice=f"{advice} Fetch the next batch before the host waits for this step's result.",
     )
     return at_lines(claims, is_loading, draft, ranges_or_cost(claims, pieces))
 
 
-def _with_workers(claims: Claims) -> tuple[str, str]:
+def _with_workers(claims: Claims, loads: HostEvents) -> tuple[str, str]:
     """Return what shows that the loader has no workers, and the advice to use as many as keep up with the GPU."""
-    loads, cpus = loading(claims.trace), claims.trace.host_activity.facts.whole_cpus
+    cpus = claims.trace.host_activity.facts.whole_cpus
     loaded_ns = int(covered(union(loads.start_ns, loads.end_ns), claims.windows.starts, claims.windows.ends).sum())
     busy_ns = claims.judged_ns - claims.buckets.idle_ns
     enough = max(1, -(-loaded_ns // max(1, busy_ns)))

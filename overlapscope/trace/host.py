@@ -24,8 +24,8 @@ _SHOWN_LINE = r"(?P<file>.{1,2000}?)(:(?P<line>\d{1,7}) in |\((?P<frame_line>\d{
 """Place as `line_text` returns it: either its own form or a frame that is not in a file `*.py`."""
 _LINE_IN_FUNCTION = r"(?s)(?P<file>.+):(?P<line>\d+) in (?P<function>.+)"
 _LIBRARY = (
-    r"(^|/)(torch|triton|jax|jaxlib|overlapscope/recorder|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
-    r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
+    r"(^|/)(torch|triton|jax|jaxlib|overlapscope/(recorder|commands)|importlib|threading\.py|contextlib\.py|functools\.py"
+    r"|runpy\.py)(/|\(|$)|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
 MODULE = "nn.Module: "
 """Beginning of the names of frames that are calls of PyTorch's modules."""
@@ -34,8 +34,8 @@ _SHORTEST_FIRST_NS = 1_000_000
 """Minimum length of a first call: as a multiple of almost every later launch of the recording, and at least."""
 _SHORTEST_FIRST_OP_NS = 10_000_000
 """Minimum length of an op that sets a library up. The profiler makes the first op of a thread take up to 3 ms."""
-SINGLE_PROCESS_LOADER = "_SingleProcessDataLoaderIter"
-"""Part of the name of a loader that makes batches on the thread that asks for them."""
+_SINGLE_PROCESS_LOADER = "SingleProcessDataLoaderIter"
+"""Part of the names that PyTorch and torchdata give loaders that make batches on the thread that asks for them."""
 _NO_ROWS = np.empty(0, np.int32)
 
 
@@ -184,6 +184,12 @@ def loading(trace: Trace) -> HostEvents:
     """Return the annotations of a DataLoader's next by PyTorch (torch/utils/data/dataloader.py)."""
     notes = trace.annotations
     return notes.take(notes.named(lambda name: name.startswith("enumerate(DataLoader)#") and "__next__" in name))
+
+
+def without_workers(loads: HostEvents) -> HostEvents:
+    """Return those of loaders without workers; none if loaders with workers take most of the time."""
+    alone, length_ns = loads.named(lambda name: _SINGLE_PROCESS_LOADER in name), loads.end_ns - loads.start_ns
+    return loads.take(alone & bool(2 * length_ns[alone].sum() >= length_ns.sum()))
 
 
 def around(table: HostEvents, thread: I64, at: I64) -> I64:

@@ -43,10 +43,12 @@ MARKS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "ATOM": (r"(?P<mode>prefill|decode)\[bs=(?P<requests>\d+)(?:/\d+)? tok=(?P<tokens>\d+) .*\]",),
     "TensorRT-LLM": (
-        r"\[Executor\] _forward_step \d+: (?P<prefill>\d+) ctx reqs,"
+        # Older versions don't number their steps.
+        r"\[Executor\] _forward_step(?: \d+)?: (?P<prefill>\d+) ctx reqs,"
         r"(?: (?P<prefill_tokens>\d+) ctx tokens,)? (?P<decode>\d+) gen reqs",
     ),
-    "LMDeploy": (r"forward_(?:cudagraph|eager)",),
+    # Only decoding is launched as a graph.
+    "LMDeploy": (r"forward_(?P<mode>cudagraph|eager)",),
     "xDiT": (r"execute_(?P<mode>diffusion)_(?P<requests>\d+)_\d+x\d+",),
 }
 """Regular expressions of the names of ranges that are steps, by server."""
@@ -56,6 +58,7 @@ MODES: Final[dict[str, Phase]] = {
     "prefill": "prefill",
     "split_prefill": "prefill",
     "decode": "decode",
+    "cudagraph": "decode",
     "target_verify": "decode",
     "mixed": "mixed",
     "diffusion": "diffusion",
@@ -63,8 +66,8 @@ MODES: Final[dict[str, Phase]] = {
 }
 """Phases by modes of servers, in lower case. Those of other modes are unclear."""
 
-_DRAFT: Final = re.compile(r"step\[DRAFT_\w+ .*\]")
-"""Names of SGLang's marks of a part of a speculative step, which looks like a mark of a step."""
+_DRAFT: Final = re.compile(r"step\[DRAFT_\w+ .*\]|draft(?:_extend|_model_forward)?")
+"""Names of SGLang's and LMDeploy's ranges of a part of a speculative step, which is or has what looks like a mark."""
 _SPECULATIVE: Final = re.compile(r"step\[(?:DRAFT_\w+|TARGET_VERIFY) .*\]")
 """Names of SGLang's marks of speculative steps, whose requests have several tokens."""
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
@@ -99,7 +102,7 @@ def batches(names: Iterable[str], further: Patterns = ()) -> dict[str, StepBatch
     for name in names:
         guessing |= _SPECULATIVE.fullmatch(name) is not None
         match = next((match for mark in marks if (match := mark.fullmatch(name))), None)
-        if match is not None and not _DRAFT.fullmatch(name):
+        if match is not None and not is_draft(name):
             found[name] = _batch_of_mark(match.groupdict())
     # SGLang leaves out the tokens of a step in which each request has one.
     single = {name: batch for name, batch in found.items() if name.startswith("step[") and batch.phase == "decode"}
@@ -113,6 +116,11 @@ def marks_in(trace: Trace, further: Patterns = ()) -> dict[str, StepBatch]:
     notes = trace.annotations
     used = np.flatnonzero(mask_of(notes.name_id, len(notes.names))).tolist()
     return batches((notes.names[name_id] for name_id in used), further)
+
+
+def is_draft(name: str) -> bool:
+    """Return whether a server puts a range of this name around the guesses of a speculative step."""
+    return _DRAFT.fullmatch(name) is not None
 
 
 def server_of(name: str) -> str:
@@ -181,9 +189,18 @@ _PART: Final = re.compile(r"(?:-DP-|(?<![a-z])dp)(\d+)|-(EXTEND|DECODE)(?=\.trac
 """Parts of names of files: a replica of the model, and a stage that SGLang recorded on its own."""
 
 
+_MERGED: Final = re.compile(r"merged-(.+)\.trace\.json\.gz")
+
+
 def is_front_end_file(name: str) -> bool:
     """Return whether vLLM writes recordings of its front end to files of this name."""
     return ".async_llm." in name
+
+
+def merged_files(names: Sequence[str]) -> set[str]:
+    """Return the names of files into which SGLang has merged those of its ranks, if any of these is there."""
+    merged = [match for name in names if (match := _MERGED.fullmatch(name))]
+    return {match[0] for match in merged if any(name.startswith(f"{match[1]}-TP-") for name in names)}
 
 
 def file_parts(names: Sequence[str]) -> tuple[str, ...]:

@@ -72,3 +72,13 @@ def test_the_dashboard_passes_no_number_of_threads_on_to_the_programs_that_it_st
         subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False, env=environment).returncode
         == 0
     )
+
+
+def test_functions_for_the_end_of_the_process_can_still_print() -> None:
+    code = (
+        "import atexit, sys; sys.orig_argv[:] = ['python', 'overlapscope']; sys.argv[1:] = ['analyze', 'nowhere']; "
+        "atexit.register(print, 'the end'); from overlapscope.commands import console; console()"
+    )
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (2, b"the end\n")

@@ -14,7 +14,7 @@ from overlapscope.recorder import cupti, trace_file
 from overlapscope.recorder.options import Options, StepWindow
 from overlapscope.recorder.step_times import StepTimings, settled
 from overlapscope.recorder.trace_file import Written
-from overlapscope.trace.model import PlainSteps, TimedSteps
+from overlapscope.trace.model import ClockedSteps, PlainSteps, TimedSteps
 
 MS = 1_000_000
 
@@ -120,6 +120,12 @@ class TestWhatIsSaid:
         )
         plain = PlainSteps(TimedSteps(before), TimedSteps(after))
         assert StepTimings(plain, recorded).sentence() == sentence
+
+    def test_the_mean_of_all_steps_is_told_if_the_report_is_of_it(self) -> None:
+        before, after = (TimedSteps((round(ms * MS),) * 10) for ms in (31.5, 35.5))
+        plain = PlainSteps(before, after, clocked=ClockedSteps(((400, 400 * 33 * MS),), 33 * MS))
+        told = StepTimings(plain, (33 * MS,)).sentence()
+        assert told is not None and "a step takes 33.0 ms (measured, the mean of 400 steps" in told
 
 
 class TestAmending:

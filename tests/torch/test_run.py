@@ -157,6 +157,7 @@ CANNOT_RUN: list[tuple[list[str], str]] = [
     (["empty"], "empty: has no __main__.py"),
     (["-m", "nowhere"], "No module named nowhere; name the module"),
     (["-m", "package.nowhere"], "No module named package.nowhere; name the module"),
+    (["-m", "nowhere.inside"], "No module named nowhere; name the module"),
     (["-m", "empty"], "'empty' is a package and cannot be directly executed; name the module"),
     (["-m", "sys"], "No code object available for sys; name the module"),
     (["torchrun", "plain.py"], "torchrun [options] -m overlapscope run"),

@@ -26,14 +26,14 @@ LOOPS = (
 @pytest.mark.parametrize(
     ("lengths", "until", "marked", "sentence", "recorded"),
     [
-        ((0.1, 60), "torch.autograd.profiler._is_profiler_enabled", 0, "from its start on", []),
-        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 0, "after its start-up", []),
-        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 41, "a step takes", [*range(22, 29)]),
+        ((0.1, 60), "torch.autograd.profiler._is_profiler_enabled", 0, "from its start on", 0),
+        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 0, "after its start-up", 0),
+        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 200, "a step takes", 7),
     ],
     ids=["a short program", "a long one", "one that marks steps late"],
 )
 def test_a_program_without_steps_is_recorded_for_a_few_seconds(
-    lengths: tuple[float, float], until: str, marked: int, sentence: str, recorded: list[int], tmp_path: Path
+    lengths: tuple[float, float], until: str, marked: int, sentence: str, recorded: int, tmp_path: Path
 ) -> None:
     write(tmp_path / "train.py", TRAIN + "torch.ones(3) / 3\n" + LOOPS.format(until, marked))
     errors = tmp_path / "errors"
@@ -41,7 +41,9 @@ def test_a_program_without_steps_is_recorded_for_a_few_seconds(
         command = ["-c", UNMARKED.format((*lengths, 0)), "run", "train.py"]
         forked.ForkedProgram(command, tmp_path, stderr=stderr.fileno(), unloads=False).communicate()
     assert (tmp_path / "end").exists() and sentence in errors.read_text()
-    assert steps(tmp_path / "train.trace.json.gz") == recorded
+    marks = steps(tmp_path / "train.trace.json.gz")
+    # On a busy machine, steps become steady later.
+    assert marks == [*range(marks[0], marks[0] + recorded)] if recorded else not marks
     assert ("aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")) == (sentence == "from its start on")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 import overlapscope
 from overlapscope.reading import load
+from overlapscope.recorder.program_lines import CodeLine, line
 from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.step_sources import StepSources
 from tests.support import forked
@@ -103,6 +105,17 @@ PROGRAMS = {
         options=("--steps-by", "iteration *"),
     ),
 }
+
+
+def test_a_program_in_our_own_folder_has_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = str(Path(overlapscope.__file__).with_name("train.py"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", program)
+    found: list[CodeLine] = []
+    exec(
+        compile("\nfound.append(line(frame(), waiting=0))", program, "exec"),
+        {"found": found, "line": line, "frame": sys._getframe},
+    )
+    assert found == [CodeLine(program, 2)]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

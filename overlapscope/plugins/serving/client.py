@@ -24,7 +24,8 @@ _SHOWN: Final = 200
 
 _NO_PROFILER: Final = (
     "It has no profiler: start vLLM with `--profiler-config.profiler torch --profiler-config.torch_profiler_dir DIR`, "
-    "or in older versions with VLLM_TORCH_PROFILER_DIR=DIR. SGLang needs no option. Others have no such endpoint."
+    "or in older versions with VLLM_TORCH_PROFILER_DIR=DIR. SGLang needs no option, and neither do new versions of "
+    "TensorRT-LLM. Others have no such endpoint."
 )
 
 

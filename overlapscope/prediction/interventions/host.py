@@ -24,7 +24,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.steps import step_of_calls
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import SINGLE_PROCESS_LOADER, around, find_blocking, inside_named, loading, on_thread
+from overlapscope.trace.host import around, find_blocking, inside_named, loading, on_thread, without_workers
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 NOTHING = np.empty(0, np.int64)
@@ -217,7 +217,7 @@ def faster_loader(graph: Graph, request: Request) -> Applied:
     notes = loading(graph.trace)
     changed, calls, removed_ns = without_time_in(graph, notes)
     least = graph
-    if removed_ns and notes.named(lambda name: SINGLE_PROCESS_LOADER in name).all():
+    if removed_ns and len(without_workers(notes)) == len(notes):
         cpus = graph.trace.host_activity.facts.whole_cpus
         if request.stance == Stance.WORST:
             least = without_time_in(graph, _beside_the_steps(notes, 1)).graph

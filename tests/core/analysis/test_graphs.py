@@ -14,6 +14,7 @@ import overlapscope as ov
 from overlapscope.analysis import graphs
 from overlapscope.analysis.graphs import origins
 from overlapscope.commands import main
+from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import Trace
 from tests.support.outcomes import ROOT
 
@@ -98,6 +99,17 @@ def joined(tmp_path: Path, ops: Sequence[Replayed], *captures: Sequence[Captured
 
 def test_ops_of_a_chain_have_op_and_module_of_their_capture(tmp_path: Path) -> None:
     assert joined(tmp_path, [Replayed()] * 3, MODEL) == [*KNOWN]
+
+
+def test_files_beside_captures_that_are_none_are_left_out(tmp_path: Path) -> None:
+    # As TraceLens writes it.
+    (tmp_path / "captures").mkdir()
+    (tmp_path / "captures" / "execution_details.json").write_text('[{"file": "0.json", "mode": "FULL"}]')
+    with pytest.raises(UnreadableTrace, match="none of its events can be read"):
+        ov.load(written(tmp_path / "replay.json", launched([Replayed()], 5000)), captures=tmp_path / "captures")
+    written(tmp_path / "captures" / "0.json", captured(MODEL))
+    replay = written(tmp_path / "replay.json", launched([Replayed()] * 3, 5000))
+    assert known(ov.load(replay, captures=tmp_path / "captures")) == [*KNOWN]
 
 
 def test_a_capture_of_other_ops_fits_nothing(tmp_path: Path) -> None:

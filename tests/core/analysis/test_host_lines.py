@@ -22,6 +22,8 @@ _FRAMES = (
     StackFrame("<string>", 2, "__init__"),
     # The user's own wrappers are what the user wrote.
     StackFrame("/home/me/train.py", 30, "wrapper"),
+    # In an editable installation.
+    StackFrame("/src/overlapscope/commands/run.py", 275, "_RecordedProgram._changed"),
 )
 
 
@@ -40,10 +42,10 @@ def _of_caller(parts: tuple[FlamePart, ...], caller: int) -> list[tuple[str, int
 
 
 def test_a_line_is_the_users_innermost_and_names_the_library_function_that_it_calls() -> None:
-    lines = host_lines(_activity(_main((0, 1, 3, 5), 30, 20), _main((0, 2), 10, 10), _main((0, 1), 5)))
+    lines = host_lines(_activity(_main((0, 1, 3, 5), 30, 20), _main((0, 2, 8), 10, 10), _main((0, 1), 5)))
     assert [(line.place, line.function, line.calls, line.samples, line.running) for line in lines] == [
         ("train.py:12", "step", (("Linear.forward", 30),), 35, 20),
-        ("train.py:14", "step", (), 10, 10),
+        ("train.py:14", "step", (("_RecordedProgram._changed", 10),), 10, 10),
     ]
 
 

@@ -81,9 +81,21 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
         assert busy[thread] == sum(inside(events, ns, thread) for ns in judged)
 
 
-@pytest.mark.parametrize(("name", "loader"), [(NEXT, "own-thread"), (WAIT, "workers"), ("other", "none")])
-def test_who_makes_the_batches_is_reported(name: str, loader: str) -> None:
-    trace = make_trace(cpu_ops=[Host("aten::mm", 1, 2)], annotations=[*stepped([10]), Host(name, 3, 5)])
+@pytest.mark.parametrize(
+    ("names", "loader"),
+    [
+        ([NEXT], "own-thread"),
+        # As torchdata's StatefulDataLoader names it.
+        (["enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__"], "own-thread"),
+        ([WAIT], "workers"),
+        ([NEXT, WAIT], "workers"),
+        ([WAIT, NEXT], "own-thread"),
+        (["other"], "none"),
+    ],
+)
+def test_who_makes_most_of_the_batches_is_reported(names: list[str], loader: str) -> None:
+    loads = [Host(name, 3 + place, 4 + 3 * place) for place, name in enumerate(names)]
+    trace = make_trace(cpu_ops=[Host("aten::mm", 1, 2)], annotations=[*stepped([10]), *loads])
     assert use(trace).loader == loader
 
 

@@ -67,7 +67,9 @@ MIXED = "execute_context_2(600)_generation_7(21)"
         ("[Executor] _forward_step 40: 2 ctx reqs, 7 gen reqs", StepBatch("mixed", 9, None, 7)),
         ("[Executor] _forward_step 41: 2 ctx reqs, 600 ctx tokens, 0 gen reqs", StepBatch("prefill", 2, 600)),
         ("[Executor] _forward_step 42: 0 ctx reqs, 7 gen reqs", StepBatch("decode", 7)),
-        ("forward_cudagraph", StepBatch("unclear")),
+        ("[Executor] _forward_step: 2 ctx reqs, 7 gen reqs", StepBatch("mixed", 9, None, 7)),
+        ("forward_cudagraph", StepBatch("decode")),
+        ("forward_eager", StepBatch("unclear")),
         ("execute_diffusion_1_512x512", StepBatch("diffusion", 1)),
     ],
 )
@@ -99,6 +101,7 @@ def test_the_name_of_a_step_has_all_that_is_known_of_its_batch(
         "forward_loss",
         "step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]",
         "step[DRAFT_EXTEND_V2 bs=3]",
+        "draft_model_forward",
         "ProfilerStep#3",
         "iteration 7",
     ],
@@ -157,6 +160,31 @@ def test_of_nested_marks_the_outermost_counts_and_an_inner_one_may_state_the_bat
     assert recorded(path) == true_steps(path, ["scheduler.run_batch"])
     steps = ov.analyze(path).traces[0].devices[0].steps
     assert [batch_in(step.name) for step in steps] == [StepBatch("prefill", 2, 600), StepBatch("decode", 2, 2)]
+
+
+VERIFY = "step[TARGET_VERIFY bs=7 g_sq=21 g_sqsq=63 g_sqsk=2100 g_sk=700]"
+
+
+@pytest.mark.parametrize(
+    ("draft", "pass_", "phase"),
+    [
+        (["draft_model_forward", "forward_cudagraph"], ["forward_cudagraph"], "decode"),
+        (
+            ["draft", "step[DECODE bs=7 g_sq=28 g_sqsq=112 g_sqsk=2800 g_sk=700]"],
+            [VERIFY],
+            "decode: 7 requests; 21 tokens",
+        ),
+        (["draft_extend", "step[EXTEND bs=7 toks=21]"], [VERIFY], "decode: 7 requests; 21 tokens"),
+    ],
+)
+def test_no_mark_within_a_draft_is_a_step(draft: list[str], pass_: list[str], phase: str, tmp_path: Path) -> None:
+    path = write_server(tmp_path / "speculative.json", [Pass(draft), *[Pass(pass_), Pass(draft)] * 3])
+    expected = [f"ProfilerStep#{number} ({phase})" for number in range(3)]
+    assert [step.name for step in ov.analyze(path).traces[0].devices[0].steps] == expected
+    assert not ov.load(write_server(tmp_path / "drafts.json", [Pass(draft)])).has_steps
+    loop = [Pass(["scheduler.run_batch", *pass_, *draft])] * 3
+    path = write_server(tmp_path / "loop.json", loop)
+    assert [step.name for step in ov.analyze(path).traces[0].devices[0].steps] == expected
 
 
 def test_a_configuration_adds_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +274,7 @@ def test_steps_of_unclear_phase_are_not_judged(tmp_path: Path) -> None:
     verdict = judge(next(page.sections()))
     assert verdict.level == "unknown"
     assert (
-        verdict.lead.startswith("The marks don't tell prefill from decode steps")
+        verdict.lead.startswith("The marks of these steps don't tell prefill from decode")
         and "steps of 7 requests" in verdict.lead
     )
 
@@ -330,6 +358,17 @@ def test_a_directory_stands_for_the_workers_of_a_server(tmp_path: Path) -> None:
     assert [file.name[:11] for file in found.files] == ["dp0_pp0_tp0", "dp0_pp0_tp1"]
     skipped = tmp_path / "host_77.async_llm.17.pt.trace.json"
     assert found.notes == (f"{skipped}: is skipped: it is of a server's front end, without a GPU.",)
+
+
+def test_a_file_with_all_ranks_beside_theirs_is_left_out(tmp_path: Path) -> None:
+    merged = tmp_path / "merged-17.trace.json.gz"
+    merged.touch()
+    assert find_traces(tmp_path).files == (merged,)
+    for rank in (0, 1):
+        (tmp_path / f"17-TP-{rank}-DP-0.trace.json.gz").touch()
+    found = find_traces(tmp_path)
+    assert merged not in found.files and len(found.files) == 2
+    assert found.notes == (f"{merged}: is skipped: it has what the files of its ranks have.",)
 
 
 def test_stages_and_replicas_of_a_server_are_not_recorded_more_than_once(tmp_path: Path) -> None:

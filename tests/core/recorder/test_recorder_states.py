@@ -120,7 +120,7 @@ def test_the_table_has_the_recorder_do_what_it_did_before_there_was_one() -> Non
         assert lines == expected, f"run {seed}"
 
 
-def test_a_recording_without_steps_that_alone_has_gpu_times_says_why_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_stays_says_so_of_gpu_times_if_later_ones_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     recorders = list[WindowRecorder]()
 
     class KeptWindow(WindowRecorder):
@@ -130,11 +130,12 @@ def test_a_recording_without_steps_that_alone_has_gpu_times_says_why_it_stays(mo
 
     monkeypatch.setattr(recorder_runs, "WindowRecorder", KeptWindow)
     # In the former, neither the rehearsal nor the recording has any, and the program ends early. In the latter, the
-    # rehearsal cannot be stopped, and the recording has none.
-    for seed in (13654, 7190):
+    # rehearsal cannot be stopped, and the recording has none. In the third, only a recording before it has none, and in
+    # the last, the rehearsal cannot be stopped.
+    for seed, said in ((13654, True), (7190, True), (3334, False), (1260, False)):
         did = [did for _, did, _ in recorder_runs.run(seed)]
-        assert sum("write" in actions for actions in did) == 1
-        assert any("has no times of GPU ops" in note for note in recorders[-1].notes)
+        assert sum("write" in actions for actions in did) == 1 or not said
+        assert any("has no times of GPU ops" in note for note in recorders[-1].notes) == said
 
 
 def test_an_error_anywhere_does_not_reach_the_program_and_leaves_no_profiler_running(

@@ -105,6 +105,26 @@ def test_loading_is_divided_by_kind_of_work() -> None:
     assert "num_workers=4).\n" in finding(replace(trace, host_activity=few), "data-loading").advice
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "advised"),
+    [
+        ("Single", "Multi", "num_workers=5"),
+        ("Multi", "Single", "as many workers"),
+        ("StatefulSingle", "Multi", "num_workers=5"),
+    ],
+)
+def test_advice_on_workers_fits_the_loader_that_takes_most_time(first: str, second: str, advised: str) -> None:
+    names = [f"enumerate(DataLoader)#_{kind}ProcessDataLoaderIter.__next__" for kind in (first, second)]
+    ops = [Op(Kind.COMPUTE, at, at + MS, launch=(at - 20 * US, at - 10 * US)) for at in range(0, 3 * STEP, STEP)]
+    loads = [
+        Host(names[place], place * STEP + MS, (place + 1) * STEP - 100 * US - place * 5 * MS) for place in range(2)
+    ]
+    marks = [Host(f"ProfilerStep#{n}", n * STEP - 50 * US, (n + 1) * STEP - 50 * US) for n in range(3)]
+    found = finding(make_trace(ops, annotations=[*marks, *loads]), "data-loading")
+    assert advised in found.advice + found.detail
+    assert ("The loader has no workers" in found.detail) == ("num" in advised)
+
+
 @pytest.mark.parametrize(("cpus", "step_us"), [(None, 1100), (1, 8900), (4, 2225), (8, 1113), (9, 1100)])
 def test_workers_load_no_faster_than_the_cpus_allow(cpus: int | None, step_us: int) -> None:
     """Batches of 8.9 ms, and 1.1 ms of other work."""
