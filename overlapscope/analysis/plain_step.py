@@ -22,6 +22,8 @@ _MIN_CLOCKED_RATIO = 2
 _OTHER_KIND_RATIO = 1.5
 """Minimum ratio of a step to the longest recorded one for it to be of another kind. Recording only makes steps longer.
 """
+_AHEAD_RATIO = 0.9
+"""Maximum ratio of timed steps by the host's clock to the same by the device's for a host that runs ahead of it."""
 _NO_ACTIVITY = HostActivity()
 _NORMAL_QUANTILE = 1.96
 """Quantile of the normal distribution for 95%."""
@@ -49,18 +51,27 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NO_A
     which facts of the host were taken (`activity`) belong to those after the recording (`mean_of`). A recording slows a
     program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's
     speed changed, and only the other side is comparable with the recording. The interval contains the 95% intervals of
-    both means, by Student's t. Where many more steps were clocked, all of them count instead (`_clocked`).
+    both means, by Student's t. Where many more steps were clocked, all of them count instead (`_clocked`), unless a
+    host that runs ahead has marked steps that the device has yet to work off.
     """
     sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= MIN_TIMED_STEPS]
     if not sides:
         return None
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
     if steps.clocked.steps >= _MIN_CLOCKED_RATIO * sum(map(len, sides)):
-        return _clocked(steps, recorded_ns)
+        clocked = _clocked(steps, recorded_ns)
+        if clocked.step_ns >= min(means) or not _runs_ahead(steps):
+            return clocked
     alike = [each for each in means if each <= recorded_ns] or means
     step_ns = mean(alike)
     ends = [step_ns, *means, *(end for side in sides for end in _interval(side))]
     return PlainStep(round(step_ns), math.floor(min(ends)), math.ceil(max(ends)), "measured")
+
+
+def _runs_ahead(steps: PlainSteps) -> bool:
+    """Return whether the host marks steps much faster than the device works them off."""
+    pairs = [pair for side in (steps.before, steps.after) for pair in zip(side.host_ns, side.device_ns, strict=False)]
+    return sum(host for host, _ in pairs) < _AHEAD_RATIO * sum(device for _, device in pairs)
 
 
 def _clocked(plain: PlainSteps, recorded_ns: int) -> PlainStep:

@@ -351,6 +351,15 @@ def test_steps_of_a_host_that_runs_ahead_are_not_longer_than_those_of_the_device
     assert outcome is not None and (outcome.step_ns, outcome.longer_steps, outcome.longer_ns) == (100, 0, 0)
 
 
+def test_steps_that_a_host_has_marked_ahead_of_the_device_make_no_step_shorter() -> None:
+    on_device, bursts = TimedSteps(host_ns=(40,) * 10, device_ns=(100,) * 10), ClockedSteps(((60, 2400), (40, 4000)), 40)
+    ahead = measured(PlainSteps(on_device, on_device, bursts), 100)
+    assert ahead is not None and (ahead.low_ns, ahead.step_ns, ahead.high_ns, ahead.clocked_steps) == (100, 100, 100, 0)
+    # Such a program has become faster.
+    faster = measured(PlainSteps(timed(*[100] * 10), timed(*[100] * 10), bursts), 100)
+    assert faster is not None and (faster.step_ns, faster.clocked_steps) == (64, 100)
+
+
 def test_a_side_with_too_few_steps_says_nothing() -> None:
     few, enough = timed(*[500] * (MIN_TIMED_STEPS - 1)), timed(*[100] * MIN_TIMED_STEPS)
     assert measured(PlainSteps(few, few), 200) is None
