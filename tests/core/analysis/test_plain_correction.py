@@ -23,6 +23,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import MIN_TIMED_STEPS, from_user, measured
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.base.words import share
 from overlapscope.errors import UsageError
 from overlapscope.prediction import find_program
 from overlapscope.prediction.base import on_device, prepare
@@ -340,6 +341,9 @@ def test_time_in_long_steps_that_are_not_recorded_is_unknown_and_no_change_saves
         if result.predicted_step_ns is not None
     )
     assert saved_ns > 0 and abs(saved_ns - again_ns) < MS // 100
+    for each, plain in ((alone, one), (both, other)):
+        first = report(each).findings[0]
+        assert f"({share(first.cost_ns, first.steps * plain.step_ns)})" in first.title
     [check] = [check for check in report(both).traces[0].trust.checks if check.id == "steady-state"]
     assert "100 of 1,100 steps took much longer than any recorded one" in check.detail
 
@@ -352,7 +356,8 @@ def test_steps_of_a_host_that_runs_ahead_are_not_longer_than_those_of_the_device
 
 
 def test_steps_that_a_host_has_marked_ahead_of_the_device_make_no_step_shorter() -> None:
-    on_device, bursts = TimedSteps(host_ns=(40,) * 10, device_ns=(100,) * 10), ClockedSteps(((60, 2400), (40, 4000)), 40)
+    on_device = TimedSteps(host_ns=(40,) * 10, device_ns=(100,) * 10)
+    bursts = ClockedSteps(((60, 2400), (40, 4000)), 40)
     ahead = measured(PlainSteps(on_device, on_device, bursts), 100)
     assert ahead is not None and (ahead.low_ns, ahead.step_ns, ahead.high_ns, ahead.clocked_steps) == (100, 100, 100, 0)
     # Such a program has become faster.
