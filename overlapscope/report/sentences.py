@@ -159,7 +159,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
 
 _UNKNOWN: Final[Mapping[str, str]] = {
     IdleCause.MISSING_OPS: "{gpu} ops are missing from the recording for {}",
-    IdleCause.UNRECORDED: "{} are not in the recording, whose steps are shorter",
+    IdleCause.UNRECORDED: "the recorded steps lack {}",
 }
 
 
