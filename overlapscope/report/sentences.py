@@ -189,7 +189,7 @@ def main_cause(device: Device) -> tuple[int, Subject, Cause]:
         (ns, subject, CAUSES[subject][cause])
         for subject, by_cause in device.by_subject.items()
         for cause, ns in by_cause.items()
-        if cause not in _NO_LOSS
+        if cause != IdleCause.AWAITING_REQUESTS
     )
     return max(all_causes, key=lambda each: each[0])
 
