@@ -58,13 +58,14 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NO_A
     if not sides:
         return None
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
+    ends = [*means, *(end for side in sides for end in _interval(side))]
     if steps.clocked.steps >= _MIN_CLOCKED_RATIO * sum(map(len, sides)):
         clocked = _clocked(steps, recorded_ns)
         if clocked.step_ns >= min(means) or not _runs_ahead(steps):
             return clocked
+        ends.append(max(clocked.high_ns, *means))
     alike = [each for each in means if each <= recorded_ns] or means
     step_ns = mean(alike)
-    ends = [step_ns, *means, *(end for side in sides for end in _interval(side))]
     return PlainStep(round(step_ns), math.floor(min(ends)), math.ceil(max(ends)), "measured")
 
 

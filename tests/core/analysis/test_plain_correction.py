@@ -360,6 +360,9 @@ def test_steps_that_a_host_has_marked_ahead_of_the_device_make_no_step_shorter()
     bursts = ClockedSteps(((60, 2400), (40, 4000)), 40)
     ahead = measured(PlainSteps(on_device, on_device, bursts), 100)
     assert ahead is not None and (ahead.low_ns, ahead.step_ns, ahead.high_ns, ahead.clocked_steps) == (100, 100, 100, 0)
+    # The host waits for the device every fourth step, which may have become slower.
+    waiting = measured(PlainSteps(on_device, on_device, ClockedSteps(((75, 1500), (25, 8000)), 40)), 100)
+    assert waiting is not None and (waiting.low_ns, waiting.step_ns, waiting.high_ns) == (100, 100, 121)
     # Such a program has become faster.
     faster = measured(PlainSteps(timed(*[100] * 10), timed(*[100] * 10), bursts), 100)
     assert faster is not None and (faster.step_ns, faster.clocked_steps) == (64, 100)
