@@ -56,6 +56,11 @@ class HostLine(Struct, frozen=True):
     """Number of these samples in which the thread ran; it slept or waited in the others."""
 
     @property
+    def called(self) -> str:
+        """The function that has at least half of the samples; empty if none has."""
+        return next((name for name, samples in self.calls[:1] if 2 * samples >= self.samples), "")
+
+    @property
     def place(self) -> str:
         """The line without the directory, such as `train.py:212`; empty if unknown."""
         return place(self.file, self.line)

@@ -221,7 +221,7 @@ def _lines(activity: HostActivity, step_ns: float) -> tuple[LineTime, ...]:
         LineTime(
             line=place,
             function=first[place].function,
-            calls=next((name for name, _ in first[place].calls), ""),
+            calls=first[place].called,
             time_ns=round(step_ns * count / whole),
         )
         for place, count in samples.most_common(_MAX_LINES)

@@ -19,11 +19,11 @@ MIN_TIMED_STEPS = 5
 """Minimum number of timed steps for a mean."""
 _MIN_CLOCKED_RATIO = 2
 """Minimum ratio of all clocked steps to those timed one by one for the mean of the former to count."""
-_AHEAD_RATIO = 1.1
-"""Minimum ratio of the device's time for steps to the host's for the latter to be no step time."""
 _OTHER_KIND_RATIO = 1.5
 """Minimum ratio of a step to the longest recorded one for it to be of another kind. Recording only makes steps longer.
 """
+_AHEAD_RATIO = 0.9
+"""Maximum ratio of timed steps by the host's clock to the same by the device's for a host that runs ahead of it."""
 _NO_ACTIVITY = HostActivity()
 _NORMAL_QUANTILE = 1.96
 """Quantile of the normal distribution for 95%."""
@@ -52,30 +52,34 @@ def measured(steps: PlainSteps, recorded_ns: int, activity: HostActivity = _NO_A
     program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's
     speed changed, and only the other side is comparable with the recording. The interval contains the 95% intervals of
     both means, by Student's t. Where many more steps were clocked, all of them count instead (`_clocked`), unless the
-    host ran ahead of the device.
+    host ran ahead; then the interval only reaches to their mean.
     """
     sides = [lengths for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= MIN_TIMED_STEPS]
     if not sides:
         return None
     means = [*map(mean_of, sides[:-1]), mean_of(sides[-1], activity)]
-    if steps.clocked.steps >= _MIN_CLOCKED_RATIO * sum(map(len, sides)) and not host_ran_ahead(steps):
-        return _clocked(steps, recorded_ns)
+    ends = [*means, *(end for side in sides for end in _interval(side))]
+    if steps.clocked.steps >= _MIN_CLOCKED_RATIO * sum(map(len, sides)):
+        clocked = _clocked(steps, recorded_ns)
+        if not host_ran_ahead(steps):
+            return clocked
+        ends.append(max(clocked.high_ns, *means))
     alike = [each for each in means if each <= recorded_ns] or means
     step_ns = mean(alike)
-    ends = [step_ns, *means, *(end for side in sides for end in _interval(side))]
     return PlainStep(round(step_ns), math.floor(min(ends)), math.ceil(max(ends)), "measured")
 
 
 def host_ran_ahead(plain: PlainSteps) -> bool:
-    """Return whether the host launched steps faster than the device ran them, and not only those that were timed.
+    """Return whether the host marked steps faster than the device ran them: those that were timed, and all on average.
 
     A queue holds a thousand launches, which may be all of a short program. Then the host's clock shows no step time.
     """
-    sides = (plain.before, plain.after)
-    timed = [times for side in sides for times in zip(side.host_ns, side.device_ns, strict=False)]
-    host_ns, device_ns = (sum(times) for times in zip(*timed, strict=True)) if timed else (0, 0)
-    clocked = plain.clocked
-    return device_ns * clocked.steps > _AHEAD_RATIO * max(host_ns * clocked.steps, clocked.span_ns * len(timed))
+    sides = [side for side in (plain.before, plain.after) if side.device_ns]
+    if not sides:
+        return False
+    host_ns = sum(sum(side.host_ns[: len(side.device_ns)]) for side in sides)
+    is_faster = host_ns < _AHEAD_RATIO * sum(sum(side.device_ns) for side in sides)
+    return is_faster and plain.clocked.span_ns < plain.clocked.steps * min(mean(side.device_ns) for side in sides)
 
 
 def _clocked(plain: PlainSteps, recorded_ns: int) -> PlainStep:

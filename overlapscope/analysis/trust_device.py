@@ -399,10 +399,11 @@ def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Judgement:
 
 def _profiler(trace: Trace, timeline: Timeline) -> Judgement:
     spent = union(trace.overheads.start_ns, trace.overheads.end_ns)
-    inside = int(covered(spent, [timeline.start_ns], [timeline.end_ns])[0])
-    if inside <= PROFILER_SHARE * (timeline.end_ns - timeline.start_ns):
+    begin_ns = timeline.judged_from_ns
+    inside = int(covered(spent, [begin_ns], [timeline.end_ns])[0])
+    if inside <= PROFILER_SHARE * (timeline.end_ns - begin_ns):
         return ok("The profiler took next to no time.")
     return warn(
-        f"The profiler itself took {inside / 1e6:.2f} ms of the window (buffers flushed, libraries "
+        f"The profiler itself took {inside / 1e6:.2f} ms of the judged time (buffers flushed, libraries "
         "loaded); idle time in it has cause profiler-overhead."
     )

@@ -15,6 +15,8 @@ from overlapscope.analysis.figures import Beside
 from overlapscope.analysis.results import CopyDirection, Environment, Trust
 from overlapscope.base.registry import Shown
 from overlapscope.base.saved import SCHEMA_VERSION, Tool
+from overlapscope.catalog.buckets import bucket_of
+from overlapscope.catalog.causes import WORK_UNKNOWN
 from overlapscope.rules.finding import Finding
 
 Unit = Literal["ns", "pct", "gb_per_s", "bytes", "count"]
@@ -84,6 +86,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     def bucket(self, name: str) -> FigureChange:
         """Return the bucket of that name."""
         return next(bucket for bucket in self.buckets if bucket.name == name)
+
+    @property
+    def idle_name(self) -> str:
+        """Name of the bucket `idle` with the parts in which the GPU may have worked, such as `idle and unrecorded`."""
+        parts = [cause.name for cause in self.idle_by_cause if cause.name in WORK_UNKNOWN and cause.larger]
+        return " and ".join(["idle", *(bucket_of(part).name for part in parts)])
 
 
 class CopyChange(msgspec.Struct, frozen=True, kw_only=True):

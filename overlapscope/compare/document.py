@@ -285,9 +285,8 @@ def _left_out(candidates: Sequence[object], shown: Sequence[object], noun: str) 
 def buckets(device: DeviceDiff) -> Table:
     """Return the buckets, which add up to the span."""
     shown = [bucket for bucket in device.figures.buckets if _exists(bucket)]
-    lines = [
-        _Line(bucket_of(bucket.name).name, bucket, None if bucket.name == "compute" else "less") for bucket in shown
-    ]
+    names = {each.name: bucket_of(each.name).name for each in shown} | {"idle": device.figures.idle_name}
+    lines = [_Line(names[each.name], each, None if each.name == "compute" else "less") for each in shown]
     lines.append(_Line("step" if device.basis == "step" else "all", device.figures.span, "less"))
     note = basis(device) + (f" {MARKS}." if device.basis == "step" else "")
     return _changes("Where the time goes", ["where the time goes"], lines, _unit(device), note=note)

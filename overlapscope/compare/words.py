@@ -306,7 +306,7 @@ def _reasons(figures: Figures, compute: ComputeChange | None, unit: Unit) -> lis
     now = "now" if at_once.moved > 0 else "no longer"
     reasons += [
         (at_once, f"{_much(at_once, unit)} of H2D and D2H {now} run at once"),
-        (idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"),
+        (idle, f"{_more(idle, unit)} {figures.idle_name}{_cause(idle, figures.idle_by_cause)}"),
         (changes["exposed comm"], f"{_more(changes['exposed comm'], unit)} of communication running alone"),
         (changes["compute"], f"{_more(changes['compute'], unit)} compute{_kernels(compute)}"),
     ]

@@ -399,7 +399,8 @@ def _framed(row: RankRow, judged: PerStep, steps: int) -> RankRow:
     return replace(
         row,
         span_ns=judged.span_ns,
-        buckets=judged.buckets,
+        # Idle time is shown without the time in which the GPU may have worked, as in other reports.
+        buckets=replace(judged.buckets, idle_ns=judged.buckets.idle_ns - judged.missing_ns),
         efficiency_pct=judged.efficiency_shown,
         hidden_copy_pct=judged.hidden_copy_shown,
         comm_ns=judged.engines.comm_ns,

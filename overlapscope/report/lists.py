@@ -17,8 +17,7 @@ from overlapscope.analysis.figures import Period, Window
 from overlapscope.analysis.results import CopyGroup, Device, HostStall, KernelGroup
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import Unit, clean, ends, plural, unit_for
-from overlapscope.catalog.buckets import bucket_of
-from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
+from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, WORK_UNKNOWN, Subject
 from overlapscope.catalog.measures import Measure, of_group
 from overlapscope.documents import columns as column
 from overlapscope.documents.columns import ColumnOf
@@ -103,8 +102,8 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
 
 def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     """Return the evidence for a bucket's causes by op, call and line."""
-    cases = [case for case in device.evidence if case.subject == subject]
-    whole_ns: int = getattr(device.buckets, bucket_of(subject).field)
+    cases = [case for case in device.evidence if case.subject == subject and case.cause not in WORK_UNKNOWN]
+    whole_ns = sum(ns for cause, ns in device.by_subject[subject].items() if cause not in WORK_UNKNOWN)
     unit = section.unit_of(whole_ns)
 
     return table_of(
@@ -130,7 +129,7 @@ def stalls(section: DeviceReport, device: Device, most: int | None = None) -> Ta
 
     With `most`, only the first of them.
     """
-    unit, shown = section.unit, device.host_stalls[:most]
+    unit, shown, idle_ns = section.unit, device.host_stalls[:most], device.buckets.idle_ns - device.missing_ns
     are_different = len({(stall.call, op_words(stall.op), stall.where) for stall in shown}) == len(shown)
     examples = {
         (case.call, case.op, case.where): case.example
@@ -156,9 +155,7 @@ def stalls(section: DeviceReport, device: Device, most: int | None = None) -> Ta
         column.count("count", lambda stall: stall.count, among=section.steps),
         column.time("host waits", unit, lambda stall: stall.host_wait_ns, id="wait"),
         column.time("idle caused", unit, lambda stall: stall.idle_caused_ns, id="idle", short=f"GPU idle {unit.name}"),
-        column.share(
-            "of idle, %", lambda stall: stall.idle_caused_ns, lambda _: device.buckets.idle_ns, id="share", extra=True
-        ),
+        column.share("of idle, %", lambda stall: stall.idle_caused_ns, lambda _: idle_ns, id="share", extra=True),
         column.text("where", lambda stall: stall.where, when=any(stall.where for stall in shown), **_LINE),
         # Calls of several threads would look the same without it.
         column.number("thread", lambda stall: stall.thread, extra=are_different),

@@ -159,7 +159,7 @@ def of_device(device: Device, *, lost: bool, reach: str) -> list[Loss]:
 
 _UNKNOWN: Final[Mapping[str, str]] = {
     IdleCause.MISSING_OPS: "{gpu} ops are missing from the recording for {}",
-    IdleCause.UNRECORDED: "{} are not in the recording, whose steps are shorter",
+    IdleCause.UNRECORDED: "the recorded steps lack {}",
 }
 
 
@@ -189,7 +189,7 @@ def main_cause(device: Device) -> tuple[int, Subject, Cause]:
         (ns, subject, CAUSES[subject][cause])
         for subject, by_cause in device.by_subject.items()
         for cause, ns in by_cause.items()
-        if cause not in _NO_LOSS
+        if cause != IdleCause.AWAITING_REQUESTS
     )
     return max(all_causes, key=lambda each: each[0])
 

@@ -215,7 +215,7 @@ def phases(section: DeviceReport, device: Device) -> Table:
         row("GPU busy, %", lambda step: bare_share(step.span_ns - step.buckets.idle_ns, step.span_ns)),
         *times("exposed copy", lambda step: step.buckets.exposed_copy_ns),
         *times("exposed comm", lambda step: step.buckets.exposed_comm_ns),
-        *times("idle", lambda step: step.buckets.idle_ns),
+        *times("idle", lambda step: step.buckets.idle_ns - step.missing_ns),
         *(line for cause in IDLE for line in times(f"idle: {cause}", idle_by(cause))),
         ("tokens a second", *(rate(figures.tokens_per_s) for figures in each)),
     ]

@@ -284,7 +284,8 @@ def cost(section: DeviceReport, finding: Finding) -> str:
     interval = saved_between(low_ns, ns, high_ns)
     between_ends = f", {interval}" if interval else ""
     if _saves_nothing(section, finding):
-        return f"saves nothing by itself{between_ends if high_ns >= NEGLIGIBLE_SHARE * of_ns else ''}"
+        at_most = between_ends.removesuffix(", or nothing")
+        return f"saves nothing by itself{at_most if high_ns >= NEGLIGIBLE_SHARE * of_ns else ''}"
     return f"saves about {text(saving.saved_ns)}{between_ends}"
 
 

@@ -53,6 +53,12 @@ def at_lines(claims: Claims, chosen: Callable[[Frames], bool], draft: Draft, uns
     )
 
 
+def sleeps(claims: Claims, chosen: Callable[[Frames], bool]) -> bool:
+    """Return whether samples mostly found the launching thread asleep at the line with the most samples."""
+    line = next(iter(_host_lines(_of(claims.trace.host_activity, chosen))), None)
+    return line is not None and 2 * line.running < line.samples
+
+
 def ranges_or_cost(claims: Claims, pieces: ClaimedPieces) -> str:
     """Return the ranges around pieces as a sentence; if Python's frames were recorded, what that costs."""
     return stacks_cost(claims) if len(claims.trace.python_frames) else _in_ranges(claims, pieces)
@@ -154,8 +160,8 @@ def _lines(claims: Claims, chosen: Callable[[Frames], bool]) -> list[tuple[str, 
     for line in _host_lines(_of(activity, chosen)):
         if line.place:
             samples[line.place] += line.samples
-            if line.calls:
-                called.setdefault(line.place, line.calls[0][0])
+            if line.called:
+                called.setdefault(line.place, line.called)
     whole, step = activity.main_samples, step_ns(claims.trace)
     return [
         (f"{called[place]} ({place})" if place in called else place, step * count / whole)

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.periods import phases_of
+from overlapscope.analysis.results import Plain
 from overlapscope.base.registry import load
 from overlapscope.base.words import fill
 from overlapscope.catalog import advice
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.plugin import built_in
 from overlapscope.prediction import is_replayed_by_default
 from overlapscope.rules import RULES
@@ -66,7 +68,7 @@ def _on_device(
     if program is not None and program.analysis is not None:
         plain = next((other for other in program.analysis.devices if other.result.device == ordinal), None)
         if plain is not None:
-            claims = share_out(program.analysis, plain)
+            claims = _as_long_as(share_out(program.analysis, plain), program.step_on(device.result))
             drafts, base = apply_all(claims), program.base
     savings = _savings(claims, base, drafts) if replayed else [None] * len(drafts)
     findings = []
@@ -96,6 +98,13 @@ def _on_device(
             )
         )
     return tuple(findings)
+
+
+def _as_long_as(claims: Claims, step: Plain | None) -> Claims:
+    """Return the claims of a replayed program with the time that its steps take longer than the recorded ones."""
+    more_ns = 0 if step is None else step.idle_by_cause.get(IdleCause.UNRECORDED, 0) * max(1, claims.steps)
+    idle_ns = claims.buckets.idle_ns + more_ns
+    return replace(claims, judged_ns=claims.judged_ns + more_ns, buckets=replace(claims.buckets, idle_ns=idle_ns))
 
 
 def _advice(trace: Trace, rule: Rule, draft: Draft) -> str:

@@ -27,6 +27,7 @@ from overlapscope.rules._lines import (
     other_threads,
     ranges_or_cost,
     sampled_lines,
+    sleeps,
     stacks_cost,
 )
 from overlapscope.rules._program import DATA_PARALLEL, features_of
@@ -44,17 +45,20 @@ from overlapscope.trace.servers import batch_in
 
 @Rule("python", fixes=(("less-host python",),)).on_claimed
 def _python(claims: Claims, pieces: ClaimedPieces) -> Draft:
-    features = features_of(claims.trace)
+    features, asleep = features_of(claims.trace), sleeps(claims, is_python)
     plain = [owner.optimizer for owner in owners(claims) if owner.optimizer and not owner.how]
     layers = "" if features.compiled else " Python of the model's own layers disappears with torch.compile(model)."
     fuse = f" {listed(plain)} runs less Python with foreach=True or fused=True." if plain else ""
+    does = "sleeps or waits" if asleep else "runs Python"
     draft = Draft(
-        title=f"{claims.waits(pieces)} while the host runs Python between launches",
+        title=f"{claims.waits(pieces)} while the host {does} between launches",
         detail=f"In {claims.times_a_step(pieces.gaps, 'idle gap')} the launching thread was in Python, "
         f"between ops and runtime calls, and the {claims.gpu} had nothing left to do.",
         fixes=() if features.data_parallel else None,
         advice=claims.filled(DATA_PARALLEL)
         if features.data_parallel
+        else advice_by_case("python", claims.gpu)["wait"]
+        if asleep
         else advice_by_case("python", claims.gpu)["fix"] + layers + fuse,
     )
     return at_lines(claims, is_python, draft, ranges_or_cost(claims, pieces))

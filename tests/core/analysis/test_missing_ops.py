@@ -52,6 +52,10 @@ def test_a_wait_for_an_op_that_was_held_back_by_nothing_recorded() -> None:
     assert device_result.idle_by_cause["unknown"] == 1 * MS and device_result.idle_by_cause["host-sync"] == 0
     assert device_result.partition["idle"] == 1 * MS and device_result.partition["missing ops"] == 298 * MS
     assert check(trace).status == "fail" and "cudaStreamSynchronize" in check(trace).detail
+    [section] = Page(ov.analyze(trace)).sections()
+    verdict = judge(section)
+    assert "298 ms (missing-ops). Costliest place: cudaStreamSynchronize." in verdict.why
+    assert verdict.remedy.startswith("Next: Synchronize before recording")
 
 
 def test_a_copy_that_blocks_waits_until_its_own_op_begins() -> None:

@@ -23,6 +23,7 @@ from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.plain_step import MIN_TIMED_STEPS, from_user, measured
 from overlapscope.analysis.results import Device, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from overlapscope.base.words import share
 from overlapscope.errors import UsageError
 from overlapscope.prediction import find_program
 from overlapscope.prediction.base import on_device, prepare
@@ -363,6 +364,9 @@ def test_time_in_long_steps_that_are_not_recorded_is_unknown_and_no_change_saves
         if result.predicted_step_ns is not None
     )
     assert saved_ns > 0 and abs(saved_ns - again_ns) < MS // 100
+    for each, plain in ((alone, one), (both, other)):
+        first = report(each).findings[0]
+        assert f"({share(first.cost_ns, first.steps * plain.step_ns)})" in first.title
     [check] = [check for check in report(both).traces[0].trust.checks if check.id == "steady-state"]
     assert "100 of 1,100 steps took much longer than any recorded one" in check.detail
 
@@ -372,6 +376,19 @@ def test_steps_of_a_host_that_runs_ahead_are_not_longer_than_those_of_the_device
     bursts = ClockedSteps(((900, 9000), (100, 91_000)), 10)
     outcome = measured(PlainSteps(on_device, on_device, bursts), 100)
     assert outcome is not None and (outcome.step_ns, outcome.longer_steps, outcome.longer_ns) == (100, 0, 0)
+
+
+def test_steps_that_a_host_has_marked_ahead_of_the_device_make_no_step_shorter() -> None:
+    on_device = TimedSteps(host_ns=(40,) * 10, device_ns=(100,) * 10)
+    bursts = ClockedSteps(((60, 2400), (40, 4000)), 40)
+    ahead = measured(PlainSteps(on_device, on_device, bursts), 100)
+    assert ahead is not None and (ahead.low_ns, ahead.step_ns, ahead.high_ns, ahead.clocked_steps) == (100, 100, 100, 0)
+    # The host waits for the device every fourth step, which may have become slower.
+    waiting = measured(PlainSteps(on_device, on_device, ClockedSteps(((75, 1500), (25, 8000)), 40)), 100)
+    assert waiting is not None and (waiting.low_ns, waiting.step_ns, waiting.high_ns) == (100, 100, 121)
+    # Such a program has become faster.
+    faster = measured(PlainSteps(timed(*[100] * 10), timed(*[100] * 10), bursts), 100)
+    assert faster is not None and (faster.step_ns, faster.clocked_steps) == (64, 100)
 
 
 def test_a_side_with_too_few_steps_says_nothing() -> None:

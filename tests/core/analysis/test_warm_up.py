@@ -58,6 +58,14 @@ def test_a_program_that_ended_in_its_warm_up_is_judged_whole() -> None:
 def test_a_warm_up_is_not_a_reason_for_distrust() -> None:
     checks = {check.id: check for check in analyze_trace(recording(2)).result.trust.checks}
     assert checks["lead-in"].status == "ok" and "pipeline" in checks["lead-in"].detail
+
+
+@pytest.mark.parametrize(("begin", "status"), [(290, "ok"), (300, "warn"), (400, "warn")])
+def test_the_profilers_work_counts_only_where_anything_is_judged(begin: int, status: str) -> None:
+    overhead = [Host("Activity Buffer Request", begin, begin + 20)]
+    trace = replace(make_trace(OPS, annotations=STEPS, overheads=overhead), warm_up_steps=1)
+    checks = {check.id: check for check in analyze_trace(trace).result.trust.checks}
+    assert checks["profiler-overhead"].status == status
     assert checks["steps"].status == "ok"
 
 

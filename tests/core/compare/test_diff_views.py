@@ -165,6 +165,14 @@ def test_the_buckets_end_with_the_span() -> None:
     assert [row[0] for row in of_table(real(*PAIRS[0]), "Where the time goes")][-1] == "step"
 
 
+def test_time_in_which_the_gpu_may_have_worked_is_not_called_idle() -> None:
+    known = figures()
+    added = change(0, MS, name="unrecorded")
+    unknown = replace(known, idle_by_cause=(*(each for each in known.idle_by_cause if each.name != added.name), added))
+    for some, name in ((known, "idle"), (unknown, "idle and unrecorded")):
+        assert tables.buckets(device(shown=some)).rows[-2].cells[0].text == name
+
+
 def test_what_is_on_neither_side_is_left_out() -> None:
     rows = of_table(sample(), "Where the time goes")
     assert [row[0] for row in rows] == ["compute", "exposed copy", "idle", "step"]

@@ -190,7 +190,8 @@ def test_views_say_what_a_fix_saves_at_least_and_at_most() -> None:
     saves = "saves about 9.15 ms a recorded step (24.6%), 6.0 to 10.8 ms"
     assert costs["ddp/rank0", "dispatch"].startswith(saves)
     assert costs["ddp/rank0", "exposed-comm"].startswith("costs 1.03 ms a recorded step (")
-    assert costs[SLOW_ON_THE_HOST, "one-way-copies"].startswith("saves nothing by itself, at most ")
+    useless = costs[SLOW_ON_THE_HOST, "one-way-copies"]
+    assert useless.startswith("saves nothing by itself, at most ") and "or nothing" not in useless
     assert costs[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
     (section,) = pages["ddp/rank0"].sections()
     assert f" It {saves}" in verdict.judge(section).remedy

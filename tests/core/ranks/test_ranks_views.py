@@ -33,7 +33,7 @@ from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document, look
 from overlapscope.ranks.join import report_on
 from overlapscope.ranks.parts import from_json
 from overlapscope.ranks.reduced import reduce
-from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable
+from overlapscope.ranks.result import Clocks, Duplicate, Matching, RankRow, RanksReport, Unreadable, framed
 from overlapscope.reading import expand, load
 from overlapscope.render import html, markdown, terminal
 from overlapscope.trace.host import Where
@@ -538,3 +538,12 @@ def test_html_is_one_file_with_the_maps_in_it() -> None:
     assert "All 1,014" in text
     assert text.count("<tr>") > 1014
     assert len(text) < 4_000_000
+
+
+def test_idle_time_leaves_out_time_in_which_the_gpu_may_have_worked() -> None:
+    row = job(2).ranks[0]
+    assert row.judged is not None
+    idle_ns = row.judged.buckets.idle_ns
+    lost = replace(row, judged=replace(row.judged, idle_by_cause={"missing-ops": idle_ns - 5, "host-sync": 5}))
+    [shown] = framed([lost], 1)
+    assert shown.buckets == replace(row.judged.buckets, idle_ns=5)

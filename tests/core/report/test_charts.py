@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
@@ -206,3 +207,19 @@ def test_host_stalls_that_differ_only_in_their_thread_show_it(threads: tuple[int
     [section], [device] = sections_of(analysis), analysis.devices
     [thread] = [column for column in lists.stalls(section, device.result).columns if column.id == "thread"]
     assert thread.extra is (threads == (1, 1))
+
+
+def test_shares_of_idle_time_leave_out_time_in_which_the_gpu_may_have_worked() -> None:
+    [section] = sections_in(TRACES / "known_causes" / "host_compute.json.gz")
+    idle = section.device
+    assert idle is not None
+    more_ns = 9 * idle.buckets.idle_ns
+    longer = replace(
+        idle,
+        span_ns=idle.span_ns + more_ns,
+        buckets=replace(idle.buckets, idle_ns=idle.buckets.idle_ns + more_ns),
+        idle_by_cause=idle.idle_by_cause | {"missing-ops": more_ns},
+        evidence=(*idle.evidence, replace(idle.evidence[0], subject="idle", cause="missing-ops", time_ns=more_ns)),
+    )
+    assert lists.evidence(section, longer, "idle").rows == lists.evidence(section, idle, "idle").rows
+    assert lists.stalls(section, longer).rows == lists.stalls(section, idle).rows

@@ -56,6 +56,20 @@ def test_python_is_found_at_the_line_with_the_most_samples_and_the_function_it_c
     assert found.where is not None and found.where.line == "train.py:212 in step"
 
 
+def test_a_line_is_not_named_after_a_function_that_few_of_its_samples_are_in() -> None:
+    line, queue = ("/app/train.py", 69, "step"), ("/lib/python3.12/queue.py", 165, "Queue.get")
+    found = finding(replace(program(), host_activity=activity(([line], 34), ([line, queue], 1))), "python")
+    assert "between launches, most in train.py:69 (" in found.title
+
+
+def test_a_thread_that_sleeps_between_launches_is_not_said_to_run_python() -> None:
+    waiting = activity(([("/app/train.py", 68, "next_batch"), ("/lib/python3.12/queue.py", 171, "Queue.get")], 60))
+    asleep = replace(waiting, stacks=tuple(replace(stack, running=9) for stack in waiting.stacks))
+    found, running = (finding(replace(program(), host_activity=each), "python") for each in (asleep, waiting))
+    assert "while the host sleeps or waits between launches, most in Queue.get (train.py:68)" in found.title
+    assert found.advice.startswith("Wait elsewhere") and running.advice.startswith("Run less Python")
+
+
 def test_without_samples_a_finding_names_ranges() -> None:
     marks = [Host(f"ProfilerStep#{n}", n * STEP - 200 * US, (n + 1) * STEP - 200 * US) for n in range(5)]
     sparse = [Host("sparse arch", n * STEP + 4 * MS, n * STEP + 9 * MS) for n in range(5)]
