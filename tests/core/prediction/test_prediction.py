@@ -376,6 +376,21 @@ def test_many_small_copies_become_one() -> None:
     assert result.predicted_step_ns.value < 0.2 * result.baseline_step_ns
 
 
+@pytest.mark.parametrize("change", ["batch-copies", "fused"])
+def test_what_is_merged_leaves_no_gap_for_each_part(change: str) -> None:
+    trace = (
+        training(*["Adam"] * 20)
+        if change == "fused"
+        else record(repeated([Do("h2d", 2 * US)] * 50 + [Do("kernel", MS)], 2))
+    )
+    done = outcome(prepare(trace, None), parse([change]))
+    items, replayed = done.graph.items, done.replayed
+    starts, ends = replayed.start_ns[~items.gone], replayed.end_ns[~items.gone]
+    called = replayed.call_end_ns[items.call[~items.gone]]
+    assert items.gone.any()
+    assert (starts[1:] - np.maximum(called[1:], ends[:-1])).max() < 15 * US
+
+
 @pytest.mark.parametrize(
     ("name", "count", "last_bytes", "spared_us"),
     [("aten::stack", 16, 8192, 500), ("aten::cat", 16, 8192, 500), ("aten::mul", 16, 8192, 0)]
