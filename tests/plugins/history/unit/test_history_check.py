@@ -70,6 +70,15 @@ def test_better_is_not_a_failure() -> None:
     assert checked() == 0
 
 
+@pytest.mark.parametrize(("newest", "code"), [(1.0, 0), (1.5, 1)])
+def test_programs_without_a_gpu_are_judged_by_their_steps(newest: float, code: int) -> None:
+    with Store.open() as store:
+        for day, value in enumerate([*SAME, newest * SAME[0]]):
+            figures = [figure("host_step_time", 1e5 * float(value), spread=1e3, floor=1e5)]
+            store.add(make_entry(BEGUN + day * DAY, figures, gpu=None))
+    assert checked() == code
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_few_reports_give_no_answer(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     fill(SAME[:count])
