@@ -18,7 +18,7 @@ from overlapscope.plugins.history.store import Point, Query, Store
 
 _WITHOUT_GPU: Final = ("host_step_time", "host_loading_pct")
 DEFAULT: Final = ("efficiency_pct", "hidden_copy_pct", "idle_time", "exposed_copy_time", "step_time", *_WITHOUT_GPU)
-"""Metrics that are shown and judged by default, where a program has them: those about overlap, and steps of the host."""
+"""Metrics that are shown and judged by default, where a program has them: of overlap, and of steps on the host."""
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):
