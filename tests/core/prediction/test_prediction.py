@@ -565,6 +565,13 @@ def test_an_intervention_that_makes_no_sense_is_refused(asked: str) -> None:
         predict(record(repeated([Do("kernel", 10 * US)], 2)), [asked])
 
 
+def test_a_plain_step_that_is_shorter_than_the_gpus_work_is_doubted() -> None:
+    trace = record(repeated([Do("pageable", MS), Do("kernel", 3 * MS)], 4))
+    for told_ms, doubted in ((3, True), (4, False)):
+        reasons = predict(trace, ["pin"], plain_step_ns=told_ms * MS).result.replay.reasons
+        assert any("The GPU works for longer than 3.00 ms" in reason for reason in reasons) is doubted
+
+
 def test_a_trace_without_gpu_activity_is_refused() -> None:
     with pytest.raises(UsageError, match="GPU"):
         predict(make_trace())
