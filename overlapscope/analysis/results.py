@@ -359,6 +359,10 @@ class StepRange(msgspec.Struct, frozen=True, kw_only=True):
     """The step as recorded."""
 
 
+_MIN_PART_OF_WORK = 0.9
+"""Minimum length of a possible step, as a part of the device's work in a recorded one."""
+
+
 class PlainStep(msgspec.Struct, frozen=True):
     """Length of a step without the profiler."""
 
@@ -380,6 +384,10 @@ class PlainStep(msgspec.Struct, frozen=True):
         """The mean of the steps that are like recorded ones, whose parts the recording shows."""
         step_ns, low_ns, high_ns = (max(1, ns - self.longer_ns) for ns in (self.step_ns, self.low_ns, self.high_ns))
         return PlainStep(step_ns, low_ns, high_ns, self.origin, self.clocked_steps)
+
+    def is_impossible(self, busy_ns: int) -> bool:
+        """Return whether the user passed a step that is much shorter than the device's work in a recorded one."""
+        return self.origin == "told" and self.step_ns < _MIN_PART_OF_WORK * busy_ns
 
     @property
     def words(self) -> str:

@@ -252,7 +252,7 @@ def _assumptions(result: WhatIf) -> Table:
         (
             clean(assumption.text, _TEXT_LIMIT),
             clean(assumption.intervention, _TEXT_LIMIT),
-            _if_wrong(assumption, of),
+            if_wrong(assumption, of),
         )
         for assumption in sorted(
             result.assumptions, key=lambda assumption: (assumption.shown, -(assumption.cost_ns or 0))
@@ -262,7 +262,8 @@ def _assumptions(result: WhatIf) -> Table:
     return Table("Assumptions", columns, rows(lines))
 
 
-def _if_wrong(assumption: Assumption, of: Unit) -> str:
+def if_wrong(assumption: Assumption, of: Unit) -> str:
+    """Return what an assumption that doesn't hold does to the step."""
     if assumption.shown:
         return "shown by the trace"
     if not assumption.cost_ns:

@@ -94,6 +94,13 @@ class DeviceItems(Columns, frozen=True):
         exclusive: Bool = self.is_copy & (self.host_memory != _PAGEABLE) & ~self.gone
         return exclusive
 
+    def without(self, rows: I64) -> DeviceItems:
+        """Return the items after some of them are removed: those take no time, on the device or in a queue."""
+        left = self.copied("duration_ns", "queue_lag_ns", "gone")
+        left.duration_ns[rows] = left.queue_lag_ns[rows] = 0
+        left.gone[rows] = True
+        return left
+
 
 class OrderReason(IntEnum):
     """Reason why an item comes after another."""

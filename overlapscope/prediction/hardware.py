@@ -97,7 +97,7 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
     seen = any(origin == "trace" for points in sized.values() for _, origin in points)
     doubt = None
     if not here:
-        link = "" if seen else ", and the link rate is guessed from its name"
+        link = "" if seen else ", and the link rate is guessed"
         doubt = (
             f"Some constants are those of an {table.gpu.removeprefix('NVIDIA ')}, not of this GPU{link}. Run "
             "`overlapscope scenarios calibrate` on this GPU to measure them."

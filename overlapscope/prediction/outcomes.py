@@ -133,7 +133,12 @@ def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
             times.append(taken[Stance.BEST].replayed_step_ns)
             # At any stance, the result is only as certain as the plain step.
             least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
-        times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
+        # Even a short step has its copies and kernels.
+        shortest_ns = base.real_ns(least_step_ns(taken[Stance.BEST].graph, base.judged))
+        times += [
+            max(shortest_ns, round(taken[Stance.BEST].step_ns * least)),
+            round(taken[Stance.WORST].step_ns * most),
+        ]
     return Estimate(value=expected.step_ns, low=min(times), high=max(times))
 
 

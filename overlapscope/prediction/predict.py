@@ -16,7 +16,7 @@ from overlapscope.analysis.timeline import build, lengths
 from overlapscope.base.grouping import groups_of
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
-from overlapscope.base.words import plural
+from overlapscope.base.words import duration, plural
 from overlapscope.base.words import size as size_text
 from overlapscope.catalog.advice import for_program
 from overlapscope.catalog.interventions import INTERVENTIONS
@@ -130,7 +130,11 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
     taken = outcomes(base, choices)
     expected, step = taken[Stance.EXPECTED], interval(base, taken)
     was, constants, doubt = base.step_ns, _constants(base, choices, expected), base.hardware.doubt
-    doubts = () if doubt is None or all(constant.origin != "table" for constant in constants) else (doubt,)
+    doubts = [] if doubt is None or all(constant.origin != "table" for constant in constants) else [doubt]
+    if base.plain is not None and base.plain.is_impossible(_busy_ns(recorded)):
+        doubts.append(
+            f"The GPU works for longer than {duration(was)} in a recorded step, so that length can't be right."
+        )
     result = replace(
         _unpredicted(base),
         replayed_step_ns=recorded.replayed_step_ns,
@@ -148,6 +152,13 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
         replay=replace(base.fidelity, reasons=(*base.fidelity.reasons, *doubts)),
     )
     return Prediction(result, base.trace, expected, tuple(choices))
+
+
+def _busy_ns(recorded: Base) -> int:
+    """Return the time for which the device works in an average recorded step."""
+    step_ns = recorded.recorded.mean_ns
+    parts = _buckets(build(recorded.trace, recorded.device), recorded.recorded, step_ns, step_ns)
+    return step_ns - parts["idle_ns"]
 
 
 def _compared_buckets(base: Base, taken: Mapping[Stance, Outcome]) -> dict[str, Figure]:

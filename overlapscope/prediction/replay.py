@@ -261,7 +261,7 @@ class _Simulation:
         for item, release in zip(later.tolist(), self._from_origin(items.release_ns[later]).tolist(), strict=True):
             self._before[item].append((len(items), release))
         begins[later] = begins[graph.orders.then] = ends[graph.orders.first] = ends[graph.waits.item] = True
-        length = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
+        length = np.rint(items.duration_ns).astype(np.int64)
         burst, gap, order = self._burst[call], items.queue_lag_ns, lanes[0]
         if len(lanes) > 1:
             order = np.concatenate(lanes)

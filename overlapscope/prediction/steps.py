@@ -188,7 +188,7 @@ def least_step_ns(graph: Graph, judged: JudgedSteps) -> int:
     alone = items.duration_ns / np.where(
         items.on_engine, max(1.0, constants.h2d_two_way or 1, constants.d2h_two_way or 1), 1
     )
-    length = np.floor(np.where(items.gone, 0, alone)).astype(np.int64)
+    length = np.floor(alone).astype(np.int64)
     return max(_least_between_begins(graph, judged, length), engine_ns(graph, judged, np.zeros_like(length), length))
 
 

@@ -180,6 +180,8 @@ _LOOP_SHARE = 0.95
 
 def host_words(section: DeviceReport, part: str) -> str:
     """Return a part of a step in words; a cause of another version by its name."""
+    if part == IdleCause.PYTHON and section.trace.host is not None and not section.trace.host.threads:
+        return f"in Python or {_ops(section)}, of which none was recorded"
     return f"in {_ops(section)}" if part == "ops" else _WORDS.get(part, clean(part, 40))
 
 

@@ -151,10 +151,6 @@ def _known_level(section: DeviceReport, device: Device, level: Level, least_leve
     return level
 
 
-_TOO_SHORT = 0.9
-"""Length of a step, as a share of the GPU's work in the recorded one, below which it can't be that of the program."""
-
-
 def _is_unclear(device: Device) -> bool:
     """Return whether the judged steps of a server may be of several phases, of which an average tells nothing."""
     return device.per_step is not None and device.per_step.phase == "unclear"
@@ -163,8 +159,7 @@ def _is_unclear(device: Device) -> bool:
 def _too_short(section: DeviceReport) -> bool:
     """Return whether the step that the user passed is shorter than the GPU's work in it."""
     plain = section.plain
-    is_told = plain is not None and section.is_plain and plain.origin == "told"
-    return plain is not None and is_told and plain.step_ns < _TOO_SHORT * plain.recorded_busy_ns
+    return plain is not None and section.is_plain and plain.is_impossible(plain.recorded_busy_ns)
 
 
 MAX_UNJUDGED_RATIO = 1.0

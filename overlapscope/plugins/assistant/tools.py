@@ -144,7 +144,7 @@ class Tools(msgspec.Struct, frozen=True):
                 "saves_ns": _saves(parts[finding.source, finding.device], finding),
                 "title": finding.title,
                 "detail": finding.detail,
-                "advice": finding.advice,
+                "advice": finding.advice.splitlines(),
                 "fix": finding.saving.fix if finding.saving else (),
                 "where": finding.where,
                 "example": finding.example,
@@ -173,7 +173,7 @@ class Tools(msgspec.Struct, frozen=True):
             items: list[Any] = [f"{entry.word} ({entry.kind}): {entry.summary}" for entry in glossary.entries()]
             return answer({}, items, figures="none", called="words", page=page)
         text = terminal.render(glossary.explain(word), width=_EXPLANATION_WIDTH)
-        return answer({}, text.strip().split("\n\n"), figures="none", called="text", page=page)
+        return answer({}, text.strip().splitlines(), figures="none", called="text", page=page)
 
     def whatif(
         self,
@@ -192,6 +192,7 @@ class Tools(msgspec.Struct, frozen=True):
         """Predict the step time with some changes, as an interval, by replaying the trace. Without changes, find those
         that save most, one after another.
         """
+        from overlapscope.prediction.document import if_wrong, unit
         from overlapscope.prediction.interventions import check_names
         from overlapscope.prediction.predict import best, predict
 
@@ -214,10 +215,13 @@ class Tools(msgspec.Struct, frozen=True):
             "buckets": {name: figure.predicted.value for name, figure in result.buckets.items()},
         }
         items: list[Any] = [
-            {"change": each.intervention, "what": f"In the recording: {each.what}", "how": each.advice}
+            {"change": each.text, "what": f"In the recording: {each.what}", "how": each.advice.splitlines()}
             for each in result.interventions
         ]
-        items += [{"assumption": each.text, "cost_ns": each.cost_ns} for each in result.assumptions if each.shown]
+        items += [
+            {"assumption": each.text, "of": each.intervention, "if_wrong": if_wrong(each, unit(result))}
+            for each in result.assumptions
+        ]
         figures = "a prediction, low to high, for a step " + (
             "of the recording" if result.plain is None else f"without the profiler ({result.plain.origin})"
         )

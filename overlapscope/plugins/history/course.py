@@ -16,8 +16,9 @@ from overlapscope.errors import UsageError
 from overlapscope.plugins.history.levels import By, Levels, Standing, alike, grouped, levels, newest
 from overlapscope.plugins.history.store import Point, Query, Store
 
-DEFAULT: Final = ("efficiency_pct", "hidden_copy_pct", "idle_time", "exposed_copy_time", "step_time")
-"""Metrics that are shown and judged by default: those about overlap."""
+_WITHOUT_GPU: Final = ("host_step_time", "host_loading_pct")
+DEFAULT: Final = ("efficiency_pct", "hidden_copy_pct", "idle_time", "exposed_copy_time", "step_time", *_WITHOUT_GPU)
+"""Metrics that are shown and judged by default, where a program has them: of overlap, and of steps on the host."""
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):

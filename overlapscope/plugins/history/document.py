@@ -37,8 +37,8 @@ from overlapscope.plugins.history.entry import moment, short
 from overlapscope.plugins.history.levels import Group, LevelChange, Levels
 from overlapscope.plugins.history.store import HistoryRow, Query, Store
 
-_FIGURES = {"step_time": "step", "efficiency_pct": "efficiency", "idle_pct": "idle"}
-"""Metrics shown for each entry, with the titles of their columns."""
+_FIGURES = {"step": ("step_time", "host_step_time"), "efficiency": ("efficiency_pct",), "idle": ("idle_pct",)}
+"""Metrics shown for each entry, by the title of their column. An entry has at most one of a column's."""
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "poor", "inconclusive": "fair"}
 _SHORT_ID = 8
 """Number of shown digits of an entry's id."""
@@ -55,8 +55,8 @@ def listing(store: Store, query: Query, entries: Sequence[HistoryRow]) -> Docume
     """Return a table of entries, newest first, with means over their devices."""
     query = replace(query, since_ns=entries[0].origin.at_ns) if entries else query
     figures = [
-        (Column(title), partial(_figure, METRICS[metric], _means(store, metric, query)))
-        for metric, title in _FIGURES.items()
+        (Column(title), partial(_figure, METRICS[metrics[0]], _means(store, metrics, query)))
+        for title, metrics in _FIGURES.items()
     ]
     branch = (Column("branch", number=False, spare=2), lambda row: Cell(clean(row.origin.branch or "", 30)))
     outcome = (
@@ -85,9 +85,9 @@ def listing(store: Store, query: Query, entries: Sequence[HistoryRow]) -> Docume
     return Document("overlapscope history", (Heading("overlapscope history", 1), shown))
 
 
-def _means(store: Store, metric: str, query: Query) -> dict[str, float]:
+def _means(store: Store, metrics: Sequence[str], query: Query) -> dict[str, float]:
     values: dict[str, list[float]] = {}
-    for point in store.points(metric, query):
+    for point in (point for metric in metrics for point in store.points(metric, query)):
         values.setdefault(point.id, []).append(point.value)
     return {id: fmean(each) for id, each in values.items()}
 

@@ -18,7 +18,7 @@ from overlapscope.plugin import Skill
 Type = Literal["integer", "number", "text", "boolean"]
 Figures = Literal["recorded", "plain", "spoken"]
 
-PROGRAM_WORDS: Final[dict[Figures, str]] = {
+PROGRAM_WORDS: Final[dict[str, str]] = {
     "recorded": "of the recording",
     "plain": "of a step without the profiler",
     "spoken": "of the program without the profiler where its step is known, else of the recording",

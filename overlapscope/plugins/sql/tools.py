@@ -116,7 +116,7 @@ class _Tools(Struct, frozen=True):
         """List the tables of `query`, or the columns of one table with their units and meanings."""
         if table is None:
             items = [{"table": each.name, "a_row_is": each.rows, "figures": each.figures} for each in TABLES.values()]
-            return self.server.answer({}, items, figures="as each table says", called="tables", page=page)
+            return self.server.answer(PROGRAM_WORDS, items, figures="as each table says", called="tables", page=page)
         if table not in TABLES:
             raise UsageError(f"there is no table {table!r}; tables: {', '.join(TABLES)}.")
         chosen = TABLES[table]

@@ -190,7 +190,7 @@ class _Conductor:
         most = (len(findings.candidates) + 1) * search.MAX_ROUNDS
         runs = min(most, 1 + int(max(0.0, self._left_s(findings)) / ended.wall_s))
         self._progress.say(
-            f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
+            f"Each run takes about {duration(1e9 * ended.wall_s)}, and there is time for about {runs:,}. In each, "
             f"{plural(findings.plan.timed_steps, 'step')} are timed after {findings.plan.warmup_steps} of warm-up."
         )
 

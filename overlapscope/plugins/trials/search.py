@@ -103,12 +103,12 @@ def _workers(facts: Facts) -> Candidate | str:
         if all(loader.iterable for loader in facts.loaders):
             return "Its dataset is an IterableDataset, of which each worker would load all."
         return "Its DataLoader makes batches on the GPU, which worker processes cannot."
-    has, most = max(loader.num_workers for loader in loaders), facts.cpus
+    has, most = max(loader.num_workers for loader in loaders), max(1, facts.cpus)
     counts = sorted({*(count for count in (2, 4, 8, 16) if count <= most), *([most] if 2 < most < 16 else [])})
     more = tuple(str(count) for count in counts if count > has)
     if not more:
         cpus = plural(most, "CPU")
-        return f"Its DataLoader has {plural(has, 'worker')}, for {cpus}." if has else "There is only one CPU."
+        return f"Its DataLoader has {plural(has, 'worker')}, for {cpus}." if has else "Each process has only one CPU."
     return Candidate("workers", more, rising=True)
 
 

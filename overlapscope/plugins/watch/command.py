@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from overlapscope.base.output import tell
 from overlapscope.base.words import clean, duration, listed
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_captures, add_format, capture_options, less_common
+from overlapscope.commands._options import add_captures, add_format, capture_options, less_common, whole_number
 from overlapscope.commands._output import check_output, drawn, write
 from overlapscope.documents.model import Block, Document, Text, with_code
 from overlapscope.documents.table import Cell, Column, table_of, words
@@ -74,7 +74,13 @@ class RecordCommand:
         )
         rare = less_common(parser)
         length = parser.add_mutually_exclusive_group()
-        length.add_argument("--steps", metavar="N", type=int, default=5, help="steps to record and judge (default: 5)")
+        length.add_argument(
+            "--steps",
+            metavar="N",
+            type=whole_number("a number of steps", 1, 10**9),
+            default=5,
+            help="steps to record and judge (default: 5)",
+        )
         length.add_argument(
             "--seconds", metavar="S", type=float, help="record for S seconds instead, for programs without steps"
         )

@@ -226,7 +226,8 @@ def _merged(graph: Graph, runs: list[I64], joined: list[I64], request: Request) 
     Of the waits of a run, given its calls (`joined`), the merged copy keeps the last one.
     """
     items, calls, stance = graph.items, graph.calls, request.stance
-    new_items, new_calls = items.copied("bytes", "duration_ns", "gone"), calls.copied("before_ns", "length_ns")
+    new_items = items.without(np.concatenate([NOTHING, *(run[1:] for run in runs)])).copied("bytes")
+    new_calls = calls.copied("before_ns", "length_ns")
     by_call = np.argsort(graph.waits.call, kind="stable")
     waited = graph.waits.call[by_call]
     stays = np.ones(len(graph.waits), np.bool_)
@@ -237,7 +238,6 @@ def _merged(graph: Graph, runs: list[I64], joined: list[I64], request: Request) 
             new_items.duration_ns[first] = items.duration_ns[run].sum()
         else:
             new_items.duration_ns[first] = request.hardware.copy_ns(Kind(int(items.kind[first])), size, stance)[0]
-        new_items.gone[run[1:]] = True
         new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
         if stance == Stance.BEST:
             # Long work before the first copy may have been splitting the pieces.

@@ -265,7 +265,9 @@ def less_host(graph: Graph, request: Request) -> Applied:
     new = graph.calls.copied("before_ns")
     new.before_ns[:] -= np.rint(inside).astype(np.int64)
     why_not = ""
-    if not len(calls) and cause not in SAMPLED_CAUSES and _shown(graph, cause).any():
+    if not len(calls) and cause in SAMPLED_CAUSES and not graph.trace.host_activity:
+        why_not = f"the host was not sampled, so its {cause} is unknown"
+    elif not len(calls) and _shown(graph, cause).any():
         why_not = f"samples of the program without the profiler show no {cause} in a function"
     return Applied(replace(graph, calls=new), calls, len(calls), what, why_not=why_not)
 
@@ -308,7 +310,9 @@ def _longest_first(graph: Graph, request: Request, work: F64, part: float) -> F6
 
 @kept()
 def _shown(graph: Graph, cause: IdleCause) -> F64:
-    """Return how much of the work before each call is of a cause that the recording shows."""
+    """Return how much of the work before each call is of a cause that the recording shows; samples show the others."""
+    if cause in SAMPLED_CAUSES:
+        return np.zeros(len(graph.calls))
     # Calls that don't wait need no clock.
     from overlapscope.prediction.overhead import work_inside
 

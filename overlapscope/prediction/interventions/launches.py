@@ -343,9 +343,7 @@ def _items_of_fused(graph: Graph, launches: GraphLaunches, stance: Stance) -> De
     inside = np.flatnonzero((number >= 0) & ~items.gone)
     lane = number[inside] * len(graph.streams) + items.lane[inside]
     _, first, group = np.unique(lane, return_index=True, return_inverse=True)
-    new = items.copied("duration_ns", "gone")
-    new.gone[inside] = True
-    new.gone[inside[first]] = False
+    new = items.without(np.delete(inside, first))
     # A kernel of a small tensor takes as long as the shortest kernel of its kind, for launching alone. Only at worst,
     # the merged kernel takes that time for each of them.
     kind = np.zeros(len(items), np.int64)

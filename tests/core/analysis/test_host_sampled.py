@@ -179,6 +179,16 @@ def test_a_step_without_a_kind_of_work_is_shorter_by_it(
     assert predicted.predicted_step_ns.high >= step_ms * MS + 0.95 * part * (STEP - step_ms * MS)
 
 
+@pytest.mark.parametrize("work", ["gil-wait", "file-io", "cpu-throttled", "preempted"])
+def test_work_that_only_samples_show_is_unknown_without_samples(work: str) -> None:
+    predicted = ov.whatif(program(), [f"less-host {work}"])
+    [change] = predicted.interventions
+    assert (predicted.gain_pct, change.touched) == (0, 0)
+    assert change.what == f"Not applicable: the host was not sampled, so its {work} is unknown."
+    sampled = HostActivity(thread=1, steps=10, span_ns=10 * STEP, states=ThreadStates(running=100))
+    assert ov.whatif(replace(program(), host_activity=sampled), [f"less-host {work}"]).gain_pct == 0
+
+
 @pytest.mark.parametrize("text", ["less-host", "less-host pyton", "less-host host-sync"])
 def test_only_work_that_can_be_done_elsewhere_can_be_left_out(text: str) -> None:
     with pytest.raises(UsageError, match="python"):

@@ -240,6 +240,15 @@ def test_the_step_without_the_profiler_is_said(tmp_path: Path, capsys: pytest.Ca
     ) in output
 
 
+def test_a_recording_without_ops_does_not_blame_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(write(tmp_path / "light.json", loading_ms=2))
+    content = json.loads(path.read_text())
+    events = [event for event in content["traceEvents"] if event.get("cat") != "cpu_op"]
+    path.write_text(json.dumps({**content, "traceEvents": events}))
+    assert main(["analyze", str(path)]) == 0
+    assert "80.0% in Python or ops, of which none was recorded and 20.0%" in " ".join(capsys.readouterr().out.split())
+
+
 def test_recordings_without_a_gpu_are_compared_by_their_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

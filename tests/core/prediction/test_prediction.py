@@ -376,6 +376,21 @@ def test_many_small_copies_become_one() -> None:
     assert result.predicted_step_ns.value < 0.2 * result.baseline_step_ns
 
 
+@pytest.mark.parametrize("change", ["batch-copies", "fused"])
+def test_what_is_merged_leaves_no_gap_for_each_part(change: str) -> None:
+    trace = (
+        training(*["Adam"] * 20)
+        if change == "fused"
+        else record(repeated([Do("h2d", 2 * US)] * 50 + [Do("kernel", MS)], 2))
+    )
+    done = outcome(prepare(trace, None), parse([change]))
+    items, replayed = done.graph.items, done.replayed
+    starts, ends = replayed.start_ns[~items.gone], replayed.end_ns[~items.gone]
+    called = replayed.call_end_ns[items.call[~items.gone]]
+    assert items.gone.any()
+    assert (starts[1:] - np.maximum(called[1:], ends[:-1])).max() < 15 * US
+
+
 @pytest.mark.parametrize(
     ("name", "count", "last_bytes", "spared_us"),
     [("aten::stack", 16, 8192, 500), ("aten::cat", 16, 8192, 500), ("aten::mul", 16, 8192, 0)]
@@ -548,6 +563,13 @@ def test_a_wait_for_what_the_host_may_read_is_not_suggested() -> None:
 def test_an_intervention_that_makes_no_sense_is_refused(asked: str) -> None:
     with pytest.raises(UsageError):
         predict(record(repeated([Do("kernel", 10 * US)], 2)), [asked])
+
+
+def test_a_plain_step_that_is_shorter_than_the_gpus_work_is_doubted() -> None:
+    trace = record(repeated([Do("pageable", MS), Do("kernel", 3 * MS)], 4))
+    for told_ms, doubted in ((3, True), (4, False)):
+        reasons = predict(trace, ["pin"], plain_step_ns=told_ms * MS).result.replay.reasons
+        assert any("The GPU works for longer than 3.00 ms" in reason for reason in reasons) is doubted
 
 
 def test_a_trace_without_gpu_activity_is_refused() -> None:

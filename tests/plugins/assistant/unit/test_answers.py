@@ -14,6 +14,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.plugins.assistant.answers import MAX_BYTES, answer
 from overlapscope.plugins.assistant.folders import Folders
 from overlapscope.plugins.assistant.tools import Tools
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
 from tests.support.helpers import recordings, tried, various
@@ -63,6 +64,19 @@ def test_findings_have_costs_and_savings_of_an_average_step(recording: Path) -> 
                 ends = {"ns": saving.saved_ns, "low_ns": saving.saved_low_ns, "high_ns": saving.saved_high_ns}
                 assert answer["saves_ns"] == {end: section.per_step(ns) for end, ns in ends.items()}
                 assert tuple(answer["fix"]) == saving.fix
+
+
+def test_a_prediction_says_what_it_assumes() -> None:
+    trace = SAMPLES / "training_naive.json.gz"
+    tool = Tools(Folders((trace.parent,))).whatif
+    items = answers(
+        lambda path, page=1: tool(path, ["pin", "no-sync cudaStreamSynchronize"], page=page), trace, "changes"
+    )
+    changes, assumptions = ([item for item in items if name in item] for name in ("change", "assumption"))
+    assert [item["change"] for item in changes] == ["pin", "no-sync cudaStreamSynchronize"]
+    assert [line for item in changes for line in item["how"] if "\\n" in line] == []
+    assert {(item["of"], item["if_wrong"]) for item in assumptions} >= {("pin", "may not be possible")}
+    assert next(item["if_wrong"] for item in assumptions if item["of"] == "no-sync").endswith(" more")
 
 
 def test_names_are_cleaned_shortened_and_marked_as_data() -> None:

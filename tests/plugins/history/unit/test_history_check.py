@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,20 @@ def test_the_newest_that_is_worse_fails_with_the_evidence(capsys: pytest.Capture
 def test_better_is_not_a_failure() -> None:
     fill([*SAME, 99.0])
     assert checked() == 0
+
+
+@pytest.mark.parametrize(("newest", "code"), [(1.0, 0), (1.5, 1)])
+def test_programs_without_a_gpu_are_judged_by_their_steps(
+    newest: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store.open() as store:
+        for day, value in enumerate([*SAME, newest * SAME[0]]):
+            figures = [figure("host_step_time", 1e5 * float(value), spread=1e3, floor=1e5)]
+            store.add(make_entry(BEGUN + day * DAY, figures, gpu=None))
+    assert checked() == code
+    capsys.readouterr()
+    assert main(["history"]) == 0
+    assert len(re.findall(r" ms +n/a +n/a", capsys.readouterr().out)) == len(SAME) + 1, "their steps are listed"
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -449,7 +449,7 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
             Facts(cuda=True, cpus=8, loaders=(loader(num_workers=8),)),
             "Its DataLoader has 8 workers, for 8 CPUs.",
         ),
-        (Facts(cuda=True, cpus=1, loaders=(loader(),)), "There is only one CPU."),
+        (Facts(cuda=True, cpus=1, loaders=(loader(),)), "Each process has only one CPU."),
         (Facts(cuda=True, cpus=8, loaders=(loader(iterable=True),)), "IterableDataset"),
         (Facts(cuda=True, cpus=8, loaders=(loader(on_gpu=True),)), "makes batches on the GPU"),
     ],
@@ -458,6 +458,11 @@ def test_workers_are_left_out_with_a_reason(facts: Facts, reason: str) -> None:
     fitting, left_out = search.candidates(facts, 1, ("workers",))
     assert fitting == []
     assert reason in left_out[0].reason
+
+
+def test_a_rank_without_a_cpu_of_its_own_is_not_said_to_have_none() -> None:
+    _, [workers] = search.candidates(Facts(cuda=True, cpus=2, loaders=(loader(num_workers=1),)), 4, ("workers",))
+    assert workers.reason == "Its DataLoader has 1 worker, for 1 CPU."
 
 
 def test_changes_of_the_host_are_tried_only_where_they_can_gain() -> None:

@@ -25,3 +25,8 @@ def test_processes_that_can_be_recorded_are_listed(
     for line in (["record"], ["record", "1", "--list"]):
         assert main(line) == 2
         assert "name one process as PID or a server with --url" in capsys.readouterr().err
+
+
+def test_a_wrong_number_of_steps_is_named_as_the_user_wrote_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "1", "--steps", "0"]) == 2
+    assert "argument --steps: '0' is not a number of steps" in capsys.readouterr().err
