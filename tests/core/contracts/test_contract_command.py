@@ -64,6 +64,28 @@ def test_a_contract_is_written_found_and_kept(place: Path, capsys: pytest.Captur
     assert re.search(r"no finding of \d+ rules costs 5% of the time", printed)
 
 
+def test_a_program_without_a_gpu_has_a_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def recorded(*ops: str) -> str:
+        names = [(f"ProfilerStep#{step}", 100 * step, 100) for step in range(6)]
+        names += [(op, 100 * step + 20 * at, 10) for step in range(6) for at, op in enumerate(ops)]
+        events = [
+            {"ph": "X", "cat": "user_annotation" if "#" in name else "cpu_op", "name": name, "ts": at, "dur": length}
+            for name, at, length in names
+        ]
+        (place / "cpu.json").write_text(
+            json.dumps({"traceEvents": [{**event, "pid": 1, "tid": 1} for event in events]})
+        )
+        return "cpu.json"
+
+    budget = ("--budget", "host_step_time <= 1 s")
+    assert run("contract", "write", recorded("aten::linear")) == 0
+    assert run("check", "cpu.json", *budget) == 0
+    assert run("check", recorded("aten::linear", "aten::_local_scalar_dense"), *budget) == 1
+    assert "new read of a value" in capsys.readouterr().out
+    # A recording of a GPU without its ops is incomplete all the same.
+    assert run("check", prefetching(place / "lost.json", lost="kernel"), *budget) == 3
+
+
 def test_the_nearest_contract_upwards_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_without_waits()
     (place / "below").mkdir()

@@ -24,7 +24,6 @@ from overlapscope.contracts.model import Beside, Contract, TransferGroup, from_t
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
 from overlapscope.report.model import build
-from overlapscope.trace.lost import PARTS_FOR_HOST
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
 from tests.support.helpers import TRACES, Host, Op, make_trace
 
@@ -200,6 +199,13 @@ def test_pageable_memory_is_caught(training: Trace) -> None:
     changed = np.where(ops.bytes > 1 << 20, np.int8(Memory.PAGEABLE), ops.source_kind)
     lost = losses(observe(training), observe(replace(training, gpu_ops=replace(ops, source_kind=changed))))
     assert {*lost} == {"memory", "overlap"}
+
+
+def test_managed_memory_instead_of_pinned_is_caught(training: Trace) -> None:
+    ops = training.gpu_ops
+    changed = np.where(ops.source_kind == Memory.PINNED, np.int8(Memory.MANAGED), ops.source_kind)
+    lost = losses(observe(training), observe(replace(training, gpu_ops=replace(ops, source_kind=changed))))
+    assert {*lost} == {"memory"} and "is managed, by the contract pinned." in lost["memory"].message
 
 
 def test_a_wait_for_an_event_that_was_recorded_later_is_caught(training: Trace) -> None:
@@ -481,9 +487,9 @@ def test_without_a_gpu_a_recording_without_ops_on_the_thread_of_the_steps_is_not
         )
         for thread in (1, 2)
     )
-    contract = promise(working, PARTS_FOR_HOST)
+    contract = promise(working)
     for trace, judged in ((working, True), (elsewhere, False)):
-        obstacles, promises = judge(contract, trace, build([analyze_trace(trace)]).traces[0], rests_on=PARTS_FOR_HOST)
+        obstacles, promises = judge(contract, trace, build([analyze_trace(trace)]).traces[0])
         assert (not obstacles, bool(promises)) == (judged, judged)
 
 
