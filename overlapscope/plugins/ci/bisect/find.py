@@ -358,9 +358,12 @@ def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tupl
 
 
 def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str, if_slower: str) -> tuple[Promise, ...]:
-    """Return what BAD breaks and GOOD, recorded once more, does not. Raises UsageError if there is nothing.
+    """Return what BAD breaks and GOOD, recorded once more, does not.
 
     `if_slower` is what helps if BAD is slower all the same.
+
+    Raises:
+        UsageError: BAD breaks nothing more.
     """
     varies = same(broken.lost, (*unstable.lost, *unstable.unknown))
     wanted = tuple(each for each in broken.lost if each not in varies)
