@@ -358,7 +358,7 @@ def _where(place: CallPlace) -> str:
 def _stable(call: HostCall) -> str:
     """Return a name that stays the same when lines move."""
     file, function = _function(call)
-    return ", ".join(filter(None, (call.call, call.op, f"{file} in {function}" if file else "")))
+    return ", ".join(dict.fromkeys(filter(None, (call.call, call.op, f"{file} in {function}" if file else ""))))
 
 
 # -- Document -----------------------------------------------------------------------------------------
