@@ -44,6 +44,10 @@ _NONE_LEFT: Final = (
     "The contract may be of another program: none of its copies, collectives or ops is left. If they "
     "were removed on purpose, write the contract again."
 )
+_WITHOUT_OPS: Final = (
+    "The recording has no CPU ops, by which the contract tells places apart and counts kernels. Record them, too "
+    "(`ProfilerActivity.CPU`)."
+)
 _MAX_NAMED_PROMISES: Final = 3
 _MAX_NAME_LENGTH: Final = 60
 
@@ -137,6 +141,8 @@ def judge(
 
     same = () if other_program else doubts.other_program(contract.program, program_of([result]), _WHAT)
     obstacles = [*same, *incomplete(result), *absent_devices(result, contract.program.devices, _WHAT)]
+    if not len(trace.cpu_ops) and any(place.op for place in (*contract.transfers, *contract.syncs)):
+        obstacles.append(Obstacle("complete recording", "complete", _WITHOUT_OPS))
     promises = () if obstacles else compare(contract, observe(trace))
     if not obstacles and not other_program and _none_left(contract, promises):
         obstacles.append(Obstacle("same program", "program", _NONE_LEFT))

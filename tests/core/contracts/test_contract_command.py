@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -84,6 +85,17 @@ def test_a_program_without_a_gpu_has_a_contract(place: Path, capsys: pytest.Capt
     assert "new read of a value" in capsys.readouterr().out
     # A recording of a GPU without its ops is incomplete all the same.
     assert run("check", prefetching(place / "lost.json", lost="kernel"), *budget) == 3
+
+
+def test_a_recording_without_cpu_ops_is_not_judged(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = json.loads(gzip.decompress(NOTED.read_bytes()))
+    events = [event for event in trace["traceEvents"] if event.get("cat") != "cpu_op"]
+    (place / "cuda.json").write_text(json.dumps(trace | {"traceEvents": events}))
+    assert run("contract", "write", NOTED) == 0
+    assert run("check", "cuda.json") == 3
+    assert "The recording has no CPU ops" in capsys.readouterr().out
+    assert run("contract", "write", "cuda.json", "--force") == 0
+    assert run("check", "cuda.json") == 0
 
 
 def test_the_nearest_contract_upwards_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
