@@ -91,6 +91,13 @@ class Exemptions:
             ended = f"Its exception ended on {exemption.until}: {reason}."
         return replace(place, exception=ended)
 
+    def excepted(self, verdict: BudgetVerdict) -> BudgetVerdict:
+        """Return a verdict that is about no budget of the settings, after exceptions."""
+        judged = JudgedPlace(subject=verdict.subject, status=verdict.status)
+        place = self.apply(verdict.metric, verdict.budget, judged)
+        counts = verdict.counts and place.status != "accepted"
+        return replace(verdict, status=place.status, exception=place.exception or None, counts=counts)
+
     def notes(self) -> Iterator[str]:
         """Yield a sentence about each exception that changed nothing."""
         for exemption, useless in zip(self._exemptions, self._useless, strict=True):

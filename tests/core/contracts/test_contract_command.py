@@ -116,6 +116,17 @@ def test_the_configuration_names_a_contract_relative_to_itself(place: Path, monk
     assert run("check", ITEM) == 1
 
 
+def test_a_loss_that_an_exception_names_is_accepted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_without_waits()
+    exception = '[[exceptions]]\nbudget = "host sync *"\nreason = "Next week."\nuntil = '
+    for until, code in (("2999-01-01", 0), ("2001-01-01", 1)):
+        (place / "overlapscope.toml").write_text(f"{exception}{until}\n")
+        assert run("check", ITEM) == code
+    printed = capsys.readouterr()
+    assert "Accepted until 2999-01-01: Next week." in printed.out
+    assert "Its exception ended on 2001-01-01: Next week." in printed.out and "matches nothing" not in printed.err
+
+
 def test_a_loss_is_annotated_at_its_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_without_waits()
     assert run("check", ITEM, "--format", "github") == 1
