@@ -135,6 +135,7 @@ def test_a_loss_is_annotated_at_its_line(place: Path, capsys: pytest.CaptureFixt
     ]
     assert "file=known_causes.py,line=272" in error
     assert "new host sync: aten::item, known_causes.py:272, 1 a step" in error
+    assert ": Move the call out of the step, or wait for an event where the value is used." in error
 
 
 def test_formats_hold_each_promise(place: Path) -> None:
