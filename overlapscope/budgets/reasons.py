@@ -127,10 +127,17 @@ class _ReasonFinder:
         """Return a finding of the first of a cause's rules that fired, preferably at the same op."""
         op = evidence.op if evidence else None
         entry = CAUSES[blame].get(cause)
-        for rule in entry.explained_by if entry else ():
-            fired = [each for each in self._findings if each.rule == rule and each.cost_ns]
+        rules = entry.explained_by if entry else ()
+        for rule in rules:
+            fired = [
+                (each.where is not None and each.where.op == op, each)
+                for each in self._findings
+                if each.rule == rule and each.cost_ns
+            ]
+            # Where the cause has a rule of its own, another rule explains it only at its own op.
+            fired = [(here, each) for here, each in fired if here or rule == cause or cause not in rules]
             if fired:
-                return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.cost_ns))
+                return max(fired, key=lambda pair: (pair[0], pair[1].cost_ns))[1]
         return None
 
     def _copies(self) -> Iterator[FailureReason]:
