@@ -126,18 +126,19 @@ class _ReasonFinder:
     def _finding(self, blame: Subject, cause: str, evidence: Evidence | None) -> Finding | None:
         """Return a finding of the first of a cause's rules that fired, preferably at the same op."""
         op = evidence.op if evidence else None
+        waits = [each for each in self._device.host_stalls if evidence and each.call == evidence.call]
+        if waits:
+            # The evidence has the op that resumed, not the one that waited.
+            op = max(waits, key=lambda stall: stall.idle_caused_ns).op
         entry = CAUSES[blame].get(cause)
         rules = entry.explained_by if entry else ()
         for rule in rules:
-            fired = [
-                (each.where is not None and each.where.op == op, each)
-                for each in self._findings
-                if each.rule == rule and each.cost_ns
-            ]
-            # Where the cause has a rule of its own, another rule explains it only at its own op.
-            fired = [(here, each) for here, each in fired if here or rule == cause or cause not in rules]
-            if fired:
-                return max(fired, key=lambda pair: (pair[0], pair[1].cost_ns))[1]
+            fired = [each for each in self._findings if each.rule == rule and each.cost_ns]
+            here = [each for each in fired if each.where is not None and each.where.op == op]
+            # A copy explains a wait only if it waits itself.
+            explaining = here or ([] if waits and cause in rules and rule != cause else fired)
+            if explaining:
+                return max(explaining, key=lambda finding: finding.cost_ns)
         return None
 
     def _copies(self) -> Iterator[FailureReason]:
