@@ -82,7 +82,7 @@ def overlap(
     Each limit holds for the `aggregate` of the steps (mean, median, worst or a percentile such as p90), without the
     first `skip_steps`; with `range` for the ranges whose name matches that pattern instead; with `scope="window"` for
     the whole recording. `allow_missing` passes limits that cannot be judged. `contract` is a file of `overlapscope
-    contract write`; without limits and `forbid`, only the contract is judged.
+    contract write`, which is judged besides.
 
     Markers on the test, its class and its module are combined; where two give the same argument, the nearer one wins.
 

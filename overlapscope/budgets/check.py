@@ -73,7 +73,7 @@ def check(
         UsageError: A trace was predicted.
     """
     job = Job(report, settings, baseline, today)
-    budgets = list(job.judge())
+    promises, budgets = [*map(job.exemptions.excepted, promises)], list(job.judge())
     # The worst first.
     ordered = tuple(
         sorted(
@@ -107,7 +107,7 @@ class Job:
         of_host = not report.devices and all(trace.host is not None for trace in report.traces)
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
-        self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
+        self.exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
         self._obstacles: list[Obstacle] = []
         """Reasons why nothing can be compared with the baseline, or not everything."""
         if baseline is not None:
@@ -134,7 +134,7 @@ class Job:
             for trust_check in trace.trust.checks:
                 if trust_check.id in _DATA_LOST and trust_check.status != "ok":
                     yield f"{clean(trace.source)}: {clean(trust_check.detail)}"
-        yield from self._exemptions.notes()
+        yield from self.exemptions.notes()
 
     def words(self, verdicts: Sequence[BudgetVerdict]) -> str:
         """Return what passed in a few words: `verdict fair, no finding of 21 rules costs 5% of the time`."""
@@ -152,9 +152,9 @@ class Job:
             yield obstacle_verdict(obstacle, allowed=self._settings.allow_missing)
         yield from (verdict for _, verdict, _ in self.judge_budgets())
         if self._settings.verdict:
-            yield _verdict_on_report(self.report)
+            yield self.exemptions.excepted(_verdict_on_report(self.report))
         for rule in self._settings.forbid:
-            yield judge_rule(self.report, rule, self._settings, self._absent, self._exemptions)
+            yield judge_rule(self.report, rule, self._settings, self._absent, self.exemptions)
 
     def judge_budgets(self) -> Iterator[ExplainedVerdict]:
         """Yield verdicts on budgets with the places that each combines.
@@ -171,7 +171,7 @@ class Job:
                     judged = judge(budget, place, self._baseline, only=len(self.report.devices) == 1)
                 # A default budget is dropped if neither the traces nor the baseline have anything to compare.
                 if not (judged.nothing and budget.origin == DEFAULT_ORIGIN):
-                    judged = self._exemptions.apply(budget.metric, budget.title, judged)
+                    judged = self.exemptions.apply(budget.metric, budget.title, judged)
                     by_scope.setdefault(place.subject.scope, []).append(judged)
             for of_scope in by_scope.values():
                 for places in [[place] for place in of_scope] if budget.ranks == "each" else [of_scope]:

@@ -59,8 +59,10 @@ def _annotations(result: CheckResult) -> Iterator[str]:
 def _annotation(command: str, verdict: BudgetVerdict) -> str:
     lines = [words.prose(verdict.message)]
     for reason in verdict.reasons[: words.MAX_SHOWN_REASONS]:
-        within = words.within(reason)
-        lines.append(f"- {words.prose(reason.title)}{f' ({within})' if within else ''}")
+        within, advice = words.within(reason), words.prose(reason.advice.partition("\n")[0])
+        lines.append(
+            f"- {words.prose(reason.title)}{f' ({within})' if within else ''}{f': {advice}' if advice else ''}"
+        )
     at = words.place(verdict)
     where = {"file": at[0], "line": str(at[1])} if at else {}
     return _command(command, "\n".join(lines), **where, title=words.title(verdict))

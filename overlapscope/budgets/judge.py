@@ -25,6 +25,7 @@ from overlapscope.compare.noise import F64, MIN_STEPS_FOR_BOOTSTRAP, draw, inter
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
+from overlapscope.trace.lost import GPU_OPS
 
 WORST_FIRST: Final[dict[Status, int]] = {"fail": 0, "unknown": 1, "accepted": 2, "skipped": 3, "pass": 4}
 
@@ -89,6 +90,13 @@ class Exemptions:
                 return replace(place, status="accepted", exception=accepted)
             ended = f"Its exception ended on {exemption.until}: {reason}."
         return replace(place, exception=ended)
+
+    def excepted(self, verdict: BudgetVerdict) -> BudgetVerdict:
+        """Return a verdict that is about no budget of the settings, after exceptions."""
+        judged = JudgedPlace(subject=verdict.subject, status=verdict.status)
+        place = self.apply(verdict.metric, verdict.budget, judged)
+        counts = verdict.counts and place.status != "accepted"
+        return replace(verdict, status=place.status, exception=place.exception or None, counts=counts)
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence about each exception that changed nothing."""
@@ -342,8 +350,9 @@ def _rule_places(report: Report, rule: str, floor_pct: float) -> Iterator[Judged
             )
             place = replace(place, status="fail" if findings else "pass", findings=findings)
             if any(_stands(each, device, floor_pct) for each in findings):
-                # What is lost may hide more, but takes nothing back.
-                missing = None
+                # Lost records of the host may hide more, but take nothing back. Beside a lost op, nothing was exposed.
+                lost = doubt(trace, RULES[rule].rests_on & GPU_OPS)
+                missing = lost and f"it was found, but {lost}"
             elif findings and not missing:
                 missing = "how much of the cost is the profiler's is not known; `overlapscope run` measures it"
         where = place_words(report, subject) if len(report.traces) > 1 else ""

@@ -126,11 +126,19 @@ class _ReasonFinder:
     def _finding(self, blame: Subject, cause: str, evidence: Evidence | None) -> Finding | None:
         """Return a finding of the first of a cause's rules that fired, preferably at the same op."""
         op = evidence.op if evidence else None
+        waits = [each for each in self._device.host_stalls if evidence and each.call == evidence.call]
+        if waits:
+            # The evidence has the op that resumed, not the one that waited.
+            op = max(waits, key=lambda stall: stall.idle_caused_ns).op
         entry = CAUSES[blame].get(cause)
-        for rule in entry.explained_by if entry else ():
+        rules = entry.explained_by if entry else ()
+        for rule in rules:
             fired = [each for each in self._findings if each.rule == rule and each.cost_ns]
-            if fired:
-                return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.cost_ns))
+            here = [each for each in fired if each.where is not None and each.where.op == op]
+            # A copy explains a wait only if it waits itself.
+            explaining = here or ([] if waits and cause in rules and rule != cause else fired)
+            if explaining:
+                return max(explaining, key=lambda finding: finding.cost_ns)
         return None
 
     def _copies(self) -> Iterator[FailureReason]:

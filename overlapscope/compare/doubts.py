@@ -25,7 +25,7 @@ from overlapscope.compare.noise import MIN_STEPS_FOR_BOOTSTRAP
 from overlapscope.errors import UsageError
 from overlapscope.report.model import PLAIN, Report, of_program
 from overlapscope.report.sentences import phase_words
-from overlapscope.trace.lost import PARTS_FOR_FIGURES, Part, part_words
+from overlapscope.trace.lost import PARTS_FOR_FIGURES, PARTS_FOR_HOST, Part, part_words
 
 # -- Environments ------------------------------------------------------------------------------------
 
@@ -337,9 +337,9 @@ def _alike(report: Report, *, several: bool) -> Iterator[tuple[int | None, str]]
     yield from ((rank, listed(named, 2)) for rank, named in sources.items() if len(named) > 1)
 
 
-def incomplete(trace: TraceResult, rests_on: Collection[Part] = PARTS_FOR_FIGURES) -> Iterator[Obstacle]:
-    """Yield an obstacle if some of these parts of a recording may be lost."""
-    if lost := doubt(trace, rests_on):
+def incomplete(trace: TraceResult) -> Iterator[Obstacle]:
+    """Yield an obstacle if a part of a recording may be lost that figures need."""
+    if lost := doubt(trace, PARTS_FOR_FIGURES if trace.host is None else PARTS_FOR_HOST):
         yield Obstacle("complete recording", "complete", f"{clean(trace.source, 200)} may lack something: {lost}.")
 
 

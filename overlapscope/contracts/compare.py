@@ -30,7 +30,8 @@ ADVICE: Final = {
     "amount": "Take it out of the step, or join it with another copy.",
     "sync": "Move the call out of the step, or wait for an event where the value is used.",
     "allocation": "Allocate once before the loop, and use the memory again.",
-    "launches": "`overlapscope diff` of two recordings lists the ops that launch more.",
+    "launches": "`overlapscope diff` of two recordings lists the ops that launch more; without a GPU, "
+    "`overlapscope analyze` lists those of each.",
     "loader": "Pass `num_workers` to the DataLoader again.",
 }
 """Remedies for a lost promise, by its part."""
@@ -159,14 +160,17 @@ def _memory(old: TransferGroup, new: TransferGroup) -> Iterator[Promise]:
     was, now = old.memory, new.memory
     if was in ("", "pageable", "unknown") and now in (was, "unknown"):
         return
-    lost, gained = was != now == "pageable", was == "pageable" and now not in ("pageable", "unknown")
+    lost = was != now == "pageable" or (was, now) == ("pinned", "managed")
+    gained = was == "pageable" and now not in ("pageable", "unknown")
     message = f"{_words(new)} is {now or 'between devices'}"
     if was != now:
         message += f", by the contract {was}"
     if lost:
-        message = (
-            f"pinned memory lost: {message}. The host is in the call until the driver has staged the data, and nothing "
-            "launched after it can run beside it"
+        message = f"pinned memory lost: {message}"
+    if lost and now == "pageable":
+        message += (
+            ". The host is in the call until the driver has staged the data, and nothing launched after it can run "
+            "beside it"
         )
     result = _result(lost=lost, unknown=was != now == "unknown", gained=gained)
     value = new.count if lost else 0
@@ -354,7 +358,7 @@ def _where(place: CallPlace) -> str:
 def _stable(call: HostCall) -> str:
     """Return a name that stays the same when lines move."""
     file, function = _function(call)
-    return ", ".join(filter(None, (call.call, call.op, f"{file} in {function}" if file else "")))
+    return ", ".join(dict.fromkeys(filter(None, (call.call, call.op, f"{file} in {function}" if file else ""))))
 
 
 # -- Document -----------------------------------------------------------------------------------------

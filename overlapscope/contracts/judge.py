@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import asdict, replace
@@ -32,7 +32,6 @@ from overlapscope.contracts.compare import ADVICE, SMALL_BYTES, Promise, compare
 from overlapscope.contracts.model import Contract, ContractProgram, read
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
-from overlapscope.trace.lost import PARTS_FOR_FIGURES, Part
 from overlapscope.trace.model import Trace
 
 METRIC = "contract"
@@ -44,6 +43,10 @@ _WHAT: Final = "the contract"
 _NONE_LEFT: Final = (
     "The contract may be of another program: none of its copies, collectives or ops is left. If they "
     "were removed on purpose, write the contract again."
+)
+_WITHOUT_OPS: Final = (
+    "The recording has no CPU ops, by which the contract tells places apart and counts kernels. Record them, too "
+    "(`ProfilerActivity.CPU`)."
 )
 _MAX_NAMED_PROMISES: Final = 3
 _MAX_NAME_LENGTH: Final = 60
@@ -81,10 +84,8 @@ def check_job(
     return replace(result, warnings=(*result.warnings, *filter(None, (contract.not_promised, not_judged))))
 
 
-def promise(trace: Trace, rests_on: Collection[Part] = PARTS_FOR_FIGURES) -> Contract:
+def promise(trace: Trace) -> Contract:
     """Return the contract that a recording keeps.
-
-    `rests_on` are parts of it that may not be lost: `HOST` for a program that uses no GPU.
 
     Raises:
         UsageError: The recording lacks something, or was predicted.
@@ -92,7 +93,7 @@ def promise(trace: Trace, rests_on: Collection[Part] = PARTS_FOR_FIGURES) -> Con
     result = analyze_trace(trace).result
     if result.predicted_by is not None:
         raise UsageError(f"{trace.source}: is a prediction of `overlapscope whatif`; pass a recording.")
-    for obstacle in incomplete(result, rests_on):
+    for obstacle in incomplete(result):
         raise UsageError(f"{obstacle.sentence} It can't serve as a contract; record it again.")
     from overlapscope.contracts.observe import observe
 
@@ -131,16 +132,17 @@ def judge(
     result: TraceResult,
     *,
     other_program: bool = False,
-    rests_on: Collection[Part] = PARTS_FOR_FIGURES,
 ) -> tuple[list[Obstacle], tuple[Promise, ...]]:
     """Return the reasons why a recording can't be judged by a contract, or without any the result of each promise.
 
-    `other_program`: whether it may be of another program. `rests_on` is as for `promise`.
+    `other_program`: whether it may be of another program.
     """
     from overlapscope.contracts.observe import observe
 
     same = () if other_program else doubts.other_program(contract.program, program_of([result]), _WHAT)
-    obstacles = [*same, *incomplete(result, rests_on), *absent_devices(result, contract.program.devices, _WHAT)]
+    obstacles = [*same, *incomplete(result), *absent_devices(result, contract.program.devices, _WHAT)]
+    if not len(trace.cpu_ops) and any(place.op for place in (*contract.transfers, *contract.syncs)):
+        obstacles.append(Obstacle("complete recording", "complete", _WITHOUT_OPS))
     promises = () if obstacles else compare(contract, observe(trace))
     if not obstacles and not other_program and _none_left(contract, promises):
         obstacles.append(Obstacle("same program", "program", _NONE_LEFT))

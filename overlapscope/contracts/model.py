@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from overlapscope.base import disk
-from overlapscope.base.words import clean, plural, size
+from overlapscope.base.words import clean, listed, plural, size
 from overlapscope.compare.doubts import ProgramIdentity
 from overlapscope.errors import ConfigError
 
@@ -236,8 +236,9 @@ def from_toml(text: str, source: str) -> Contract:
         contract = msgspec.convert(content, Contract)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {clean(str(error), 200)}.") from None
-    if "program" not in content:
-        raise ConfigError(f"{source}: has no program; write it again with `overlapscope contract write`.")
+    # By default, they state nothing, so that the gate would be open.
+    if missing := [key for key in ("ranks", "devices", "kernels") if key not in content.get("program", {})]:
+        raise ConfigError(f"{source}: program has no {listed(missing)}; `overlapscope contract write` states all.")
     return contract
 
 

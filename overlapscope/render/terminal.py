@@ -57,7 +57,7 @@ _MAX_COLUMNS_OF_SHORT_TABLE = 3
 
 
 def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-8", color: str | None = None) -> str:
-    """Return the document as lines of at most `width` characters.
+    """Return the document as lines of at most `width` characters, except those of code.
 
     `color` is a color system of rich ("standard", "256", "truecolor"); without one, the text has no control codes.
     Characters that `encoding` lacks are replaced.
@@ -77,7 +77,7 @@ def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-
     )
     with console.capture() as captured:
         for part in _drawn(document.blocks, screen):
-            console.print(part)
+            console.print(part, crop=False)
     text = "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
     text = _COMMAND.sub(r"\1\\\2", text)
     if _unicode(encoding):
@@ -254,7 +254,8 @@ def _(block: model.Items, screen: _Screen) -> Iterator[RenderableType]:
 def _(block: model.Code, screen: _Screen) -> Iterator[RenderableType]:
     if block.title:
         yield RichText(block.title, style="bold")
-    yield Padding(RichText(block.text), (0, 0, 0, 4))
+    # Code that is broken into further lines can't be copied.
+    yield Group(*(RichText(f"    {line}", no_wrap=True, overflow="ignore") for line in block.text.split("\n")))
 
 
 @_draw.register

@@ -70,7 +70,8 @@ class Rule(Struct, frozen=True):
     rests_on: frozenset[Part] = PARTS_FOR_FINDINGS
     """Parts of the recording that it is computed from; by default, all parts that causes need.
 
-    If events of one of them may be lost, there may be more to find: the rule can't pass, but a finding stands.
+    If events of one of them may be lost, there may be more to find: the rule can't pass. A finding
+    stands unless these are ops of the GPU, beside which less would be exposed or idle.
     """
     fixes: Fixes = ()
     """Interventions that represent the advice in a replay.

@@ -86,7 +86,7 @@ def reliance(rests_on: Collection[Part]) -> str:
     """Return sentences on the parts that a result needs, and the consequence of losing them."""
     return (
         f"It rests on these parts of the recording: {part_words(rests_on)}. If any of them may be lost, the result is "
-        "unknown, also for `overlapscope check`; a finding stands."
+        "unknown, also for `overlapscope check`; a finding stands if no op of the GPU may be lost."
     )
 
 

@@ -12,14 +12,14 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.base.output import tell
-from overlapscope.base.words import clean, unit_for
+from overlapscope.base.words import clean, listed, unit_for
 from overlapscope.budgets import document as check_document
 from overlapscope.budgets import words
 from overlapscope.documents.colors import palette
@@ -84,6 +84,10 @@ def write(
         tell(f"overlapscope: {error}")
         result = None
     after_sides = _analyses(traces)
+    judged = {PurePath(source).name for source in result.sources} if result else set()
+    if judged and after_sides and judged != {PurePath(side.result.source).name for side in after_sides}:
+        tell(f"overlapscope: {check}: is the check of other recordings: {listed(map(clean, sorted(judged)), 4)}.")
+        result = None
     before_sides = _analyses([before]) if before is not None else []
     picture = _picture(before_sides, after_sides)
     commands = [job.recording, shlex.join(["overlapscope", "check", *traces])]

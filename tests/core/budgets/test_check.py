@@ -458,6 +458,15 @@ def test_a_reason_names_the_line_where_the_trace_has_stacks() -> None:
     assert any(reason.where and "known_causes.py" in reason.where for reason in reasons)
 
 
+def test_a_wait_that_no_copy_makes_is_not_blamed_on_pageable_memory() -> None:
+    """The loss is read by `.item()`, whose wait is too short for a finding; pageable copies have one."""
+    verdict = only(judge("traces/further/training/naive.json.gz", "", "idle_pct <= 1%"))
+    rules = {reason.cause: reason.rule for reason in verdict.reasons}
+    assert rules["host-staging"] == "pageable-memory" and rules["host-sync"] is None
+    [advice] = [reason.advice for reason in verdict.reasons if reason.cause == "host-sync"]
+    assert ".item()" in advice
+
+
 def test_information_is_not_a_failure_but_of_a_rule_that_gives_nothing_else() -> None:
     two = "traces/laboratory/stream_matmul/big_two_streams.trace.json.gz"
     side = "traces/laboratory/forward_backward/large_backward_under_side_stream.trace.json.gz"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -64,6 +65,39 @@ def test_a_contract_is_written_found_and_kept(place: Path, capsys: pytest.Captur
     assert re.search(r"no finding of \d+ rules costs 5% of the time", printed)
 
 
+def test_a_program_without_a_gpu_has_a_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def recorded(*ops: str) -> str:
+        names = [(f"ProfilerStep#{step}", 100 * step, 100) for step in range(6)]
+        names += [(op, 100 * step + 20 * at, 10) for step in range(6) for at, op in enumerate(ops)]
+        events = [
+            {"ph": "X", "cat": "user_annotation" if "#" in name else "cpu_op", "name": name, "ts": at, "dur": length}
+            for name, at, length in names
+        ]
+        (place / "cpu.json").write_text(
+            json.dumps({"traceEvents": [{**event, "pid": 1, "tid": 1} for event in events]})
+        )
+        return "cpu.json"
+
+    budget = ("--budget", "host_step_time <= 1 s")
+    assert run("contract", "write", recorded("aten::linear")) == 0
+    assert run("check", "cpu.json", *budget) == 0
+    assert run("check", recorded("aten::linear", "aten::_local_scalar_dense"), *budget) == 1
+    assert "new read of a value" in capsys.readouterr().out
+    # A recording of a GPU without its ops is incomplete all the same.
+    assert run("check", prefetching(place / "lost.json", lost="kernel"), *budget) == 3
+
+
+def test_a_recording_without_cpu_ops_is_not_judged(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = json.loads(gzip.decompress(NOTED.read_bytes()))
+    events = [event for event in trace["traceEvents"] if event.get("cat") != "cpu_op"]
+    (place / "cuda.json").write_text(json.dumps(trace | {"traceEvents": events}))
+    assert run("contract", "write", NOTED) == 0
+    assert run("check", "cuda.json") == 3
+    assert "The recording has no CPU ops" in capsys.readouterr().out
+    assert run("contract", "write", "cuda.json", "--force") == 0
+    assert run("check", "cuda.json") == 0
+
+
 def test_the_nearest_contract_upwards_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_without_waits()
     (place / "below").mkdir()
@@ -82,6 +116,17 @@ def test_the_configuration_names_a_contract_relative_to_itself(place: Path, monk
     assert run("check", ITEM) == 1
 
 
+def test_a_loss_that_an_exception_names_is_accepted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_without_waits()
+    exception = '[[exceptions]]\nbudget = "host sync *"\nreason = "Next week."\nuntil = '
+    for until, code in (("2999-01-01", 0), ("2001-01-01", 1)):
+        (place / "overlapscope.toml").write_text(f"{exception}{until}\n")
+        assert run("check", ITEM) == code
+    printed = capsys.readouterr()
+    assert "Accepted until 2999-01-01: Next week." in printed.out
+    assert "Its exception ended on 2001-01-01: Next week." in printed.out and "matches nothing" not in printed.err
+
+
 def test_a_loss_is_annotated_at_its_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_without_waits()
     assert run("check", ITEM, "--format", "github") == 1
@@ -90,6 +135,7 @@ def test_a_loss_is_annotated_at_its_line(place: Path, capsys: pytest.CaptureFixt
     ]
     assert "file=known_causes.py,line=272" in error
     assert "new host sync: aten::item, known_causes.py:272, 1 a step" in error
+    assert ": Move the call out of the step, or wait for an event where the value is used." in error
 
 
 def test_formats_hold_each_promise(place: Path) -> None:

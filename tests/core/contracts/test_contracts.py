@@ -24,7 +24,6 @@ from overlapscope.contracts.model import Beside, Contract, TransferGroup, from_t
 from overlapscope.contracts.observe import observe
 from overlapscope.errors import ConfigError
 from overlapscope.report.model import build
-from overlapscope.trace.lost import PARTS_FOR_HOST
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
 from tests.support.helpers import TRACES, Host, Op, make_trace
 
@@ -86,16 +85,19 @@ def test_pageable_memory_and_the_compute_stream_are_caught_with_the_reason(progr
 def test_allocations_that_recur_in_some_steps_are_caught_and_a_single_one_is_not(
     allocating: list[int], lost: bool
 ) -> None:
-    def program(steps: list[int]) -> Trace:
+    def program(steps: list[int], pinning: list[int] | None = None) -> Trace:
         ops = [
             Op(Kind.COMPUTE, 100 * step + 20, 100 * step + 60, 7, launch=(100 * step + 10, 100 * step + 15))
             for step in range(10)
         ]
         mallocs = [Host("cudaMalloc", 100 * step + 30, 100 * step + 35) for step in steps]
         notes = [Host(f"ProfilerStep#{step}", 100 * step, 100 * step + 99) for step in range(10)]
-        return make_trace(ops, calls=mallocs, annotations=notes)
+        pins = [Host("aten::pin_memory", 100 * step + 40, 100 * step + 45) for step in pinning or []]
+        return make_trace(ops, calls=mallocs, annotations=notes, cpu_ops=pins)
 
     assert ("allocation" in losses(observe(program([])), observe(program(allocating)))) == lost
+    pinned = losses(observe(program([])), observe(program([], allocating))).get("allocation")
+    assert (pinned and pinned.name) == ("allocation aten::pin_memory" if len(allocating) == 10 else None)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -200,6 +202,13 @@ def test_pageable_memory_is_caught(training: Trace) -> None:
     changed = np.where(ops.bytes > 1 << 20, np.int8(Memory.PAGEABLE), ops.source_kind)
     lost = losses(observe(training), observe(replace(training, gpu_ops=replace(ops, source_kind=changed))))
     assert {*lost} == {"memory", "overlap"}
+
+
+def test_managed_memory_instead_of_pinned_is_caught(training: Trace) -> None:
+    ops = training.gpu_ops
+    changed = np.where(ops.source_kind == Memory.PINNED, np.int8(Memory.MANAGED), ops.source_kind)
+    lost = losses(observe(training), observe(replace(training, gpu_ops=replace(ops, source_kind=changed))))
+    assert {*lost} == {"memory"} and "is managed, by the contract pinned." in lost["memory"].message
 
 
 def test_a_wait_for_an_event_that_was_recorded_later_is_caught(training: Trace) -> None:
@@ -417,6 +426,8 @@ def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
         ("beside = ", "# ", "Object missing required field `beside` - at `$.copies[0]`."),
         ("beside = [[1, ", "beside = [[3, ", "`beside` is for 3 of 1 - at `$.copies[0]`."),
         ("launches = ", "# ", "Object missing required field `launches`."),
+        ("ranks = ", "# ", "program has no ranks; `overlapscope contract write` states all."),
+        ("[program.kernels]", "# ", "program has no kernels; `overlapscope contract write` states all."),
     ],
 )
 def test_a_wrong_or_missing_key_is_an_error_that_names_it(
@@ -481,9 +492,9 @@ def test_without_a_gpu_a_recording_without_ops_on_the_thread_of_the_steps_is_not
         )
         for thread in (1, 2)
     )
-    contract = promise(working, PARTS_FOR_HOST)
+    contract = promise(working)
     for trace, judged in ((working, True), (elsewhere, False)):
-        obstacles, promises = judge(contract, trace, build([analyze_trace(trace)]).traces[0], rests_on=PARTS_FOR_HOST)
+        obstacles, promises = judge(contract, trace, build([analyze_trace(trace)]).traces[0])
         assert (not obstacles, bool(promises)) == (judged, judged)
 
 

@@ -351,14 +351,20 @@ def _by_order(session: RecordedCommits, ends: Ends, verdicts: _Verdicts) -> tupl
     session.begin(good)
     unstable = session.outcome_of_end(good, "GOOD")
     broken = session.outcome_of_end(bad, "BAD")
-    wanted = _wanted(broken, unstable, bad.short)
+    wanted = _wanted(broken, unstable, bad.short, "--by step-time finds the commit")
     verdicts.tell(bad.id, *by_order(wanted)(broken))
     found = first_that_loses(session, (good.id, bad.id), wanted, verdicts.tell)
     return found, wanted
 
 
-def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[Promise, ...]:
-    """Return what BAD breaks and GOOD, recorded once more, does not. Raises UsageError if there is nothing."""
+def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str, if_slower: str) -> tuple[Promise, ...]:
+    """Return what BAD breaks and GOOD, recorded once more, does not.
+
+    `if_slower` is what helps if BAD is slower all the same.
+
+    Raises:
+        UsageError: BAD breaks nothing more.
+    """
     varies = same(broken.lost, (*unstable.lost, *unstable.unknown))
     wanted = tuple(each for each in broken.lost if each not in varies)
     if wanted:
@@ -368,7 +374,7 @@ def _wanted(broken: BisectOutcome, unstable: BisectOutcome, bad: str) -> tuple[P
     unsure = f" This is uncertain: {names(broken.unknown)}." if broken.unknown else ""
     raise UsageError(
         f"BAD ({bad}) keeps all that GOOD's contract promises, so nothing is lost by order.{unsure} If it is slower, "
-        "--by step-time finds the commit."
+        f"{if_slower}."
     )
 
 
@@ -429,7 +435,7 @@ def bisect_traces(sources: Sequence[str], progress: Progress) -> Bisection:
     broken = outcome_of(paths[-1], 0)
     if broken.problem:
         raise UsageError(f"{paths[-1]}: can't be judged: {broken.problem}")
-    wanted = _wanted(broken, BisectOutcome(), paths[-1])
+    wanted = _wanted(broken, BisectOutcome(), paths[-1], "`overlapscope diff` of both says why")
     verdicts = _Verdicts(progress, BisectCandidate)
     verdicts.tell(paths[-1], *by_order(wanted)(broken))
     found = first_that_loses(TraceSeries(paths, outcome_of), (paths[0], paths[-1]), wanted, verdicts.tell)

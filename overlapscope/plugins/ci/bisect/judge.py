@@ -19,7 +19,6 @@ from overlapscope.contracts.model import Contract
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.plugins.ci.bisect.result import BisectOutcome, Judge, Verdict
 from overlapscope.report.model import build
-from overlapscope.trace.lost import PARTS_FOR_FIGURES, PARTS_FOR_HOST
 from overlapscope.trace.model import Trace
 
 _LINE = re.compile(r":\d+")
@@ -38,7 +37,7 @@ MAX_RUNS: Final = 12
 def contract_of(trace: Trace) -> Contract:
     """Return the contract that a recording keeps, also if the program uses no GPU. Raises UsageError."""
     _check_steps(trace)
-    return promise(trace, PARTS_FOR_FIGURES if len(trace.gpu_ops) else PARTS_FOR_HOST)
+    return promise(trace)
 
 
 def judged_by_order(contract: Contract, trace: Trace) -> BisectOutcome:
@@ -48,8 +47,7 @@ def judged_by_order(contract: Contract, trace: Trace) -> BisectOutcome:
         if (contract.host_ops is None) != bool(len(trace.gpu_ops)):
             uses = "a" if len(trace.gpu_ops) else "no"
             return BisectOutcome(problem=f"it uses {uses} GPU, unlike GOOD.")
-        rests_on = PARTS_FOR_FIGURES if len(trace.gpu_ops) else PARTS_FOR_HOST
-        obstacles, promises = judge(contract, trace, analyze_trace(trace).result, rests_on=rests_on)
+        obstacles, promises = judge(contract, trace, analyze_trace(trace).result)
     except OverlapscopeError as error:
         return BisectOutcome(problem=str(error))
     if obstacles:

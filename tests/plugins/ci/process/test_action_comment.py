@@ -42,6 +42,14 @@ def test_a_failed_check_has_a_comment_and_a_picture(job: WorkflowJob, comments: 
     assert (job.temp / "overlap.png").is_file()
 
 
+def test_a_check_that_cannot_be_made_has_no_comment_of_an_earlier_one(job: WorkflowJob, comments: Comments) -> None:
+    assert job.step("Check", traces=str(GOOD)).returncode == 0
+    assert job.step("Check", traces="absent.json").returncode == 2
+    job.step("Comment", traces="absent.json", token=TOKEN, name="other")
+    [body] = comments.of("PR_12")
+    assert body.startswith("<!-- overlapscope:other -->\n# overlapscope check: nothing was checked")
+
+
 def test_a_token_that_may_not_comment_fails_no_job(job: WorkflowJob, comments: Comments) -> None:
     comments.refuses = "FORBIDDEN"
     job.step("Check", traces=str(GOOD))

@@ -292,6 +292,13 @@ def test_a_check_that_failed_to_run_is_no_pass(job: Path) -> None:
     assert "nothing was checked" in body and "This is no pass." in body and "passed" not in body
 
 
+def test_a_check_of_another_recording_is_no_pass(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "before.trace.json.gz", "--format", "json:check.json"]) == 0
+    assert comment_on("-o", "overlap.md") == 0
+    assert "# overlapscope check: nothing was checked" in (job / "overlap.md").read_text()
+    assert "check.json: is the check of other recordings: before.trace.json.gz." in capsys.readouterr().err
+
+
 def test_a_recording_that_the_change_did_not_renew_is_said_to_show_nothing(job: Path) -> None:
     shutil.copy("before.trace.json.gz", "after.trace.json.gz")
     assert comment_on("--before", "before.trace.json.gz", "-o", "overlap.md") == 0
