@@ -101,4 +101,4 @@ def most_informative(device: Device, scope: str = "window") -> StripExtent:
 
 
 def _lost_share(part: TimeFigures) -> float:
-    return (part.buckets.exposed_copy_ns + part.buckets.idle_ns) / part.span_ns if part.span_ns else 0.0
+    return 1 - part.buckets.compute_ns / part.span_ns if part.span_ns else 0.0
