@@ -160,11 +160,11 @@ def _alone() -> Component:
         "One trace is open",
         parts.empty(
             "The ranks of a job are the traces of one folder, one for each process. Open the folder:",
-            dmc.Code("overlapscope dashboard traces/"),
-            "To record them, run this in each process of the job (torchrun does):",
-            dmc.Code("overlapscope run --output traces/ train.py"),
+            dmc.Code("overlapscope dashboard train.traces/"),
+            "To record them into the folder train.traces:",
+            dmc.Code("torchrun --nproc-per-node 8 -m overlapscope run train.py"),
             "If the job has many ranks or runs on another machine, open its report instead:",
-            dmc.Code("overlapscope ranks traces/ --format json -o ranks.json; overlapscope dashboard ranks.json"),
+            dmc.Code("overlapscope ranks train.traces/ --format json -o ranks.json; overlapscope dashboard ranks.json"),
         ),
     )
 
