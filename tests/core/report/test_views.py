@@ -21,7 +21,7 @@ from overlapscope.documents.model import ASCII, brief
 from overlapscope.documents.table import Table
 from overlapscope.render import markdown, terminal
 from overlapscope.report import lists
-from overlapscope.report.document import document, draw_strip
+from overlapscope.report.document import document, draw_strip, strip_title
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
@@ -206,7 +206,9 @@ def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
 
 def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -> None:
     assert _strip_of([100, 100, 100, 100, 100, 100]).extent.label == "ProfilerStep#2"
-    assert _strip_of([100, 100, 900, 100, 100, 100]).extent.label == ""
+    whole = _strip_of([100, 100, 900, 100, 100, 100]).extent
+    assert whole.label == "" and strip_title(whole) == "Timeline of all that was recorded"
+    assert strip_title(replace(whole, is_all=False)) == "Timeline of all after the lead-in"
     # Every step loses time to communication, so the median one shows it.
     assert _strip_of([290, 290, 900, 290, 290, 290], comm_ns=190).extent.label == "ProfilerStep#3"
 
