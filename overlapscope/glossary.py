@@ -47,6 +47,9 @@ _OTHER_SPELLINGS: Final = {
     "eff.": "overlap-efficiency",
     "bubble": "pipeline-bubble",
     "load": "load-of-experts",
+    "delay-of-others": "delay",
+    "made-others-wait": "made-wait",
+    "idle-caused": "gpu-idle",
 }
 """Terms by their short forms in narrow tables and their names in JSON, in their plain spelling."""
 _HEADING: Final = re.compile(

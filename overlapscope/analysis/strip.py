@@ -30,6 +30,8 @@ class StripExtent(Struct, frozen=True):
     of: int
     """Number of such steps or ranges, among which this one has the median length."""
     window: Window
+    is_all: bool = False
+    """True if it is all that was recorded, without a lead-in."""
 
 
 class Strip(Struct, frozen=True, eq=False):
@@ -96,9 +98,9 @@ def most_informative(device: Device, scope: str = "window") -> StripExtent:
     shown = median_step(candidates)
     if shown is None or (scope == "window" and 2 * _lost_share(shown) < _lost_share(frame_of(device))):
         whole = device if device.judged is None else device.judged
-        return StripExtent("", 1, whole.window)
+        return StripExtent("", 1, whole.window, whole.window == device.window)
     return StripExtent(shown.name, len(candidates), shown.window)
 
 
 def _lost_share(part: TimeFigures) -> float:
-    return (part.buckets.exposed_copy_ns + part.buckets.idle_ns) / part.span_ns if part.span_ns else 0.0
+    return 1 - part.buckets.compute_ns / part.span_ns if part.span_ns else 0.0

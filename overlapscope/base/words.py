@@ -81,12 +81,17 @@ _UNITS = ((1, "ns"), (1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"))
 
 
 def part_of(part: int, whole: int) -> str:
-    """Return `24.3 of 89.8 ms`, in the whole's unit; `all 89.8 ms`, or `nearly all` where the two look the same."""
+    """Return `24.3 of 89.8 ms`, or `11.0 us of 1.23 s` for a part too short for the whole's unit.
+
+    It is `all 89.8 ms`, or `nearly all` where the two look the same.
+    """
     unit = _three_digits(whole)
     if part >= whole:
         return f"all {duration(whole)}"
     number = unit.number(part)
-    return f"nearly all {duration(whole)}" if number == unit.number(whole) else f"{number} of {duration(whole)}"
+    if number == unit.number(whole):
+        return f"nearly all {duration(whole)}"
+    return f"{duration(part) if number.startswith('<') else number} of {duration(whole)}"
 
 
 def ends(low: str, high: str, word: str = "to") -> str:

@@ -52,6 +52,11 @@ def which_program(context: PageContext) -> str:
     return "These figures describe the program without the profiler, which the recording is replayed to match."
 
 
+def frame_note(context: PageContext, note: str = "") -> str:
+    """Return a note on a table, after the sentence that its figures are of an average step, if they are."""
+    return f"Figures are of an average step. {note}".strip() if context.section.steps else note
+
+
 def drawn(context: PageContext, title: str, *blocks: Block | Component, **of_panel: Any) -> Component:
     """Return a box with a title and blocks of a document (`render.panel`)."""
     return render.panel(title, dmc.Stack(render.draw(blocks, context.dark), gap="sm", mt="xs"), **of_panel)

@@ -252,7 +252,7 @@ def _command(command: str) -> Component:
 def _explained(rule: Rule) -> tuple[Block, ...]:
     """Return example programs with and without the problem (for good news, the reverse), and what the rule means."""
     titles = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
-    kinds, meaning = ("a small program", "the same program"), explanation(rule.id)
+    kinds, meaning = ("a small program in PyTorch", "the same program"), explanation(rule.id)
     programs = (
         model.Code(program, f"{title}: {kind}")
         for program, title, kind in zip(examples(rule.id), titles, kinds, strict=True)

@@ -28,8 +28,8 @@ from overlapscope.prediction.result import Assumption, Constant, Estimate, WhatI
 _NAME_LIMIT: Final = 200
 _TEXT_LIMIT: Final = 1000
 _REMEDY: Final = (
-    "Recording again may help: use `overlapscope run` or `overlapscope.record`, which note what each event wait "
-    "waits for, and start the recording after a synchronize, so that no op was launched before it."
+    "With PyTorch on a GPU, recording again may help: use `overlapscope run` or `overlapscope.record`, which note what "
+    "each event wait waits for, and start the recording after a synchronize, so that no op was launched before it."
 )
 _WORTH_PCT: Final = 1.0
 """Maximum change, in percent, that is neither good nor bad."""

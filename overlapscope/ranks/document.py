@@ -260,7 +260,9 @@ def each_rank(report: RanksReport) -> Table:
         time(f"{total}waited", short=f"{total}waited", id="waited", say=lambda row: row.waited_ns) if met else None,
         time(f"{total}made others wait", short=made, id="made", say=lambda row: row.made_wait_ns) if met else None,
         (last, last_in) if met else None,
-        column.time("clock offset", unit_for(0), lambda row: row.clock_offset_ns, id="offset", extra=True),
+        column.time("clock offset", unit_for(0), lambda row: row.clock_offset_ns, id="offset", extra=True)
+        if met
+        else None,
         column.text("trust", lambda row: row.trust, tone=lambda row: _TRUST.get(row.trust, "")),
         column.text("compared", lambda row: "yes" if row.joined else "no", id="joined", when=twice, extra=True),
         title="Each rank",

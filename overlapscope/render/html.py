@@ -279,7 +279,7 @@ def _programs(block: model.FindingBlock) -> Iterator[str]:
     """Yield the code before and after, folded; nothing for a rule of another version."""
     if block.rule not in RULES:
         return
-    yield "<details><summary>Code before and after</summary>"
+    yield "<details><summary>PyTorch code before and after</summary>"
     yield f'<p class="muted">{escape(explanation(block.rule).meaning)}</p><div class="code">'
     for word, program in zip(("before", "after"), examples(block.rule), strict=True):
         yield f"<figure><figcaption>{word}</figcaption><pre><code>{escape(program.strip())}</code></pre></figure>"

@@ -362,7 +362,7 @@ def draw_strip(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE, *, beside_pla
 
 def strip_title(extent: StripExtent, *, beside_plain: bool = False) -> str:
     """Return `Timeline of ProfilerStep#8 (the median of 7)`."""
-    what = clean(extent.label, 60) if extent.label else "all that was recorded"
+    what = clean(extent.label, 60) or ("all that was recorded" if extent.is_all else "all after the lead-in")
     if extent.label and beside_plain:
         what += " as recorded"
     if extent.of > 1:

@@ -240,7 +240,9 @@ def _start(section: DeviceReport, use: HostUse) -> str:
     if use.ops and ops_ns > rest_ns:
         longest, took = use.ops[0], duration(section.of_ops(use.ops[0].time_ns))
         return f"Start with the {_ops(section)}: {clean(op_words(longest.op), 80)} takes {took}."
-    return "" if place is not None else "overlapscope run shows which lines take the time elsewhere."
+    # Who has timed the step has run it with overlapscope, which says by itself why there are no lines.
+    measured = section.plain is not None and section.plain.origin == "measured"
+    return "" if place is not None or measured else "overlapscope run shows which lines take the time elsewhere."
 
 
 def _place(section: DeviceReport) -> tuple[str, str, int] | None:

@@ -261,7 +261,7 @@ def steps_sentence(steps: Sequence[Period], trace: TraceResult, device: Device |
     averages = f"The {plural(len(steps), 'judged step')} of the recording"
     if device is not None:
         averages = f"All figures are averages of {plural(len(steps), f'{phase}step')}, which"
-    sentences = [*_spread(steps, averages, host_parts if device is None else partial(_parts_on, device.gpu))]
+    sentences = [*_spread(steps, averages, _host_parts if device is None else partial(_parts_on, device.gpu))]
     if device is not None and is_last_judged(device):
         step = phase_words(device, "step")
         sentences.append(f"The only {step} ends with the recording, so the time until the next step is not known.")
@@ -323,6 +323,12 @@ def _spread(steps: Sequence[Period], averages: str, parts_of: Callable[[Period],
         few = "1 of them takes" if len(long) == 1 else f"{len(long):,} of them take"
         more = f"({duration(round(grown[cause]))} more)"
         yield f"{few} over {LONG_STEP_RATIO} times the median, mostly because of {clean(cause, 60)} {more}."
+
+
+def _host_parts(step: Period) -> dict[str, int]:
+    """Return the parts of a step on the host. The recording doesn't show what fills the time outside of ops."""
+    elsewhere = "time elsewhere, such as in Python"
+    return {elsewhere if name == IdleCause.PYTHON else name: ns for name, ns in host_parts(step).items()}
 
 
 def _parts_on(gpu: str, step: Period) -> dict[str, int]:

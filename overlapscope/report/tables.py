@@ -263,10 +263,7 @@ def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Tab
 
 def evidence(finding: Finding) -> list[str]:
     """Return the evidence of a finding, and remarks on its saving."""
-    saving = finding.saving
-    exceeds = saving is not None and saving.saved_ns > EXPLAINED_SAVING_RATIO * finding.cost_ns
-    why = "It saves more than it costs because other waits become shorter, too." if exceeds else ""
-    return [finding.detail, *filter(None, (why, finding.doubt))]
+    return [finding.detail, *filter(None, [finding.doubt])]
 
 
 def where_none_found(traces: Iterable[TraceResult]) -> str:
@@ -280,6 +277,8 @@ def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) ->
     notes = []
     if len(costly) > 1 and any(finding.saving is not None for finding in costly):
         notes.append("Savings overlap; don't add them up.")
+    if any(each.saving and each.saving.saved_ns > EXPLAINED_SAVING_RATIO * each.cost_ns for each in costly):
+        notes.append("A fix may save more than its finding costs, as other waits become shorter.")
     nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]
     recorded = list(traces)
     records = [trace.environment for trace in recorded]

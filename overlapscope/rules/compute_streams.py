@@ -160,8 +160,8 @@ def _stream_without_work(claims: Claims) -> Iterator[Draft]:
             "ran on, so backward() under another stream moves nothing there but the first gradient."
         ) * backward
         yield Draft(
-            title=f"Stream {stream} takes part in {plural(times + waited_for, 'event wait')} but ran only "
-            f"{claims.time(work)} of work{claims.a_step}",
+            title=f"Stream {stream} takes part in {plural(times + waited_for, 'event wait')} but ran "
+            f"{f'only {claims.time(work)} of' if work else 'no'} work{claims.a_step}",
             detail=f"It waited for others {plural(times, 'time')}"
             + (f" and others waited for its ops {plural(waited_for, 'time')}" if waited_for else "")
             + f", and ran {plural(ran, f'{claims.gpu} op')}. Nothing can overlap with a stream that has no "

@@ -213,12 +213,21 @@ def short_kernel(name: str) -> str:
     return does[1] if loop[1] else f"{base}<{does[1]}>"
 
 
+_NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|\b[A-Za-z_]\w*)::")
+
+
 def kernel_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the short name of each kernel; where several have the same, the name without its return type."""
-    full = set(names)
-    count = Counter(map(short_kernel, full))
-    # Every kernel returns void, so the prefix only takes room.
-    return {name: short if count[short := short_kernel(name)] == 1 else name.removeprefix("void ") for name in full}
+    """Return the short name of each kernel. Where several share it, the name without namespaces or all of it.
+
+    The return type, which is void, is always left out.
+    """
+    full = {name: name.removeprefix("void ") for name in names}
+    forms = [(short_kernel(name), _NAMESPACE.sub("", shown), shown) for name, shown in full.items()]
+    counts = [Counter(column) for column in zip(*forms, strict=True)]
+    return {
+        name: next((text for text, count in zip(texts, counts, strict=True) if count[text] == 1), texts[-1])
+        for name, texts in zip(full, forms, strict=True)
+    }
 
 
 # -- Communication -----------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_code_before_and_after_stands_behind_a_click(page: Page, write: Write) -
     show(page, write(TRACES / "gpt2_train.json.gz"))
     code = page.locator(".finding pre").first
     expect(code).to_be_hidden()
-    page.get_by_text("Code before and after").first.click()
+    page.get_by_text("PyTorch code before and after").first.click()
     expect(code).to_be_visible()
 
 

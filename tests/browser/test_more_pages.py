@@ -120,7 +120,7 @@ def test_what_cannot_be_compared_is_reported(page: Page, dashboard: Served) -> N
 def test_one_trace_alone_says_how_to_open_more(page: Page, serve_traces: Serve) -> None:
     messages = {
         "compare": "A comparison needs two",
-        "ranks": "Open the folder",
+        "ranks": "torchrun --nproc-per-node 8 -m overlapscope run train.py",
         "laboratory": "overlapscope scenarios run --all",
     }
     for name, sentence in messages.items():

@@ -246,6 +246,7 @@ def test_kernels_are_found_by_name_and_lead_to_the_longest(page: Page, dashboard
     trace = "ddp/rank1"
     kernels = [group for group in in_frame(analysed(trace).devices[0].result).kernels if group.comm]
     visit(page, dashboard, "kernels", trace=trace, of="recorded")
+    expect(page.locator("#content")).to_contain_text("Figures are of an average step.")
     page.locator("#kernels-table-search").fill("nccl")
     rows = page.locator("#kernels-table .ag-center-cols-container .ag-row")
     expect(rows).to_have_count(len(kernels))

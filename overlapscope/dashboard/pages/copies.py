@@ -34,7 +34,8 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
         yield _bandwidth(context, copies)
         yield from _worst(context, analysis, copies)
     groups = replace(lists.copies(context.section, device), title="Copies by direction, memory and stream")
-    yield parts.grid_panel(context, groups, "copies-groups", nothing="Nothing is copied in this recording.")
+    note, nothing = parts.frame_note(context), "Nothing is copied in this recording."
+    yield parts.grid_panel(context, groups, "copies-groups", note=note, nothing=nothing)
 
 
 def _bandwidth(context: PageContext, copies: EachCopy) -> Component:

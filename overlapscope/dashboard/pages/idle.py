@@ -30,6 +30,6 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
     yield parts.causes(context, device, "idle")
     yield from (parts.causes(context, device, other) for other in _OTHERS if causes_of(device, other))
     lined, stalls = any(stall.where for stall in device.host_stalls), lists.stalls(context.section, device)
-    note = _STALLS if lined else f"{_STALLS}{_NO_LINES}"
+    note = parts.frame_note(context, _STALLS if lined else f"{_STALLS}{_NO_LINES}")
     yield parts.grid_panel(context, stalls, "idle-stalls", note=note, nothing="No blocking call was recorded.")
     yield from parts.host(context)

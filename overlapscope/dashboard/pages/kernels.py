@@ -20,5 +20,6 @@ _MAX_ROWS = 2_000
 def layout(context: PageContext, device: Device) -> Iterator[Component]:
     """Yield the parts of the page."""
     kernels, nothing = lists.kernels(context.section, device, _MAX_ROWS), "No kernel was recorded."
-    yield parts.grid_panel(context, kernels, "kernels-table", note=kernels.note, nothing=nothing)
+    note = parts.frame_note(context, kernels.note)
+    yield parts.grid_panel(context, kernels, "kernels-table", note=note, nothing=nothing)
     yield parts.grid_panel(context, lists.ops(context.section, device), "ops-table", nothing=nothing)

@@ -160,11 +160,11 @@ def _alone() -> Component:
         "One trace is open",
         parts.empty(
             "The ranks of a job are the traces of one folder, one for each process. Open the folder:",
-            dmc.Code("overlapscope dashboard traces/"),
-            "To record them, run this in each process of the job (torchrun does):",
-            dmc.Code("overlapscope run --output traces/ train.py"),
+            dmc.Code("overlapscope dashboard train.traces/"),
+            "To record them into the folder train.traces:",
+            dmc.Code("torchrun --nproc-per-node 8 -m overlapscope run train.py"),
             "If the job has many ranks or runs on another machine, open its report instead:",
-            dmc.Code("overlapscope ranks traces/ --format json -o ranks.json; overlapscope dashboard ranks.json"),
+            dmc.Code("overlapscope ranks train.traces/ --format json -o ranks.json; overlapscope dashboard ranks.json"),
         ),
     )
 
@@ -188,7 +188,7 @@ def _source(context: PageContext) -> str:
 def _content(context: PageContext, ranks: Ranks) -> Component:
     """Return the content for a report."""
     report = ranks.report
-    if sum(row.joined for row in report.ranks) < 2 and report.ranks and not report.missing:
+    if sum(row.joined for row in report.ranks) < 2 and not report.missing:
         return _side_by_side(context, ranks)
     # Pages of a single trace may be of another program.
     timed = any(row.plain_step_ns is not None for row in report.ranks)
@@ -209,8 +209,8 @@ def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
     broken = tuple(clean(f"{trace.source}: {trace.reason}", 600) for trace in ranks.report.unreadable)
     return parts.page(
         "Traces side by side",
-        *([parts.drawn(context, "Traces that cannot be read", Items(broken))] if broken else []),
-        _grid(context, ranks, "Each trace"),
+        *([parts.drawn(context, "Traces that cannot be compared", Items(broken))] if broken else []),
+        *([_grid(context, ranks, "Each trace")] if ranks.report.ranks else []),
         lead=_NO_RANKS,
     )
 

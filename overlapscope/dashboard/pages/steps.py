@@ -36,7 +36,8 @@ def layout(context: PageContext, device: Device) -> Iterator[Component]:
     else:
         yield render.panel("No steps", parts.empty(*_NO_STEPS))
     ranges = lists.ranges(section, device)
-    yield parts.grid_panel(context, ranges, "steps-ranges", note=_RANGES, nothing=_NO_RANGES)
+    note = parts.frame_note(context, _RANGES)
+    yield parts.grid_panel(context, ranges, "steps-ranges", note=note, nothing=_NO_RANGES)
 
 
 def _outliers(device: Device) -> str:
@@ -58,7 +59,7 @@ _NO_STEPS = (
 _NO_RANGES = (
     'No range is marked. To see forward and backward separately: `with torch.profiler.record_function("forward"): ...`'
 )
-_RANGES = "Each name that record_function marked, with all its occurrences added up. Ranges nest, so times overlap."
+_RANGES = "Each name that record_function marked. Ranges nest, so times overlap."
 
 
 callbacks = Callbacks()

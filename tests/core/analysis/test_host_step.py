@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -183,6 +184,17 @@ def test_workers_are_not_advised_where_loading_takes_no_time() -> None:
         loads = [Host(NEXT, 10 * n * MS, 10 * n * MS + load_ns) for n in range(3)]
         trace = make_trace(cpu_ops=[Host("aten::mm", MS, 29 * MS)], annotations=[*marks, *loads])
         assert ("num_workers" in judge(section_of(trace)).remedy) == advised
+
+
+def test_nothing_is_said_of_time_in_which_nothing_was_recorded() -> None:
+    bounds = [0, 10, 20, 30, 60, 70, 80]
+    marks = [Host(f"ProfilerStep#{n}", a * MS, b * MS) for n, (a, b) in enumerate(itertools.pairwise(bounds))]
+    trace = make_trace(cpu_ops=[Host("aten::mm", mark.start, mark.start + 2 * MS) for mark in marks], annotations=marks)
+    assert "mostly because of time elsewhere, such as in Python (20.0 ms more)" in judge(section_of(trace)).steps
+    assert judge(section_of(trace)).remedy == "Next: overlapscope run shows which lines take the time elsewhere."
+    # That is how this one was recorded.
+    timed = replace(trace, plain_steps=PlainSteps(TimedSteps((10 * MS,) * 10), TimedSteps((10 * MS,) * 10)))
+    assert judge(section_of(timed)).remedy == ""
 
 
 @given(host_traces(), st.booleans())

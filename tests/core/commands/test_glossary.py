@@ -93,6 +93,7 @@ def _headings(report: str) -> Iterator[str]:
 def _printed(report: str) -> Iterator[str]:
     """Yield the words of ours in a report: headings, checks, causes, buckets, figures and rules."""
     yield from _headings(report)
+    yield from re.findall(r"[A-Z]\w+-bound", report.replace("\\", ""))
     for line in report.replace("\\", "").splitlines():
         if heading := re.match(r"### \d+\. ([a-z-]+) \((\w+)\)", line):
             yield from heading.groups()
@@ -173,12 +174,15 @@ def test_the_short_form_in_narrow_tables_is_explained_as_the_whole_term() -> Non
         ("efficiency", "overlap efficiency"),
         ("bubble", "pipeline bubble"),
         ("load", "load of experts"),
+        ("delay of others", "delay"),
+        ("made others wait", "made wait"),
+        ("idle caused", "GPU idle"),
     ):
         assert glossary.explain(short).blocks == glossary.explain(whole).blocks
 
 
-@pytest.mark.parametrize("word", ["stage", "expert"])
-def test_words_of_tables_of_ranks_are_explained(word: str) -> None:
+@pytest.mark.parametrize("word", ["stage", "expert", "good", "fair", "poor"])
+def test_words_of_tables_of_ranks_and_of_the_dashboard_are_explained(word: str) -> None:
     assert "(term)" in explanation(word)
 
 

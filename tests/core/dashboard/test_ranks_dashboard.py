@@ -34,6 +34,7 @@ from tests.support.helpers import with_plain_steps
 from tests.support.ranks_samples import DDP, job, recorded
 
 SAMPLES = DDP.parent
+HOST = Path(__file__).parents[2] / "host_samples.trace.json.gz"
 
 
 def written(path: Path, text: bytes | None = None) -> Path:
@@ -139,6 +140,16 @@ def test_the_page_waits_for_the_ranks_of_a_folder_and_not_for_a_trace_alone(tmp_
     context = PageContext.at(UrlState(page="ranks", trace="rank0"), alone)
     assert waits(context) is None and "One trace is open" in str(layout(context))
     assert not alone._background._wanted and alone._background.at_work is None
+
+
+def test_programs_without_a_gpu_are_no_ranks_that_cannot_be_read(tmp_path: Path) -> None:
+    for number in range(2):
+        shutil.copy(HOST, tmp_path / f"run{number}.trace.json.gz")
+    library = Library([tmp_path])
+    all_read(library, "run0")
+    shown = str(layout(PageContext.at(UrlState(page="ranks", trace="run0"), library)))
+    assert "Traces that cannot be compared" in shown and "no GPU activity" in shown
+    assert "No rank could be read" not in shown and "ranks-table" not in shown
 
 
 def test_a_trace_that_cannot_be_read_is_reported_and_the_others_go_on(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
     shown = text(predicted(**NOTHING), width=120)
     answer, subject, empty, reason, remedy, *_ = shown.splitlines()
     assert answer.startswith("No prediction") and "median" not in subject and not empty
-    assert reason == "- A wait is doubtful." and remedy.startswith("- Recording again may help")
+    assert reason == "- A wait is doubtful." and remedy.startswith("- With PyTorch on a GPU, recording again may help")
     assert "measured" not in shown and "at most" not in shown and "n/a" not in shown
     assert "- A wait is doubtful." in md(predicted(**NOTHING))
 

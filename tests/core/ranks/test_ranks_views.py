@@ -368,6 +368,13 @@ def test_a_second_trace_of_a_rank_is_named_with_its_file() -> None:
     assert [row.cells[0].text for row in table.rows] == ["rank 0", "rank 1", "rank 1 (copy.json)"]
 
 
+def test_traces_of_no_common_job_have_no_clock_offsets() -> None:
+    report = real()
+    alone = replace(report, ranks=tuple(replace(row, meetings=0, joined=False) for row in report.ranks))
+    ids = [[column.id for column in ranks_document.each_rank(of).columns] for of in (report, alone)]
+    assert "offset" in ids[0] and "offset" not in ids[1]
+
+
 def test_few_ranks_have_a_row_each() -> None:
     by_rank = {table.id: table for table in all_tables(job(8))}
     assert len(by_rank[ranks_document.EACH_RANK].rows) == 8

@@ -21,7 +21,7 @@ from overlapscope.documents.model import ASCII, brief
 from overlapscope.documents.table import Table
 from overlapscope.render import markdown, terminal
 from overlapscope.report import lists
-from overlapscope.report.document import document, draw_strip
+from overlapscope.report.document import document, draw_strip, strip_title
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
@@ -110,7 +110,7 @@ def test_two_times_that_differ_are_shown_differently() -> None:
     assert words.part_of(89_757_787, 89_757_787) == "all 89.8 ms"
     assert words.part_of(89_757_787, 89_799_999) == "nearly all 89.8 ms"
     assert words.part_of(24_300_000, 89_799_999) == "24.3 of 89.8 ms"
-    assert words.part_of(1, 89_799_999) == "< 0.1 of 89.8 ms"
+    assert words.part_of(11_000, 1_226_500_000) == "11.0 us of 1.23 s"
     assert words.part_of(0, 89_799_999) == "0 of 89.8 ms"
 
 
@@ -206,13 +206,18 @@ def test_a_slice_shows_its_longest_kind_and_how_full_it_was() -> None:
 
 def test_the_whole_window_is_shown_where_the_median_step_would_hide_the_loss() -> None:
     assert _strip_of([100, 100, 100, 100, 100, 100]).extent.label == "ProfilerStep#2"
-    assert _strip_of([100, 100, 900, 100, 100, 100]).extent.label == ""
+    whole = _strip_of([100, 100, 900, 100, 100, 100]).extent
+    assert whole.label == "" and strip_title(whole) == "Timeline of all that was recorded"
+    assert strip_title(replace(whole, is_all=False)) == "Timeline of all after the lead-in"
+    # Every step loses time to communication, so the median one shows it.
+    assert _strip_of([290, 290, 900, 290, 290, 290], comm_ns=190).extent.label == "ProfilerStep#3"
 
 
-def _strip_of(lengths: list[int]) -> Strip:
-    """The strip of steps of these lengths, of which the GPU computes for 100 ns."""
+def _strip_of(lengths: list[int], comm_ns: int = 0) -> Strip:
+    """The strip of steps of these lengths, in which the GPU computes for 100 ns and then communicates."""
     begins = [10 + sum(lengths[:number]) for number in range(len(lengths))]
-    ops = [Op(Kind.COMPUTE, begin, begin + 100, launch=(begin - 9, begin - 8)) for begin in begins]
+    kinds = ((Kind.COMPUTE, 0, 100), (Kind.COMM, 100, 100 + comm_ns))[: 2 if comm_ns else 1]
+    ops = [Op(kind, at + start, at + end, launch=(at - 9, at - 8)) for at in begins for kind, start, end in kinds]
     notes = [Host(f"ProfilerStep#{number}", begin - 10, begin + 80) for number, begin in enumerate(begins)]
     device = analyze_trace(make_trace(ops, annotations=notes)).devices[0]
     return measure(device.timeline, device.result, slices=10)

@@ -27,7 +27,7 @@ from overlapscope.rules.findings import find_all
 from overlapscope.rules.rule import Draft, name
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.core.analysis.test_sums import gpu_ops, host_events
-from tests.support.helpers import MS, US, Host, Op, make_trace, various
+from tests.support.helpers import MS, US, Host, Op, Wait, make_trace, various
 from tests.support.recordings import analysis_of
 from tests.support.rule_traces import MIB, blocking_uploads, collective, in_turns, scalars, two_streams, uploads
 
@@ -326,6 +326,12 @@ def test_kernels_that_fill_the_gpu_are_no_warning() -> None:
     finding = findings_of(two_streams(waits=False))["streams-without-overlap"]
     assert (finding.severity, finding.cost_ns) == ("info", 0)
     assert "fills the GPU" in finding.title
+
+
+def test_a_stream_that_ran_nothing_is_one_without_work() -> None:
+    ops = [Op(Kind.COMPUTE, at * MS, (at + 1) * MS, launch=(at * MS - 2, at * MS - 1)) for at in range(1, 5)]
+    trace = make_trace(ops, waits=[Wait(MS, 22), Wait(2 * MS, 22)])
+    assert findings_of(trace)["stream-without-work"].title == "Stream 22 takes part in 2 event waits but ran no work"
 
 
 def test_streams_that_run_side_by_side_are_left_alone() -> None:

@@ -9,6 +9,7 @@ from overlapscope.trace.op_names import (
     GPU_CATEGORIES,
     hides_direction,
     is_work,
+    kernel_names,
     kind,
     looks_like_communication,
     memory_kinds,
@@ -217,6 +218,13 @@ def test_annotations_and_synchronisation_are_no_gpu_categories() -> None:
 )
 def test_a_kernel_is_called_what_people_know(name: str, short: str) -> None:
     assert short_kernel(name) == short
+
+
+def test_kernels_of_one_short_name_keep_what_tells_them_apart() -> None:
+    cat, gemm = "at::native::(anonymous namespace)::Cat<at::native::X<4>, {}>(at::native::X<4>*)", "void {}::gemm<1>()"
+    names = {cat.format(2): "Cat<X<4>, 2>(X<4>*)", cat.format(3): "Cat<X<4>, 3>(X<4>*)"}
+    names |= {gemm.format("a"): "a::gemm<1>()", gemm.format("b"): "b::gemm<1>()", "void at::sort<1>()": "sort"}
+    assert kernel_names(names) == names
 
 
 @pytest.mark.parametrize(
