@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import re
 import stat
-import sys
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
 from copy import copy
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from overlapscope.base import disk
 from overlapscope.base.registry import load
 from overlapscope.base.words import listed, plural, size
 from overlapscope.errors import UnreadableTrace
@@ -65,14 +60,13 @@ def foreign(head: bytes) -> str | None:
     return next((f"{what}." for sign, what in _FOREIGN.items() if re.search(sign, head)), None)
 
 
-# -- Sources that cannot be read in place, such as pipes, which are first copied to a file ---
+# -- Places of sources, of which some are first copied to a file ---
 
 STDIN = Path("<stdin>")
 """Name that stands for `-` in messages."""
-_BLOCK_BYTES = 1 << 20
 _UNPACKED = "unpacked"
 
-_copies: dict[Path, tuple[IO[bytes], str]] = {}
+copies: dict[Path, Path] = {}
 """Copies of pipes by the path of the pipe. They are removed when the program ends."""
 _unpacked: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 """Folders with the files that sources unpacked, by the path of the packed file. They are removed too."""
@@ -127,121 +121,14 @@ def place(path: Path, limit_bytes: int) -> Path:
             load(unpack)(path, Path(folder.name) / _UNPACKED)
             _unpacked[path] = folder
         return Path(_unpacked[path].name) / _UNPACKED
-    if not is_pipe(path) and path not in _copies:
-        is_empty = path.is_file() and not path.stat().st_size
-        return _special(path, limit_bytes) if is_empty else path
-    if path not in _copies:
-        _copies[path] = _copied(path, limit_bytes)
-    return Path(_copies[path][1])
-
-
-def _special(path: Path, limit_bytes: int) -> Path:
-    """Return where the content of a file without a size lies.
-
-    Files of /proc have none, whatever is in them, and reading some of them waits for data. An empty file stays where
-    it is: somebody may be about to write it.
-    """
-    with disk.open_source(path) as file:
-        if file.read(1) == b"":
-            return path
-    copy = _copied(path, limit_bytes)
-    if path.stat().st_size:
-        copy[0].close()
+    if path in copies:
+        return copies[path]
+    if not is_pipe(path) and (not path.is_file() or path.stat().st_size):
         return path
-    _copies[path] = copy
-    return Path(copy[1])
+    # Few files are pipes.
+    from overlapscope.reading.pipes import copy_of
 
-
-def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
-    with ExitStack() as opened:
-        if path == STDIN and sys.stdin is None:
-            raise UnreadableTrace(path, "is closed; pipe a trace into it.")
-        source: IO[bytes] = sys.stdin.buffer if path == STDIN else opened.enter_context(disk.open_source(path))
-        if disk.is_device(source):
-            raise UnreadableTrace(path, "is a device and has no trace in it; name a file.")
-        if source.isatty():
-            raise UnreadableTrace(
-                path, "is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
-            )
-        try:
-            copy, name = _unnamed_file()
-            atexit.register(copy.close)
-            for block in _blocks(path, source, limit_bytes):
-                copy.write(block)
-            copy.flush()
-        except OSError as error:
-            raise UnreadableTrace(
-                path,
-                f"cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
-                "name that file.",
-            ) from None
-    if not os.path.getsize(name):
-        raise UnreadableTrace(path, "the pipe was empty; check whether the command that writes to it failed.")
-    return copy, name
-
-
-def _unnamed_file() -> tuple[IO[bytes], str]:
-    """Return a temporary file and a path to it.
-
-    On Linux it is in no directory, so a killed process leaves nothing behind.
-    """
-    import tempfile
-
-    if sys.platform == "linux":
-        # Some file systems, and systems without /proc, can't do this. Python's TemporaryFile can't be named later.
-        with suppress(OSError):
-            descriptor = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            path = f"/proc/{os.getpid()}/fd/{descriptor}"
-            unnamed = open(descriptor, "w+b")  # noqa: SIM115
-            if os.path.exists(path):
-                return unnamed, path
-            unnamed.close()
-    named = tempfile.NamedTemporaryFile(prefix="overlapscope-", suffix=".trace")  # noqa: SIM115
-    return named, named.name
-
-
-@contextmanager
-def named_in_directory(path: Path) -> Iterator[Path]:
-    """Give an unnamed temporary file a name until the block ends.
-
-    SQLite resolves the links of /proc itself, so it can't open a file that no directory has.
-
-    Yields:
-        The path with that name; the path of any other file as it is.
-    """
-    if not (path.is_symlink() and path.parent.name == "fd" and path.is_relative_to("/proc")):
-        yield path
-        return
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="overlapscope-") as folder:
-        name = Path(folder) / "trace"
-        # Without a directory's descriptor, Python calls link(), which would link the link.
-        os.link(path, name, src_dir_fd=0)
-        yield name
-
-
-def _blocks(path: Path, source: IO[bytes], limit_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a pipe; only the beginning if it shows that this is not a trace."""
-    done = 0
-    while block := source.read(_BLOCK_BYTES):
-        yield block
-        if (
-            not done
-            # The first field of a protocol buffer may look like a line break.
-            and not block.startswith((GZIP, ZSTD, SQLITE, b"\n"))
-            and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
-        ):
-            return
-        done += len(block)
-        if done > limit_bytes:
-            raise UnreadableTrace(
-                path,
-                f"more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
-                "is that large.",
-            )
-    if block is None:
-        raise UnreadableTrace(path, f"cannot be read ({disk.WAITS}); name a file.")
+    return copy_of(path, limit_bytes)
 
 
 # -- Content, unpacked if it is gzip or zstd ---

@@ -23,7 +23,7 @@ from overlapscope.base.bounded_database import BoundedConnection, is_endless
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._events import Numbered
-from overlapscope.reading.files import named_in_directory
+from overlapscope.reading.pipes import named_in_directory
 from overlapscope.trace.model import I32, I64
 
 _PLAIN_TABLE: Final = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
