@@ -15,8 +15,10 @@ from overlapscope.base import disk
 from overlapscope.base.words import clean, listed, plural, size
 from overlapscope.compare.doubts import ProgramIdentity
 from overlapscope.errors import ConfigError
+from overlapscope.trace.model import Memory
 
 VERSION: Final = 1
+_COPY_KINDS: Final = ("H2D", "D2H", "P2P")
 DEFAULT_MARGIN_PCT: Final = 25
 """Share of the kernels, launches or copies by which a number may change without meaning."""
 
@@ -125,6 +127,12 @@ class Contract(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Calls in which the host waits for the GPU; without a GPU, those that read a value of a tensor."""
     allocations: tuple[HostCall, ...] = ()
     """Calls that allocate or free memory of the driver."""
+
+    def __post_init__(self) -> None:
+        memories = ["", *(memory.name.lower() for memory in Memory)]
+        for copy in self.copies:
+            if copy.kind not in _COPY_KINDS or copy.memory not in memories:
+                raise ValueError(f"no copy is of kind {copy.kind!r} and memory {copy.memory!r}")
 
     @property
     def transfers(self) -> tuple[TransferGroup, ...]:

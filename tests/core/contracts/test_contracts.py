@@ -425,6 +425,7 @@ def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
         ("margin_pct = 25", "margin_pct = 100", "Expected `int` <= 99 - at `$.margin_pct`."),
         ("beside = ", "# ", "Object missing required field `beside` - at `$.copies[0]`."),
         ("beside = [[1, ", "beside = [[3, ", "`beside` is for 3 of 1 - at `$.copies[0]`."),
+        ('memory = "pinned"', 'memory = "pined"', "no copy is of kind 'H2D' and memory 'pined'."),
         ("launches = ", "# ", "Object missing required field `launches`."),
         ("ranks = ", "# ", "program has no ranks; `overlapscope contract write` states all."),
         ("[program.kernels]", "# ", "program has no kernels; `overlapscope contract write` states all."),
