@@ -417,6 +417,7 @@ def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
         ("beside = ", "# ", "Object missing required field `beside` - at `$.copies[0]`."),
         ("beside = [[1, ", "beside = [[3, ", "`beside` is for 3 of 1 - at `$.copies[0]`."),
         ("launches = ", "# ", "Object missing required field `launches`."),
+        ("[program.kernels]", "[program.kernels]\nk = nan", "Expected `float` >= 0.0 - at `$.program.kernels[...]`."),
     ],
 )
 def test_a_wrong_or_missing_key_is_an_error_that_names_it(
