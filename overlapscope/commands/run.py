@@ -43,7 +43,7 @@ from overlapscope.recorder.wrapping import around
 _PATIENCE_S = 10
 """Time for a GPU, or for another thread that writes the trace, after a call of os._exit, in seconds."""
 _ENDED_EARLY = (
-    "the program was ended from outside, with os._exit or by os.execv before anything was written, so there is no "
+    "the program was ended by a signal, os._exit or os.execv before anything was written, so there is no "
     "trace. A recording with fewer steps is complete earlier: --wait 0 --plain-steps 0."
 )
 _STDERR = 2

@@ -12,9 +12,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Check, Environment, TraceResult, Trust
@@ -252,7 +252,7 @@ class ProgramIdentity(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     job: str | None = None
     """Name of the script or job, if the traces state it."""
-    kernels: dict[str, float] = {}
+    kernels: dict[str, Annotated[float, Meta(ge=0, le=100)]] = {}
     """The most frequently launched kernels, with their percentages of these launches; empty if unknown."""
 
 

@@ -71,6 +71,15 @@ _DECODERS = ((_strict, False), (_lenient, True))
 """Decoders in the order in which they are tried, and whether the text is damaged if only this one can read it."""
 
 
+class _Unnumbered(str):
+    """A text in which an error has no line number, because counting lines takes as long as all the text before it."""
+
+    def count(self, *_: object) -> int:
+        return 0
+
+    rfind = count
+
+
 class Recovery:
     """One pass through damaged text, which begins at an event or at the comma before it."""
 
@@ -85,7 +94,7 @@ class Recovery:
                 `rest`.
         """
         self._convert = convert
-        self._text = text
+        self._text = _Unnumbered(text)
         self._losses = losses
         self._final = final
         self._ends = [match.end() for match in BOUNDARY.finditer(text)]

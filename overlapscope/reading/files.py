@@ -138,6 +138,8 @@ HEAD_BYTES = 1 << 16
 BLOCK_BYTES = 1 << 21
 """Unpacked bytes of a block. Half a megabyte stays in a core's cache while it is decoded; blocks of 8 MB take almost
 twice the time."""
+_PACKED_BYTES = 1 << 16
+"""Packed bytes to read at once. Where one of several members ends, all that was read behind it is copied."""
 
 LIMIT_BYTES = 8 << 30
 """Default maximum of unpacked bytes to read of one file.
@@ -237,13 +239,13 @@ class SourceFile:
 
     def _read_plain(self, file: BufferedReader) -> bytes | memoryview:
         if self.memory is None:
-            return self._read(file)
+            return self._read(file, self.block_bytes)
         count = file.readinto(self.memory[: self.block_bytes])
         self.packed_bytes_read += count
         return self.memory[:count]
 
-    def _read(self, file: BinaryIO) -> bytes:
-        data = file.read(self.block_bytes)
+    def _read(self, file: BinaryIO, most: int = _PACKED_BYTES) -> bytes:
+        data = file.read(most)
         self.packed_bytes_read += len(data)
         return data
 

@@ -280,7 +280,7 @@ class ChildRecording(ProgramRecording):
 
 
 class StartedProcesses:
-    """Numbers of Python processes that the program starts with `multiprocessing` and `subprocess`, after `watch`.
+    """Numbers of Python processes that the program starts or forks after `watch`.
 
     Helpers of torch, such as the workers of a DataLoader, do not count.
     """
@@ -294,15 +294,22 @@ class StartedProcesses:
     def watch(self) -> None:
         """Begin to count processes."""
         before(multiprocessing.process.BaseProcess, "start", self._on_process)
+        if hasattr(os, "fork"):
+            before(os, "fork", self._on_fork)
         before(subprocess.Popen, "__init__", self._on_command)
 
     def _on_process(self, process: Any, *args: Any, **options: Any) -> None:
         target = getattr(process, "_target", None)
-        if not str(getattr(target, "__module__", "")).startswith(_HELPERS):
-            method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
-            forked = method == "fork" and "torch" in sys.modules
-            self.forked += forked
-            self.count += not forked
+        helps = str(getattr(target, "__module__", "")).startswith(_HELPERS)
+        method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+        if method != "fork" or "torch" not in sys.modules:
+            self.count += not helps
+        elif helps:
+            # Starting it forks.
+            self.forked -= 1
+
+    def _on_fork(self) -> None:
+        self.forked += "torch" in sys.modules
 
     def _on_command(self, popen: object, args: Any = (), *more: Any, **options: Any) -> None:
         # Popen reports arguments that are wrong.

@@ -143,6 +143,11 @@ PROGRAMS = {
         "forked processes (1) after it had imported torch",
         ("--subprocesses",),
     ),
+    "forks itself": RecordedProgram(
+        "if child := os.fork(): os.waitpid(child, 0); torch.ones(3)\nelse: train(50)",
+        0,
+        "forked processes (1) after it had imported torch",
+    ),
 }
 
 

@@ -6,6 +6,7 @@ their columns. Any error of SQLite becomes one sentence.
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +66,7 @@ class Database:
             raise UnreadableTrace(shown, "the database is compressed; unpack it first, for example with `gunzip -k`.")
         with self._errors(), named_in_directory(path) as name:
             self._connection = sqlite3.connect(
-                f"file:{quote(str(name.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
+                f"file:{quote(os.fsencode(name.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
             )
             size = path.stat().st_size
             self._rows_read, self._most_rows = 0, _MAX_READINGS * size // _MIN_ROW_BYTES

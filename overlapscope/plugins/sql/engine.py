@@ -336,7 +336,7 @@ def _query_error(error: Exception) -> UsageError:
 
     if isinstance(error, UsageError):
         return error
-    if isinstance(error, duckdb.OutOfMemoryException | MemoryError):
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError) or str(error).startswith("Out of Memory Error"):
         return UsageError(f"the query needs more than {size(MEMORY_BYTES)} of memory; ask for less, or aggregate.")
     if isinstance(error, duckdb.Error | pa.ArrowException | OSError):
         return UsageError(f"the query failed: {_sentence(error)}")

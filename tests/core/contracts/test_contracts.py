@@ -429,6 +429,7 @@ def test_the_file_reads_back_as_the_contract(training: Trace) -> None:
         ("launches = ", "# ", "Object missing required field `launches`."),
         ("ranks = ", "# ", "program has no ranks; `overlapscope contract write` states all."),
         ("[program.kernels]", "# ", "program has no kernels; `overlapscope contract write` states all."),
+        ("[program.kernels]", "[program.kernels]\nk = nan", "Expected `float` >= 0.0 - at `$.program.kernels[...]`."),
     ],
 )
 def test_a_wrong_or_missing_key_is_an_error_that_names_it(

@@ -9,12 +9,14 @@ import json
 import os
 import random
 import re
+import sys
 import tracemalloc
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -594,6 +596,23 @@ def test_an_absurd_recording_span_does_not_make_absurd_times_possible(tmp_path: 
     trace = read(tmp_path, around(span, kernel_text("5.0", "8e14")))
     assert names(trace) == ["first", "last"]
     assert trace.start_ns == -1
+
+
+def test_lines_before_a_broken_event_are_not_counted(tmp_path: Path) -> None:
+    broken = kernel_text(args='{"device": 0, "stream": 7, "grid": [1, 1, 1,]}')
+    text = around(*[f"\n{broken}"] * 500)
+    counted: list[int] = []
+
+    def called(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__ in ("count", "rfind") and "pos" in frame.f_locals:
+            counted.append(frame.f_locals["pos"])
+
+    sys.setprofile(called)
+    try:
+        read(tmp_path, text)
+    finally:
+        sys.setprofile(None)
+    assert 0 < sum(counted) < 100 * len(text)
 
 
 # -- bounded memory

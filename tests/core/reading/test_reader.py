@@ -516,6 +516,14 @@ def test_gzip_members_are_joined(tmp_path: Path) -> None:
     assert not trace.damage.truncated
 
 
+def test_little_is_read_ahead_of_a_packed_member(tmp_path: Path) -> None:
+    members = gzip.compress(b"{}") * (1 << 15)
+    file = files.SourceFile(write(tmp_path / "t.json.gz", members))
+    assert next(iter(file)) == b"{}"
+    # All of this is copied for each member, so that the time of many is quadratic in it.
+    assert file.packed_bytes_read <= len(members) / 8
+
+
 @pytest.mark.parametrize(
     ("name", "rank"),
     [

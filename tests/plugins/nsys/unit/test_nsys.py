@@ -7,9 +7,11 @@ import gzip
 import io
 import itertools
 import lzma
+import os
 import re
 import shutil
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -72,6 +74,14 @@ def of(reports: Path, name: str, number: int) -> tuple[Path, int, Trace]:
     result = processes(path)
     # As the file has it, without steps by the period of its launches.
     return path, result[number], ov.load(f"{path}@{number}" if len(result) > 1 else path, periodic=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems want names of text")
+def test_a_report_may_have_a_name_that_is_no_text(reports: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"%41\xff.sqlite")
+    shutil.copy(reports / "one_copy.sqlite", path)
+    assert expand([tmp_path]) == [path]
+    assert len(ov.load(path).gpu_ops)
 
 
 # -- figures ---------------------------------------------------------------------------------------

@@ -378,6 +378,7 @@ def test_a_query_has_so_much_memory_and_a_result_so_many_bytes(
         "length(printf('%1000000000d', 1))",
         "len(range(200000000))",
         "length(replace(repeat('x', 100000), 'x', repeat('y', 10000)))",
+        "'x' || repeat('y', 1000000) FROM range(1000)",
     ],
 )
 def test_a_value_that_a_function_makes_is_stopped_at_the_limit_of_memory(
