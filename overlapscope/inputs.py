@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.plugin import plugins
 from overlapscope.reading import LIMIT_BYTES, find_traces, load, load_all
-from overlapscope.reading.files import WRITTEN, input_path, kind_of, place
+from overlapscope.reading.file_names import input_path
+from overlapscope.reading.files import WRITTEN, kind_of, place
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:

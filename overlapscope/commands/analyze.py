@@ -116,7 +116,7 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
         UnreadableTrace: A file that the user named can't be read, or no file can.
     """
     from overlapscope.reading import load
-    from overlapscope.reading.files import input_path
+    from overlapscope.reading.file_names import input_path
 
     limit, named_files = size_limit(args), {*map(input_path, args.traces)}
     options = {"limit_bytes": limit, "cache": args.cache, "steps_by": args.steps_by, "captures": args.capture}

@@ -71,7 +71,7 @@ class DashboardCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         require_packages()
-        from overlapscope.reading.files import input_path
+        from overlapscope.reading.file_names import input_path
 
         base = args.base_path.strip("/")
         chosen = {page: choice for page in with_data() if (choice := getattr(args, page)) is not None}

@@ -20,8 +20,15 @@ from overlapscope.base.memory import release_free_memory
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.communication import with_communication
-from overlapscope.reading.file_names import file_and_part, natural, newest_recording, without_copies
-from overlapscope.reading.files import LIMIT_BYTES, input_path, is_pipe
+from overlapscope.reading.file_names import (
+    file_and_part,
+    input_path,
+    is_pipe,
+    natural,
+    newest_recording,
+    without_copies,
+)
+from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.patterns import name_patterns
 from overlapscope.reading.source import SUFFIXES, ReadRequest, is_trace_name, parts, read
 from overlapscope.trace.model import Trace

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,24 @@ from overlapscope.plugin import TraceSource, sources
 
 _PART: Final = re.compile(r"(.+)@(\d{1,6})")
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+
+
+STDIN = Path("<stdin>")
+"""Name that stands for `-` in messages."""
+
+
+def input_path(source: str | Path) -> Path:
+    """Return the path that a user names; `-` is standard input."""
+    return STDIN if str(source) == "-" and not isinstance(source, Path) else Path(source)
+
+
+def is_pipe(path: Path) -> bool:
+    """Return whether a path can be read only once; False for a missing file."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return path == STDIN
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def shown_source(source: str | Path) -> str:

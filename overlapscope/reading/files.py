@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import stat
 import zlib
 from collections.abc import Generator, Iterator
 from copy import copy
@@ -15,7 +14,7 @@ from overlapscope.base.registry import load
 from overlapscope.base.words import listed, plural, size
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugin import plugins, sources
-from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.file_names import file_and_part, is_pipe
 
 if TYPE_CHECKING:
     import tempfile
@@ -62,28 +61,12 @@ def foreign(head: bytes) -> str | None:
 
 # -- Places of sources, of which some are first copied to a file ---
 
-STDIN = Path("<stdin>")
-"""Name that stands for `-` in messages."""
 _UNPACKED = "unpacked"
 
-copies: dict[Path, Path] = {}
+_copies: dict[Path, Path] = {}
 """Copies of pipes by the path of the pipe. They are removed when the program ends."""
 _unpacked: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 """Folders with the files that sources unpacked, by the path of the packed file. They are removed too."""
-
-
-def input_path(source: str | Path) -> Path:
-    """Return the path that a user names; `-` is standard input."""
-    return STDIN if str(source) == "-" and not isinstance(source, Path) else Path(source)
-
-
-def is_pipe(path: Path) -> bool:
-    """Return whether a path can be read only once; False for a missing file."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return path == STDIN
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def chosen_part(path: Path, count: int) -> int:
@@ -121,14 +104,17 @@ def place(path: Path, limit_bytes: int) -> Path:
             load(unpack)(path, Path(folder.name) / _UNPACKED)
             _unpacked[path] = folder
         return Path(_unpacked[path].name) / _UNPACKED
-    if path in copies:
-        return copies[path]
+    if path in _copies:
+        return _copies[path]
     if not is_pipe(path) and (not path.is_file() or path.stat().st_size):
         return path
     # Few files are pipes.
     from overlapscope.reading.pipes import copy_of
 
-    return copy_of(path, limit_bytes)
+    copy = copy_of(path, limit_bytes, packed=(GZIP, ZSTD, SQLITE))
+    if copy != path:
+        _copies[path] = copy
+    return copy
 
 
 # -- Content, unpacked if it is gzip or zstd ---

@@ -12,15 +12,20 @@ from typing import IO
 
 from overlapscope.base import disk
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading.files import GZIP, SQLITE, STDIN, ZSTD, copies, is_pipe
+from overlapscope.reading.file_names import STDIN, is_pipe
 
 _BLOCK_BYTES = 1 << 20
 
 
-def copy_of(path: Path, limit_bytes: int) -> Path:
+def copy_of(path: Path, limit_bytes: int, *, packed: tuple[bytes, ...]) -> Path:
     """Return the copy of a pipe, or of a file without a size; an empty file itself, since somebody may write it soon.
 
     Files of /proc have no size, whatever is in them, and reading some of them waits for data.
+
+    Args:
+        path: The source.
+        limit_bytes: Maximum size of the copy.
+        packed: First bytes of files that are copied whole; others must look like a trace.
 
     Raises:
         UnreadableTrace: The bytes are missing, more than `limit_bytes`, or cannot be copied.
@@ -31,15 +36,14 @@ def copy_of(path: Path, limit_bytes: int) -> Path:
         with disk.open_source(path) as file:
             if file.read(1) == b"":
                 return path
-    copy, name = _copied(path, limit_bytes)
+    copy, name = _copied(path, limit_bytes, packed)
     if sized and path.stat().st_size:
         copy.close()
         return path
-    copies[path] = Path(name)
-    return copies[path]
+    return Path(name)
 
 
-def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
+def _copied(path: Path, limit_bytes: int, packed: tuple[bytes, ...]) -> tuple[IO[bytes], str]:
     with ExitStack() as opened:
         if path == STDIN and sys.stdin is None:
             raise UnreadableTrace(path, "is closed; pipe a trace into it.")
@@ -53,7 +57,7 @@ def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
         try:
             copy, name = _unnamed_file()
             atexit.register(copy.close)
-            for block in _blocks(path, source, limit_bytes):
+            for block in _blocks(path, source, limit_bytes, packed):
                 copy.write(block)
             copy.flush()
         except OSError as error:
@@ -108,7 +112,7 @@ def named_in_directory(path: Path) -> Iterator[Path]:
         yield name
 
 
-def _blocks(path: Path, source: IO[bytes], limit_bytes: int) -> Iterator[bytes]:
+def _blocks(path: Path, source: IO[bytes], limit_bytes: int, packed: tuple[bytes, ...]) -> Iterator[bytes]:
     """Yield the content of a pipe; only the beginning if it shows that this is not a trace."""
     done = 0
     while block := source.read(_BLOCK_BYTES):
@@ -116,7 +120,7 @@ def _blocks(path: Path, source: IO[bytes], limit_bytes: int) -> Iterator[bytes]:
         if (
             not done
             # The first field of a protocol buffer may look like a line break.
-            and not block.startswith((GZIP, ZSTD, SQLITE, b"\n"))
+            and not block.startswith((*packed, b"\n"))
             and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
         ):
             return

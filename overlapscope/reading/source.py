@@ -18,8 +18,8 @@ from overlapscope.base.registry import load
 from overlapscope.errors import UnreadableTrace
 from overlapscope.plugin import TraceSource
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.file_names import file_and_part
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile, is_pipe
+from overlapscope.reading.file_names import file_and_part, is_pipe
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.trace.model import Trace
 
 

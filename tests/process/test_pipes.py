@@ -49,7 +49,7 @@ def test_every_command_that_reads_a_trace_reads_a_pipe(command: tuple[str, ...])
 def test_the_dashboard_shows_a_pipe() -> None:
     program = (
         "from overlapscope import load\nfrom overlapscope.dashboard.library import find\n"
-        "from overlapscope.reading.files import input_path\n"
+        "from overlapscope.reading.file_names import input_path\n"
         "[one], _ = find([input_path('-')])\nprint(len(load(one.path).gpu_ops))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=120, input=PLAIN)
