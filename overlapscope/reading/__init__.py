@@ -97,9 +97,9 @@ def load(
     patterns = name_patterns()
     trace = with_communication(trace, patterns.communication)
     if captures:
-        from overlapscope.reading.captures import with_captures
+        from overlapscope.reading.captures import read_each, with_captures
 
-        trace = with_captures(trace, _read_captures(expand(captures), request, cache))
+        trace = with_captures(trace, read_each(expand(captures), lambda path: _read_or_cached(path, request, cache)))
     marks = {} if steps_by is not None else marks_in(trace, patterns.server_steps)
     if steps_by is None and not marks and trace.has_steps:
         # Most recordings mark their steps.
@@ -122,19 +122,6 @@ def _with_steps(trace: Trace, steps_by: str | None, marks: dict[str, StepBatch],
     from overlapscope.reading.own_period import periodic_steps
 
     return periodic_steps(trace)
-
-
-def _read_captures(paths: list[Path], request: ReadRequest, cache: bool) -> list[Trace]:
-    """Return the recordings in files, of which some may be none, such as the list of them by TraceLens."""
-    captures, failures = list[Trace](), list[UnreadableTrace]()
-    for path in paths:
-        try:
-            captures.append(_read_or_cached(path, request, cache))
-        except UnreadableTrace as failure:
-            failures.append(failure)
-    if failures and not captures:
-        raise failures[0]
-    return captures
 
 
 def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:

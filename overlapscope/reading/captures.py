@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.base.columns import I32
+from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import HostEvents, Trace
 
 _Events = TypeVar("_Events", bound=HostEvents)
+
+
+def read_each(paths: Sequence[Path], read: Callable[[Path], Trace]) -> list[Trace]:
+    """Return the recordings in files, of which some may be none, such as the list of them by TraceLens.
+
+    Raises:
+        UnreadableTrace: All are none.
+    """
+    captures, failures = list[Trace](), list[UnreadableTrace]()
+    for path in paths:
+        try:
+            captures.append(read(path))
+        except UnreadableTrace as failure:
+            failures.append(failure)
+    if failures and not captures:
+        raise failures[0]
+    return captures
 
 
 def with_captures(trace: Trace, captures: Sequence[Trace]) -> Trace:
