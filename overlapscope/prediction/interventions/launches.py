@@ -160,7 +160,7 @@ def _items_of_graph(graph: Graph, launches: GraphLaunches, handover_ns: I64, sta
     leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
     later = np.delete(inside, leading)
     new.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], constants.graph_gap_ns or 0)
-    new.duration_ns[inside[graph.is_single_op[inside]]] += _LONGER_NS[stance]
+    new.duration_ns[inside[(graph.is_single_op & ~items.gone)[inside]]] += _LONGER_NS[stance]
     return new
 
 
