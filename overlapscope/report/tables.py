@@ -275,10 +275,13 @@ def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) ->
     """Return a caution about the savings of several findings, and how to get lines of code if none was recorded."""
     costly = [finding for finding in findings if finding.cost_ns]
     notes = []
-    if len(costly) > 1 and any(finding.saving is not None for finding in costly):
-        notes.append("Savings overlap; don't add them up.")
+    overlap = len(costly) > 1 and any(finding.saving is not None for finding in costly)
     if any(each.saving and each.saving.saved_ns > EXPLAINED_SAVING_RATIO * each.cost_ns for each in costly):
-        notes.append("A fix may save more than its finding costs, as other waits become shorter.")
+        # More than its cost.
+        part = "shorter waits elsewhere"
+        notes.append(f"Savings include {part}; don't add them up." if overlap else f"The saving includes {part}.")
+    elif overlap:
+        notes.append("Savings overlap; don't add them up.")
     nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]
     recorded = list(traces)
     records = [trace.environment for trace in recorded]

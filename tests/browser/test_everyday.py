@@ -264,7 +264,7 @@ def test_the_page_reports_that_the_server_ended_or_restarted(own_page: Page, ser
     expect(page.locator("#connection-lost")).to_contain_text("Open the address that it printed")
     page.goto(served.address)
     settle(page)
-    watch.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|the server did not respond")
+    watch.expect("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|the server did not respond")
     stop(served.process)
     drop(page, SAMPLE)
     expect(page.locator("#upload-message")).to_contain_text("is the dashboard still running?")

@@ -60,14 +60,18 @@ def length(spans: Iterable[Span]) -> int:
     return sum(end - start for start, end in merged(spans))
 
 
+def steps_of(events: Sequence[RawEvent]) -> dict[str, Span]:
+    """Return begin and end of each step, which lasts until the next one begins."""
+    marks = sorted((event.start, event.end, event.name) for event in events if event.name.startswith("ProfilerStep#"))
+    ends = [*(start for start, _, _ in marks[1:]), marks[-1][1]]
+    return {name: (start, end) for (start, _, name), end in zip(marks, ends, strict=True)}
+
+
 def stages_by_hand(paths: Sequence[Path]) -> dict[str, list[tuple[int, int, int]]]:
     """Return the compute, waiting and other time of each rank in each of its steps. Clocks must be equal."""
     ranks = [events_of(path) for path in paths]
     waits = waits_by_hand(ranks)
-    steps = [
-        {event.name: (event.start, event.end) for event in events if event.name.startswith("ProfilerStep#")}
-        for events in ranks
-    ]
+    steps = [steps_of(events) for events in ranks]
     compute = [
         merged((op.start, op.end) for op in events if op.category == "cpu_op" and not op.name.startswith("c10d::"))
         for events in ranks

@@ -143,7 +143,7 @@ def test_every_column_of_every_table_says_something_of_some_recording(tmp_path: 
         *("gpt2_train", "known_causes/data_loading_stacks", "mixed_workloads/kv_offload_no_sync_events", "ddp/rank0"),
         *("laboratory/fsdp_offload/resident.traces/rank0.trace", "mixed_workloads/model_on_two_devices"),
     )
-    timed = with_plain_steps(TRACES / "ddp" / "rank0.json.gz", tmp_path / "timed.json.gz", 20 * MS)
+    timed = with_plain_steps(TRACES / "ddp" / "rank0.json.gz", tmp_path / "timed.json.gz", 40 * MS)
     marks = ("execute_context_2(600)_generation_0(0)", "execute_context_0(0)_generation_7(7)")
     served = write_server(tmp_path / "rank0.1.pt.trace.json", [Pass([mark]) for mark in marks * 3])
     job = QueriedTraces((*(trace_of(TRACES / f"{name}.json.gz") for name in names), load(timed), load(served)))
@@ -230,7 +230,7 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
         "The figures in steps and findings are those of the recording.",
         "The figures in plain_steps are those of a step without the profiler.",
     }
-    timed = QueriedTraces((load(with_plain_steps(PIPELINE, tmp_path / "timed.json.gz", 20 * MS)),))
+    timed = QueriedTraces((load(with_plain_steps(PIPELINE, tmp_path / "timed.json.gz", 40 * MS)),))
     assert "The figures in findings are those of the program without the profiler." in ask(timed, statement).notes()
     doubted = ask(QueriedTraces((trace_of(TRACES / "known_causes" / "host_sync.json.gz"),)), "SELECT 1").notes()
     assert len(doubted) == 1 and "is degraded: the table `checks`" in doubted[0]
