@@ -277,9 +277,10 @@ def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) ->
     notes = []
     overlap = len(costly) > 1 and any(finding.saving is not None for finding in costly)
     if any(each.saving and each.saving.saved_ns > EXPLAINED_SAVING_RATIO * each.cost_ns for each in costly):
-        # More than its cost.
-        part = "shorter waits elsewhere"
-        notes.append(f"Savings include {part}; don't add them up." if overlap else f"The saving includes {part}.")
+        # It saves more than its cost.
+        notes.append(
+            "Savings include other waits; don't add them up." if overlap else "The saving includes other waits."
+        )
     elif overlap:
         notes.append("Savings overlap; don't add them up.")
     nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]

@@ -116,7 +116,7 @@ def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(recording: st
     assert savings
     for finding, saving in savings:
         exceeds = saving.saved_ns > tables.EXPLAINED_SAVING_RATIO * finding.cost_ns
-        assert exceeds == ("shorter waits elsewhere" in findings_note(report.traces, [finding]))
+        assert exceeds == ("other waits" in findings_note(report.traces, [finding]))
 
 
 def test_costs_do_not_depend_on_the_replay() -> None:
