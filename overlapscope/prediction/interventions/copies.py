@@ -210,14 +210,14 @@ def _joins(graph: Graph, runs: list[I64]) -> HostEvents:
     Their kernels stay.
     """
     ops, items = graph.trace.cpu_ops, graph.items
-    rows: list[int] = []
-    for run in runs:
-        call = items.call[run[-1]]
-        of_thread = rows_of(ops, graph.threads[int(graph.calls.thread[call])])
-        following = of_thread[np.searchsorted(ops.start_ns[of_thread], graph.calls.end_ns[call]) :][:1]
-        if len(run) >= _MIN_COPIES_TO_JOIN and (items.bytes[run] == items.bytes[run[0]]).all():
-            rows += [row for row in following.tolist() if ops.name(row) in _JOIN]
-    return ops.take(np.array(rows, np.int64))
+    alike = (run for run in runs if len(run) >= _MIN_COPIES_TO_JOIN and (items.bytes[run] == items.bytes[run[0]]).all())
+    call = items.call[np.array([run[-1] for run in alike], np.int64)]
+    following = np.full(len(call), -1)
+    for thread, of_thread in rows_by(graph.calls.thread[call]):
+        rows = rows_of(ops, graph.threads[thread])
+        place = np.searchsorted(ops.start_ns[rows], graph.calls.end_ns[call[of_thread]])
+        following[of_thread] = pick(rows, place)
+    return ops.take(np.sort(following[pick(ops.named(_JOIN.__contains__), following, False)]))
 
 
 def _merged(graph: Graph, runs: list[I64], joined: list[I64], request: Request) -> Graph:
