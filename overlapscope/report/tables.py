@@ -276,13 +276,10 @@ def findings_note(traces: Iterable[TraceResult], findings: Iterable[Finding]) ->
     costly = [finding for finding in findings if finding.cost_ns]
     notes = []
     overlap = len(costly) > 1 and any(finding.saving is not None for finding in costly)
-    if any(each.saving and each.saving.saved_ns > EXPLAINED_SAVING_RATIO * each.cost_ns for each in costly):
-        # It saves more than its cost.
-        notes.append(
-            "Savings include other waits; don't add them up." if overlap else "The saving includes other waits."
-        )
-    elif overlap:
-        notes.append("Savings overlap; don't add them up.")
+    exceed = any(each.saving and each.saving.saved_ns > EXPLAINED_SAVING_RATIO * each.cost_ns for each in costly)
+    if overlap or exceed:
+        what, caution = "include other waits" if exceed else "overlap", "; don't add them up" * overlap
+        notes.append(f"Savings {what}{caution}.")
     nowhere = [finding for finding in costly if finding.where is None or finding.where.line is None]
     recorded = list(traces)
     records = [trace.environment for trace in recorded]
