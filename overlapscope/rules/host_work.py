@@ -258,17 +258,14 @@ def _dispatch(claims: Claims, pieces: ClaimedPieces) -> Draft:
         more = f" {who[0].upper()}{who[1:]}." if who else ""
         more += _without_graphs(claims, launch_rows, launch_rows[of_graphs])
     case, fixes = _case(claims, pieces, by, launch_rows, launch_rows[of_graphs])
-    slow = _slow_op(claims, pieces, launch_rows)
-    if slow is not None:
-        slow_name, times, time_ns = slow
+    subject = fusible = listed(owner.optimizer for owner in by if owner.can_be_fused)
+    if (slow := _slow_op(claims, pieces, launch_rows)) is not None:
+        subject, times, time_ns = slow
         case, fixes = "slow-op", ()
-        remark = f": {claims.time(time_ns)} in {claims.times_a_step(times, 'call')} of {slow_name}"
+        remark = f": {claims.time(time_ns)} in {claims.times_a_step(times, 'call')} of {subject}"
     advice = claims.filled(DATA_PARALLEL) if case == "data-parallel" else advice_by_case("dispatch", claims.gpu)[case]
-    fusible = listed(owner.optimizer for owner in by if owner.can_be_fused)
-    if case == "fuse":
-        advice = advice.format(fusible)
-    elif slow is not None:
-        advice = advice.format(slow[0])
+    if case in ("fuse", "slow-op"):
+        advice = advice.format(subject)
     elif case == "compile" and fusible:
         advice += f" Pass fused=True to {fusible}."
     draft = Draft(

@@ -315,7 +315,8 @@ def sites(trace: Trace, call: I64, thread: I64, at: I64) -> Sites:
 def sites_of_calls(trace: Trace, call: I64) -> Sites:
     """Return the sites of runtime calls; an empty site for -1."""
     calls = trace.runtime_calls
-    return sites(trace, call, pick(calls.thread, call), pick(calls.start_ns, call))
+    line = line_ids_around(trace, pick(calls.thread, call), pick(calls.start_ns, call))
+    return Sites(pick(trace.cpu_ops.name_id, op_of(trace, call)), pick(calls.name_id, call), line)
 
 
 @kept()

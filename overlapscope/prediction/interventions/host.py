@@ -24,7 +24,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Applied, Request
 from overlapscope.prediction.steps import step_of_calls
 from overlapscope.trace import calls as call_kinds
-from overlapscope.trace.host import around, find_blocking, inside_named, loading, on_thread, without_workers
+from overlapscope.trace.host import find_blocking, inside_named, loading, on_thread, op_of, without_workers
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 NOTHING = np.empty(0, np.int64)
@@ -191,7 +191,7 @@ def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
     ops = graph.trace.cpu_ops
     if len(ops):
         # Both calls are inside the same `copy_`, unlike those of `item()`, which reads a value.
-        inside = around(ops, graph.trace.runtime_calls.thread[calls.row[copy]], calls.start_ns[copy])
+        inside = op_of(graph.trace, calls.row[copy])
         is_own = pick(ops.named(lambda name: name == "aten::copy_"), inside, False)
         return waits[is_own & (pick(ops.end_ns, inside, 0) >= calls.end_ns[waits])]
     read = items.call[(items.kind == Kind.D2H) & (items.bytes <= _VALUE_BYTES)]
